@@ -1,0 +1,182 @@
+"""The rules every probability mapping obeys, and the record that describes one.
+
+A mapping takes a row of scores to a point on the simplex. The rules about masks, dtypes, dimensions
+and parameters are the same for all of them and stand here once; the mathematics of one mapping is a
+`RowMap` that sees rows in the last dimension, in float32 or float64, with a boolean mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping as MappingType
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Value: TypeAlias = float | Tensor
+RowMap: TypeAlias = Callable[..., Tensor]
+INF = math.inf
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One scalar parameter of a mapping: its default and the range it may take.
+
+    `low` and `high` bound the range; `low_open` and `high_open` say whether the bound itself is out.
+    `per_entry` marks the one kind that broadcasts to the scores instead of to their rows;
+    `learnable` whether gradients reach it.
+    """
+
+    name: str
+    default: float
+    low: float = -INF
+    high: float = INF
+    low_open: bool = False
+    high_open: bool = False
+    per_entry: bool = False
+    learnable: bool = True
+
+    @property
+    def range(self) -> str:
+        """The range as mathematicians write it, such as `[0, 1]` or `(-inf, 1)`."""
+        left = "(" if self.low_open else "["
+        right = ")" if self.high_open else "]"
+        return f"{left}{self.low:g}, {self.high:g}{right}"
+
+    def contains(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+    def check(self, value: float) -> None:
+        """Raise ValueError if `value` is NaN or outside the range."""
+        if not self.contains(value):
+            raise ValueError(
+                f"{self.name}={value} is out of range: expected a number in {self.range}; "
+                f"the default is {self.default:g}"
+            )
+
+
+@dataclass(frozen=True)
+class MappingSpec:
+    """What the rest of the library knows about a mapping.
+
+    Attributes:
+        name: registry name, such as `r-softmax`.
+        function: `(scores, *, mask, dim, **parameters) -> probabilities`.
+        log_function: the same signature, giving log-probabilities (-inf at exact zeros).
+        parameters: scalar parameters, fixed, scheduled or learned.
+        weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
+            initial value of every tensor argument of `function`. Such a mapping is always learned.
+        options: the keyword arguments of `weights`.
+        zeros: whether exact zeros can occur at valid positions.
+        translation_invariant: whether p(z + c) = p(z).
+        log_g: for a pointwise mapping p = g(z) / sum g(z): `(scores, **parameters) -> log g(scores)`.
+        kernel: name of the fused kernel, None where there is only the reference.
+        source: paper and equation.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    log_function: Callable[..., Tensor]
+    parameters: tuple[ParameterSpec, ...] = ()
+    weights: Callable[..., dict[str, Tensor]] | None = None
+    options: tuple[ParameterSpec, ...] = ()
+    zeros: bool = False
+    translation_invariant: bool = False
+    log_g: Callable[..., Tensor] | None = None
+    kernel: str | None = None
+    source: str = ""
+
+
+def on_rows(
+    row_map: RowMap,
+    scores: Tensor,
+    *parameters: Value,
+    mask: Tensor | None,
+    dim: int,
+    checks: tuple[ParameterSpec, ...] = (),
+    log: bool = False,
+    **options: Any,
+) -> Tensor:
+    """Run `row_map(rows, valid, *parameters, log=log, **options)` under the rules of all mappings.
+
+    A position that is masked, or whose score is -inf, gets exactly 0 (-inf in the log form) and no
+    gradient; so does every position of a row that has no valid one. Computed in float32 at least,
+    returned in the dtype of `scores`. `checks` names the parameters and gives their ranges.
+    """
+    if scores.numel() == 0:
+        return scores.clone()
+    rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
+    # a row without valid positions is worked out as if all were, and thrown away below
+    result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
+    lowest = torch.finfo(scores.dtype).min
+    if log and lowest > torch.finfo(rows.dtype).min:
+        # float16 ends at -65504: a finite log-probability must not turn into "impossible"
+        result = torch.where(result == -INF, result, result.clamp(min=lowest))
+    result = result.masked_fill(~valid, -INF if log else 0.0)
+    return result.to(scores.dtype).movedim(-1, dim)
+
+
+def _prepare(
+    scores: Tensor,
+    parameters: tuple[Value, ...],
+    mask: Tensor | None,
+    dim: int,
+    checks: tuple[ParameterSpec, ...],
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Rows last, at least float32, the boolean mask, and parameters shaped (..., 1)."""
+    if not scores.is_floating_point():
+        raise TypeError(f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()")
+    rows = scores.movedim(dim, -1)
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    valid = rows != -INF
+    if mask is not None:
+        valid = valid & aligned("mask", mask, scores).movedim(dim, -1)
+    # 0 under the mask keeps NaN and infinities there out of values and gradients alike
+    rows = rows.masked_fill(~valid, 0.0)
+    values = [_per_row(v, check, rows) for v, check in zip(parameters, checks, strict=True)]
+    return rows, valid, values
+
+
+def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
+    """`tensor` broadcast to the shape of scores; `mask` must be boolean besides."""
+    if name == "mask" and tensor.dtype != torch.bool:
+        raise TypeError(
+            f"mask: expected a boolean tensor, True = takes part, got {tensor.dtype}; "
+            "convert an additive mask with `mask == 0`"
+        )
+    try:
+        return tensor.broadcast_to(scores.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: shape {tuple(tensor.shape)} does not broadcast to the shape of scores, "
+            f"{tuple(scores.shape)}"
+        ) from None
+
+
+def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
+    """A parameter as a tensor that broadcasts along the rows, shape (1,) or (..., 1)."""
+    if not isinstance(value, Tensor):
+        check.check(value)
+        return rows.new_full((1,), value)
+    try:
+        return value.to(rows).broadcast_to(rows.shape[:-1]).unsqueeze(-1)
+    except RuntimeError:
+        raise ValueError(
+            f"{check.name}: shape {tuple(value.shape)} does not broadcast to the shape of the rows, "
+            f"{tuple(rows.shape[:-1])} (scores without `dim`)"
+        ) from None
+
+
+def shift_to_top(rows: Tensor, valid: Tensor) -> Tensor:
+    """z - max z over the valid positions of each row: at most 0, and 0 where not valid."""
+    top = rows.masked_fill(~valid, -INF).amax(-1, keepdim=True)
+    return (rows - top).masked_fill(~valid, 0.0)
+
+
+def softplus_inverse(x: Tensor) -> Tensor:
+    """The y with softplus(y) = x, for x > 0."""
+    return x + torch.log(-torch.expm1(-x))

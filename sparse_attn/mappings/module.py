@@ -1,0 +1,193 @@
+"""`Mapping`: a registered mapping with its parameters, fixed, scheduled or learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparse_attn.mappings.base import ParameterSpec, softplus_inverse
+from sparse_attn.mappings.registry import get_spec
+
+
+class Mapping(nn.Module):
+    """p = map(scores; parameters), the one module that holds a mapping.
+
+    A fixed parameter is a Python float, which a schedule changes with `set_value` without a new
+    compilation for each value; given as a sequence it has one value a head. A learned one is an
+    `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. Parameters stay
+    in float32 when the model is cast to half precision.
+
+    Args:
+        name: a registered name, see `mapping_names()`.
+        learn: names of the parameters to learn, starting from the values given.
+        heads: H for one learned value a head, applied to scores (..., H, Q, K); None for one value.
+        **parameters: values of the mapping's parameters and options; defaults from the registry.
+
+    Raises:
+        ValueError: unknown name, value out of range, or a learned parameter that starts at the end
+            of its range.
+        TypeError: a parameter the mapping does not have.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        learn: str | Iterable[str] = (),
+        heads: int | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__()
+        self.spec = get_spec(name)
+        self.name = name
+        self.heads = heads
+        self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
+        self._check_names(parameters)
+        self.options = {
+            option.name: parameters.get(option.name, option.default) for option in self.spec.options
+        }
+        for parameter in self.spec.parameters:
+            value = parameters.get(parameter.name, parameter.default)
+            if parameter.name in self.learned:
+                self._learn(parameter, value)
+            else:
+                self.set_value(parameter.name, value)
+        self._make_weights()
+
+    def _check_names(self, parameters: dict[str, Any]) -> None:
+        known = [p.name for p in (*self.spec.parameters, *self.spec.options)]
+        takes = f"{self.name} takes {', '.join(known) or 'no parameters'}"
+        for name in parameters:
+            if name not in known:
+                raise TypeError(f"{name}={parameters[name]!r}: unknown parameter; {takes}")
+        learnable = [p.name for p in self.spec.parameters if p.learnable and not p.per_entry]
+        for name in self.learned:
+            if name not in learnable:
+                raise TypeError(
+                    f"learn={name!r}: {self.name} can learn {', '.join(learnable) or 'no parameter'}"
+                )
+
+    def _make_weights(self) -> None:
+        if self.spec.weights is None:
+            self.weight_names: tuple[str, ...] = ()
+            return
+        if self.heads is not None:
+            raise ValueError(f"heads={self.heads}: {self.name} is shared by all heads; leave it out")
+        for option in self.spec.options:
+            option.check(self.options[option.name])
+        weights = self.spec.weights(**self.options)
+        self.weight_names = tuple(weights)
+        for name, initial in weights.items():
+            self.register_parameter(name, nn.Parameter(initial))
+
+    def _learn(self, parameter: ParameterSpec, value: float | Sequence[float]) -> None:
+        initial = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
+        raw = _into_reals(parameter, initial.expand(self.heads or 1).clone())
+        if not raw.isfinite().all():
+            raise ValueError(
+                f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
+                f"{parameter.range}"
+            )
+        self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
+
+    def set_value(self, name: str, value: float | Sequence[float]) -> None:
+        """Set a fixed parameter, checked against its range.
+
+        Raises:
+            TypeError: the mapping has no such fixed parameter.
+            ValueError: out of range, or not one value a head.
+        """
+        spec = next((p for p in self.spec.parameters if p.name == name), None)
+        if spec is None or name in self.learned:
+            fixed = [p.name for p in self.spec.parameters if p.name not in self.learned]
+            raise TypeError(
+                f"{name}={value}: not a fixed parameter of {self.name}, which has "
+                f"{', '.join(fixed) or 'none'}"
+            )
+        if isinstance(value, (int, float)):
+            spec.check(value)
+            self._buffers.pop(name, None)
+            setattr(self, name, float(value))
+            return
+        values = torch.as_tensor(value, dtype=torch.float32)
+        for item in values.flatten().tolist():
+            spec.check(item)
+        if not spec.per_entry and values.shape != (self.heads,):
+            raise ValueError(
+                f"{name}: expected a float or one value for each of {self.heads or 'no'} heads, "
+                f"got shape {tuple(values.shape)}"
+            )
+        self.__dict__.pop(name, None)
+        self.register_buffer(name, values, persistent=False)
+
+    def value(self, name: str) -> float | Tensor:
+        """A parameter's current value: a float, or a tensor [1] or [heads], with its graph."""
+        if name in self.learned:
+            spec = next(p for p in self.spec.parameters if p.name == name)
+            return _into_range(spec, getattr(self, f"raw_{name}"))
+        return getattr(self, name)
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+        """Probabilities, shape and dtype of scores; see the function for the formula."""
+        return self.spec.function(scores, **self._arguments(), mask=mask, dim=dim)
+
+    def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+        """Log-probabilities: -inf at exact zeros and masked positions."""
+        return self.spec.log_function(scores, **self._arguments(), mask=mask, dim=dim)
+
+    def _arguments(self) -> dict[str, float | Tensor]:
+        arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
+        for spec in self.spec.parameters:
+            value = self.value(spec.name)
+            per_head = isinstance(value, Tensor) and self.heads is not None and not spec.per_entry
+            # rows are (..., H, Q)
+            arguments[spec.name] = value.unsqueeze(-1) if per_head else value  # type: ignore[union-attr]
+        return arguments
+
+    def parameter_values(self) -> dict[str, Any]:
+        """Parameters and options as plain numbers and lists, for records."""
+        values = {spec.name: self.value(spec.name) for spec in self.spec.parameters}
+        plain = {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
+        return {**plain, **self.options}
+
+    def extra_repr(self) -> str:
+        parts = [repr(self.name), *(f"{n}={v}" for n, v in self.parameter_values().items())]
+        if self.learned:
+            parts.append(f"learn={list(self.learned)}")
+        return ", ".join(parts)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move with the model but stay in float32: bfloat16 would turn r = 0.15 into 0.1504."""
+        before = {n: p.dtype for n, p in (*self.named_parameters(), *self.named_buffers())}
+        super()._apply(fn, recurse)
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if tensor.dtype in (torch.float16, torch.bfloat16):
+                tensor.data = tensor.data.to(before[name])
+        return self
+
+
+def _into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
+    """The real line onto the open range of a parameter."""
+    if math.isfinite(spec.low) and math.isfinite(spec.high):
+        return spec.low + (spec.high - spec.low) * torch.sigmoid(raw)
+    if math.isfinite(spec.low):
+        return spec.low + F.softplus(raw)
+    if math.isfinite(spec.high):
+        return spec.high - F.softplus(raw)
+    return raw
+
+
+def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
+    """The inverse of `_into_range`; not finite at or beyond the ends of the range."""
+    if math.isfinite(spec.low) and math.isfinite(spec.high):
+        return torch.logit((value - spec.low) / (spec.high - spec.low))
+    if math.isfinite(spec.low):
+        return softplus_inverse(value - spec.low)
+    if math.isfinite(spec.high):
+        return softplus_inverse(spec.high - value)
+    return value

@@ -1,0 +1,238 @@
+"""Pointwise mappings p_i = g(z_i) / sum_j g(z_j), each given by log g."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows
+
+BIAS = ParameterSpec("bias", default=0.0, low_open=True, high_open=True)
+EPS = ParameterSpec("eps", default=0.0198, low=0.0, high_open=True)
+
+
+def normalize(
+    rows: Tensor,
+    valid: Tensor,
+    *values: Tensor,
+    log_g: Callable[..., Tensor],
+    log: bool,
+) -> Tensor:
+    """softmax(log g) over the valid positions of each row (..., n).
+
+    The mask is applied after g: g(-inf) is not 0 for the even functions. log 0 is written as the
+    lowest finite number, so that a row in which every g is 0 comes out uniform instead of 0/0.
+    """
+    log_weights = log_g(rows, *values).masked_fill(~valid, -INF)
+    if not log:
+        return log_weights.softmax(-1)
+    log_p = log_weights.log_softmax(-1)
+    return log_p.masked_fill(log_p < torch.finfo(log_p.dtype).min / 2, -INF)
+
+
+def _identity(z: Tensor) -> Tensor:
+    return z
+
+
+def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
+    return z + F.logsigmoid(z + bias)
+
+
+def _log_square_plus(z: Tensor, eps: Tensor) -> Tensor:
+    """log(z^2 + eps) without the square, which overflows float16 beyond 255."""
+    nothing = (z == 0) & (eps == 0)
+    length = torch.hypot(z.masked_fill(nothing, 1.0), eps.sqrt())
+    return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
+
+
+def _log_taylor_g(z: Tensor) -> Tensor:
+    # 1 + z + z^2/2 = ((z + 1)^2 + 1) / 2
+    return _log_square_plus(z + 1, z.new_ones(1)) - math.log(2)
+
+
+def _log_relu(z: Tensor) -> Tensor:
+    # below the smallest normal number 1/z, the slope of the logarithm, overflows
+    zero = z < torch.finfo(z.dtype).tiny
+    return z.masked_fill(zero, 1.0).log().masked_fill(zero, torch.finfo(z.dtype).min)
+
+
+def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = e^{z_i} / sum_j e^{z_j}.
+
+    Args:
+        scores: any shape, floating point.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
+
+    Returns:
+        Probabilities, shape and dtype of scores; exactly 0 where masked, a row of zeros where
+        nothing is valid.
+
+    Raises:
+        TypeError: scores not floating point or mask not boolean.
+        ValueError: mask does not broadcast to scores.
+    """
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity)
+
+
+def log_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `softmax`."""
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity, log=True)
+
+
+def sigsoftmax(
+    scores: Tensor, bias: Value = 0.0, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """p_i = e^{z_i} sigma(z_i + b) / sum_j e^{z_j} sigma(z_j + b); not translation-invariant.
+
+    b -> inf gives softmax(z), b -> -inf gives softmax(2z).
+    Source: Kanai et al. 2018, eq. 12 (its log-normaliser has the wrong sign); b is learnable.
+
+    Args:
+        scores: any shape, floating point.
+        bias: b, finite; a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for a bias that is not finite.
+    """
+    return on_rows(
+        normalize, scores, bias, mask=mask, dim=dim, checks=(BIAS,), log_g=_log_sigsoftmax_g
+    )
+
+
+def log_sigsoftmax(
+    scores: Tensor, bias: Value = 0.0, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `sigsoftmax`."""
+    return on_rows(
+        normalize, scores, bias, mask=mask, dim=dim, checks=(BIAS,), log_g=_log_sigsoftmax_g, log=True
+    )
+
+
+def taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, which decreases below z = -1.
+
+    Equal to `spherical_softmax(scores + 1, eps=1.0)`.
+    Source: de Brebisson & Vincent 2016 (Taylor softmax). Arguments as `softmax`.
+    """
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g)
+
+
+def log_taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `taylor_softmax`."""
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g, log=True)
+
+
+def spherical_softmax(
+    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """p_i = (z_i^2 + eps) / sum_j (z_j^2 + eps), even in z.
+
+    eps bounds the slope of the log-likelihood by 1/sqrt(eps); eps = 0 is invariant to the scale of
+    z, and a row of zeros is then uniform. At z = 0 every gradient is 0: do not start there.
+    Source: de Brebisson & Vincent 2016 (spherical softmax).
+
+    Args:
+        scores: any shape, floating point.
+        eps: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for eps out of range.
+    """
+    return on_rows(
+        normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus
+    )
+
+
+def log_spherical_softmax(
+    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `spherical_softmax`."""
+    return on_rows(
+        normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus, log=True
+    )
+
+
+def softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = e^{|z_i|} / sum_j e^{|z_j|}; the slope at z = 0 is taken as 0.
+
+    Source: de Brebisson & Vincent 2016 (control experiment). Arguments as `softmax`.
+    """
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs)
+
+
+def log_softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `softmax_abs`."""
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs, log=True)
+
+
+def normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = max(0, z_i) / sum_j max(0, z_j); uniform where no score is positive (0/0).
+
+    Source: Kanai et al. 2018, table 1 (g: ReLU). Arguments as `softmax`.
+    """
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu)
+
+
+def log_normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `normalized_relu`."""
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu, log=True)
+
+
+def normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = sigma(z_i) / sum_j sigma(z_j).
+
+    Source: Kanai et al. 2018, table 1 (g: Sigmoid). Arguments as `softmax`.
+    """
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid)
+
+
+def log_normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `normalized_sigmoid`."""
+    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid, log=True)
+
+
+KANAI = "Kanai et al. 2018"
+BREBISSON = "de Brebisson & Vincent 2016"
+
+SPECS = (
+    MappingSpec(
+        "softmax", softmax, log_softmax, translation_invariant=True, log_g=_identity, source="Boltzmann"
+    ),
+    MappingSpec(
+        "sigsoftmax",
+        sigsoftmax,
+        log_sigsoftmax,
+        parameters=(BIAS,),
+        log_g=_log_sigsoftmax_g,
+        source=f"{KANAI}, eq. 12",
+    ),
+    MappingSpec(
+        "taylor-softmax", taylor_softmax, log_taylor_softmax, log_g=_log_taylor_g, source=BREBISSON
+    ),
+    MappingSpec(
+        "spherical-softmax",
+        spherical_softmax,
+        log_spherical_softmax,
+        parameters=(EPS,),
+        zeros=True,
+        log_g=_log_square_plus,
+        source=BREBISSON,
+    ),
+    MappingSpec("softmax-abs", softmax_abs, log_softmax_abs, log_g=torch.abs, source=BREBISSON),
+    MappingSpec(
+        "normalized-relu",
+        normalized_relu,
+        log_normalized_relu,
+        zeros=True,
+        log_g=_log_relu,
+        source=f"{KANAI}, table 1",
+    ),
+    MappingSpec(
+        "normalized-sigmoid",
+        normalized_sigmoid,
+        log_normalized_sigmoid,
+        log_g=F.logsigmoid,
+        source=f"{KANAI}, table 1",
+    ),
+)

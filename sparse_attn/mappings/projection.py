@@ -1,0 +1,254 @@
+"""Projections onto the simplex: sparsemax and its rescaled forms, and alpha-entmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows, shift_to_top
+
+LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
+Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)
+ALPHA = ParameterSpec("alpha", default=1.5, low=1.0, high=2.0)
+NEWTON_STEPS = 10
+LAHA = "Laha et al. 2018"
+
+
+def _sparsemax_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
+    return _sparsemax(rows, valid, rows.new_ones(1), log)
+
+
+def _sparsegen_rows(rows: Tensor, valid: Tensor, lam: Tensor, *, log: bool) -> Tensor:
+    return _sparsemax(rows, valid, 1 - lam, log)
+
+
+def _sparsecone_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
+    size = valid.sum(-1, keepdim=True) * q
+    return _sparsemax(rows, valid, (rows.sum(-1, keepdim=True) + size).clamp(min=0) / (1 + size), log)
+
+
+def _sparsehourglass_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
+    size = valid.sum(-1, keepdim=True) * q
+    return _sparsemax(rows, valid, (rows.sum(-1, keepdim=True).abs() + size) / (1 + size), log)
+
+
+def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, log: bool) -> Tensor:
+    """sparsemax(z / temperature); temperature 0 leaves the maxima, ties shared."""
+    p = _project(_scale_below_top(rows, valid, temperature))
+    if not log:
+        return p
+    zero = p == 0
+    return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
+
+
+def _scale_below_top(rows: Tensor, valid: Tensor, temperature: Tensor) -> Tensor:
+    """(z - max z) / temperature, cut off at -1, which no support reaches."""
+    shifted = shift_to_top(rows, valid)
+    outside = ((shifted <= -temperature) & (shifted != 0)) | ~valid
+    # entries outside never meet the division, whose slope may be infinite there
+    scaled = shifted.masked_fill(outside, 0.0) / temperature.masked_fill(temperature == 0, 1.0)
+    return scaled.masked_fill(outside, -1.0)
+
+
+def _project(z: Tensor) -> Tensor:
+    """relu(z - tau) with sum 1, for rows with maximum 0 (Martins & Astudillo 2016, alg. 1)."""
+    ordered = z.detach().sort(-1, descending=True).values
+    rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+    size = (1 + rank * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
+    outside = z < ordered.gather(-1, size - 1)
+    # with the support held fixed, tau is linear in z and autograd gives the exact Jacobian
+    count = (~outside).sum(-1, keepdim=True)
+    tau = (z.masked_fill(outside, 0.0).sum(-1, keepdim=True) - 1) / count
+    return (z - tau).clamp(min=0.0)
+
+
+def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Tensor:
+    """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, s = z - max z.
+
+    In this form alpha = 1 is no special case: exp_0 = exp and tau = log-sum-exp(s).
+    """
+    shifted, e = shift_to_top(rows, valid), alpha - 1
+    tau = _entmax_threshold(shifted.detach().masked_fill(~valid, -INF), e.detach())
+    below = shifted - tau
+    outside = (1 + e * below <= 0) | ~valid
+    below = below.masked_fill(outside, 0.0)
+    log_p = _log_exp(below, e)
+    p = log_p.exp().masked_fill(outside, 0.0)
+    # One Newton step with a graph: it polishes tau, and its derivative is that of the implicit
+    # function tau(s, e), so that autograd yields the exact gradient.
+    slope = 1 / (1 + e * below).detach()
+    step = (p.sum(-1, keepdim=True) - 1) / (p.detach() * slope).sum(-1, keepdim=True)
+    if log:
+        return (log_p - slope * step).masked_fill(outside, -INF)
+    return (p - p.detach() * slope * step).clamp(min=0.0)
+
+
+def _entmax_threshold(shifted: Tensor, e: Tensor) -> Tensor:
+    """The tau with sum_i exp_e(s_i - tau) = 1 for rows with maximum 0, (..., n) -> (..., 1).
+
+    Newton on F(tau) = (sum_i exp_e(s_i - tau))^e, the 1/e-norm of an affine function and so convex
+    for 0 < e <= 1: from tau = 0 the iterates rise to the root and never pass it. Started there, 9
+    steps reach rounding error for every alpha and n <= 2049 (fewer for smaller alpha).
+    """
+    tau = shifted.new_zeros(()).expand(shifted.shape[:-1] + (1,))
+    # values, unlike derivatives, do not suffer from a tiny e
+    e = e.clamp(min=1e-6)
+    for _ in range(NEWTON_STEPS):
+        base = (e * (shifted - tau)).clamp(min=-1.0)
+        p = (base.log1p() / e).exp()
+        total = p.sum(-1, keepdim=True)
+        slope = (p / (1 + base).clamp(min=torch.finfo(p.dtype).tiny)).sum(-1, keepdim=True)
+        tau = tau + torch.expm1(e * total.log()) / e * total.pow(1 - e) / slope
+    return tau
+
+
+def _log_exp(x: Tensor, e: Tensor) -> Tensor:
+    """log exp_e(x) = log(1 + e x) / e with exact slopes in x and e down to e = 0."""
+    y = e * x
+    small = y.abs() < 1e-2
+    series = y.where(small, torch.zeros_like(y))
+    # log(1 + y) / y = 1 - y/2 + y^2/3 - ...
+    ratio = 1 - series * (
+        1 / 2 - series * (1 / 3 - series * (1 / 4 - series * (1 / 5 - series * (1 / 6 - series / 7))))
+    )
+    y = y.masked_fill(small, 1.0)
+    return x * torch.where(small, ratio, y.log1p() / y)
+
+
+def sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p = argmin over the simplex of ||p - z||^2 = max(0, z - tau(z)); exact zeros.
+
+    Source: Martins & Astudillo 2016, alg. 1; Jacobian diag(s) - s s^T / |S|. Arguments as `softmax`.
+    """
+    return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim)
+
+
+def log_sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `sparsemax`: -inf outside the support."""
+    return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim, log=True)
+
+
+def sparsegen(scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p = sparsemax(z / (1 - lam)), sparsegen-lin.
+
+    lam = 0 is sparsemax, lam -> 1 the maximum, lam -> -inf uniform.
+    Source: Laha et al. 2018.
+
+    Args:
+        scores: any shape, floating point.
+        lam: finite, below 1; a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for lam out of range.
+    """
+    return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,))
+
+
+def log_sparsegen(
+    scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `sparsegen`: -inf outside the support."""
+    return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,), log=True)
+
+
+def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
+
+    Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf.
+    Source: Laha et al. 2018.
+
+    Args:
+        scores: any shape, floating point.
+        q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for q out of range.
+    """
+    return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
+
+
+def log_sparsecone(
+    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `sparsecone`: -inf outside the support."""
+    return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
+
+
+def sparsehourglass(
+    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
+
+    q = 0 is scale-invariant, and where sum z = 0 besides, the maxima share; q -> inf is sparsemax.
+    Source: Laha et al. 2018.
+
+    Args:
+        scores: any shape, floating point.
+        q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for q out of range.
+    """
+    return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
+
+
+def log_sparsehourglass(
+    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `sparsehourglass`: -inf outside the support."""
+    return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
+
+
+def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = max(0, (alpha - 1) z_i - tau)^(1 / (alpha - 1)), tau such that sum p = 1.
+
+    alpha = 1 is softmax, alpha = 2 sparsemax. Beyond 2 the slope at the edge of the support is
+    infinite; such alpha are refused.
+    Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019.
+
+    Args:
+        scores: any shape, floating point.
+        alpha: in [1, 2]; a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for alpha out of range.
+    """
+    return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,))
+
+
+def log_entmax(
+    scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `entmax`: -inf outside the support."""
+    return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,), log=True)
+
+
+SPECS = (
+    MappingSpec(
+        "sparsemax",
+        sparsemax,
+        log_sparsemax,
+        zeros=True,
+        translation_invariant=True,
+        source="Martins & Astudillo 2016",
+    ),
+    MappingSpec(
+        "sparsegen",
+        sparsegen,
+        log_sparsegen,
+        parameters=(LAM,),
+        zeros=True,
+        translation_invariant=True,
+        source=LAHA,
+    ),
+    MappingSpec("sparsecone", sparsecone, log_sparsecone, parameters=(Q,), zeros=True, source=LAHA),
+    MappingSpec(
+        "sparsehourglass",
+        sparsehourglass,
+        log_sparsehourglass,
+        parameters=(Q,),
+        zeros=True,
+        source=LAHA,
+    ),
+    MappingSpec(
+        "entmax",
+        entmax,
+        log_entmax,
+        parameters=(ALPHA,),
+        zeros=True,
+        translation_invariant=True,
+        source="Peters et al. 2019",
+    ),
+)

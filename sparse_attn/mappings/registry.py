@@ -1,0 +1,38 @@
+"""Names of mappings. Everything that takes a mapping takes one of these names."""
+
+from __future__ import annotations
+
+import difflib
+
+from sparse_attn.mappings import monotone, pointwise, projection, weighted
+from sparse_attn.mappings.base import MappingSpec
+
+_SPECS: dict[str, MappingSpec] = {
+    spec.name: spec
+    for module in (pointwise, weighted, projection, monotone)
+    for spec in module.SPECS
+}
+
+
+def mapping_names() -> tuple[str, ...]:
+    """The names of all registered mappings."""
+    return tuple(_SPECS)
+
+
+def get_spec(name: str) -> MappingSpec:
+    """The record of a mapping; ValueError names the nearest names if there is none."""
+    if name not in _SPECS:
+        near = difflib.get_close_matches(str(name), _SPECS, n=3) or mapping_names()
+        raise ValueError(f"mapping={name!r} is unknown; did you mean {', '.join(near)}?")
+    return _SPECS[name]
+
+
+def register_mapping(spec: MappingSpec) -> None:
+    """Add a mapping, which then works in attention, in heads and on the command line.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if spec.name in _SPECS:
+        raise ValueError(f"name={spec.name!r} is already registered; choose another name")
+    _SPECS[spec.name] = spec

@@ -1,0 +1,205 @@
+"""Weighted softmax and the two sparse maps made from it: t-softmax and r-softmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, aligned, on_rows, shift_to_top
+
+WEIGHTS = ParameterSpec("weights", default=1.0, low=0.0, high_open=True, per_entry=True)
+T = ParameterSpec("t", default=1.0, low=0.0)
+R = ParameterSpec("r", default=0.15, low=0.0, high=1.0)
+GRADIENTS = ("exact", "detached")
+BALAZY = "Balazy et al. 2023"
+
+
+def _normalize_weighted(shifted: Tensor, weights: Tensor, log: bool) -> Tensor:
+    """w e^s / sum w e^s for s <= 0, where some weight at s = 0 is 1 or the row has no weight."""
+    weighted = weights * shifted.exp()
+    total = weighted.sum(-1, keepdim=True)
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
+    if not log:
+        return weighted / total
+    positive = weights != 0
+    log_weights = weights.masked_fill(~positive, 1.0).log()
+    return (shifted + log_weights - total.log()).masked_fill(~positive, -INF)
+
+
+def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
+    if not isinstance(weights, Tensor):
+        WEIGHTS.check(weights)
+        weights = scores.new_full((1,), weights)
+    return aligned("weights", weights, scores).movedim(dim, -1)
+
+
+def _weighted_rows(rows: Tensor, valid: Tensor, *, weights: Tensor, log: bool) -> Tensor:
+    weights = weights.to(rows).masked_fill(~valid, 0.0)
+    counted = weights != 0
+    top = rows.masked_fill(~counted, -INF).amax(-1, keepdim=True)
+    shifted = rows - top.masked_fill(top == -INF, 0.0)
+    # a weight of 0 on a larger score: its slope needs e^s, which must not overflow
+    shifted = shifted.where(counted, shifted.clamp(max=40.0))
+    return _normalize_weighted(shifted, weights, log)
+
+
+def _t_softmax_rows(rows: Tensor, valid: Tensor, t: Tensor, *, log: bool) -> Tensor:
+    return _normalize_within(shift_to_top(rows, valid), valid, t, log)
+
+
+def _normalize_within(shifted: Tensor, valid: Tensor, t: Tensor, log: bool) -> Tensor:
+    """Weights relu(1 + s/t), which are relu(s + t) up to a factor that cancels.
+
+    In this form the largest weight is 1, t = inf is softmax and t = 0 leaves the maxima.
+    """
+    inside = (shifted > -t) & valid
+    # entries outside never meet the division, whose slope may be infinite there
+    ratio = shifted.masked_fill(~inside, 0.0) / t.masked_fill(t == 0, 1.0)
+    top = ((shifted == 0) & valid).to(shifted)
+    weights = torch.where(inside, 1 + ratio, top)
+    return _normalize_weighted(shifted, weights, log)
+
+
+def _r_softmax_rows(
+    rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, log: bool
+) -> Tensor:
+    shifted = shift_to_top(rows, valid)
+    t = -_quantile(shifted, valid, r)
+    return _normalize_within(shifted, valid, t.detach() if gradient == "detached" else t, log)
+
+
+def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
+    """Linear-interpolation quantile of the valid entries, all <= 0, (..., n) -> (..., 1).
+
+    By sorting: `torch.quantile` refuses 16 million elements and half precision, and knows no mask.
+    """
+    ordered = rows.masked_fill(~valid, 1.0).sort(-1).values
+    last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
+    position = r * last
+    low = position.detach().floor().long().clamp(max=last)
+    high = (low + 1).clamp(max=last)
+    low_score, high_score = ordered.gather(-1, low), ordered.gather(-1, high)
+    return torch.lerp(low_score, high_score, position - low)
+
+
+def weighted_softmax(
+    scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """p_i = w_i e^{z_i} / sum_j w_j e^{z_j}.
+
+    Source: Balazy et al. 2023, eq. 1.
+
+    Args:
+        scores: any shape, floating point.
+        weights: w >= 0, a float or a tensor broadcastable to scores. A row whose weights are all 0 gives zeros.
+        mask, dim, returns, raises: as `softmax`.
+    """
+    weights = _entry_weights(weights, scores, dim)
+    return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights)
+
+
+def log_weighted_softmax(
+    scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `weighted_softmax`: -inf where the weight is 0."""
+    weights = _entry_weights(weights, scores, dim)
+    return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights, log=True)
+
+
+def t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """p_i = w_i e^{z_i} / sum_j w_j e^{z_j} with w_i = max(0, z_i - max z + t).
+
+    Exactly 0 where z_i <= max z - t. t = inf is softmax, t = 0 leaves the maxima, ties shared.
+    Source: Balazy et al. 2023, eq. 2.
+
+    Args:
+        scores: any shape, floating point.
+        t: in [0, inf], in units of the scores; a float or a tensor broadcastable to the shape of
+            the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for t out of range.
+    """
+    return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,))
+
+
+def log_t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """log p of `t_softmax`: -inf outside the support."""
+    return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,), log=True)
+
+
+def r_softmax(
+    scores: Tensor,
+    r: Value,
+    *,
+    gradient: str = "exact",
+    mask: Tensor | None = None,
+    dim: int = -1,
+) -> Tensor:
+    """t-softmax with t = max z - Q(z, r): a share r of the valid positions gets exactly 0.
+
+    Q is the linear-interpolation quantile over the n valid positions of the row, so without ties
+    floor(r (n - 1)) + 1 of them are 0 for r < 1: k of them for r = k/n. r = 1 leaves the maxima,
+    ties shared. r = 0 is not softmax: it drops the minimum, as in the paper.
+    Source: Balazy et al. 2023, eq. 3.
+
+    Args:
+        scores: any shape, floating point.
+        r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
+        gradient: "exact", or "detached" for that of the authors' code, which holds t constant.
+        mask, dim, returns, raises: as `softmax`; ValueError also for r out of range or an unknown
+            `gradient`.
+    """
+    return _r_softmax(scores, r, gradient, mask, dim, log=False)
+
+
+def log_r_softmax(
+    scores: Tensor,
+    r: Value,
+    *,
+    gradient: str = "exact",
+    mask: Tensor | None = None,
+    dim: int = -1,
+) -> Tensor:
+    """log p of `r_softmax`: -inf outside the support."""
+    return _r_softmax(scores, r, gradient, mask, dim, log=True)
+
+
+def _r_softmax(
+    scores: Tensor, r: Value, gradient: str, mask: Tensor | None, dim: int, log: bool
+) -> Tensor:
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient={gradient!r}: expected one of {', '.join(GRADIENTS)}")
+    return on_rows(
+        _r_softmax_rows, scores, r, mask=mask, dim=dim, checks=(R,), gradient=gradient, log=log
+    )
+
+
+SPECS = (
+    MappingSpec(
+        "weighted-softmax",
+        weighted_softmax,
+        log_weighted_softmax,
+        parameters=(WEIGHTS,),
+        zeros=True,
+        translation_invariant=True,
+        source=f"{BALAZY}, eq. 1",
+    ),
+    MappingSpec(
+        "t-softmax",
+        t_softmax,
+        log_t_softmax,
+        parameters=(T,),
+        zeros=True,
+        translation_invariant=True,
+        source=f"{BALAZY}, eq. 2",
+    ),
+    MappingSpec(
+        "r-softmax",
+        r_softmax,
+        log_r_softmax,
+        parameters=(R,),
+        zeros=True,
+        translation_invariant=True,
+        source=f"{BALAZY}, eq. 3",
+    ),
+)
