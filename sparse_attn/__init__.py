@@ -2,5 +2,19 @@
 
 from sparse_attn import functional
 from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
+from sparse_attn.patching import load_pretrained, patch_model, patched, unpatch_model
+from sparse_attn.schedules import SparsitySchedule, SparsityScheduleCallback
 
-__all__ = ["Mapping", "MappingSpec", "functional", "mapping_names", "register_mapping"]
+__all__ = [
+    "Mapping",
+    "MappingSpec",
+    "SparsitySchedule",
+    "SparsityScheduleCallback",
+    "functional",
+    "load_pretrained",
+    "mapping_names",
+    "patch_model",
+    "patched",
+    "register_mapping",
+    "unpatch_model",
+]

@@ -129,7 +129,9 @@ def _prepare(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Rows last, at least float32, the boolean mask, and parameters shaped (..., 1)."""
     if not scores.is_floating_point():
-        raise TypeError(f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()")
+        raise TypeError(
+            f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"
+        )
     rows = scores.movedim(dim, -1)
     rows = rows if rows.dtype == torch.float64 else rows.float()
     valid = rows != -INF

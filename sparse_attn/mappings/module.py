@@ -77,7 +77,9 @@ class Mapping(nn.Module):
             self.weight_names: tuple[str, ...] = ()
             return
         if self.heads is not None:
-            raise ValueError(f"heads={self.heads}: {self.name} is shared by all heads; leave it out")
+            raise ValueError(
+                f"heads={self.heads}: {self.name} is shared by all heads; leave it out"
+            )
         for option in self.spec.options:
             option.check(self.options[option.name])
         weights = self.spec.weights(**self.options)
@@ -154,6 +156,16 @@ class Mapping(nn.Module):
         values = {spec.name: self.value(spec.name) for spec in self.spec.parameters}
         plain = {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
         return {**plain, **self.options}
+
+    def describe(self) -> dict[str, Any]:
+        """What `Mapping(...)` needs to make this mapping again, learned values left out."""
+        values = self.parameter_values()
+        return {
+            "mapping": self.name,
+            "params": {n: v for n, v in values.items() if n not in self.learned},
+            "learn": list(self.learned),
+            "per": "layer" if self.heads is None else "head",
+        }
 
     def extra_repr(self) -> str:
         parts = [repr(self.name), *(f"{n}={v}" for n, v in self.parameter_values().items())]

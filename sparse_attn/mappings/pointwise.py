@@ -107,7 +107,14 @@ def log_sigsoftmax(
 ) -> Tensor:
     """log p of `sigsoftmax`."""
     return on_rows(
-        normalize, scores, bias, mask=mask, dim=dim, checks=(BIAS,), log_g=_log_sigsoftmax_g, log=True
+        normalize,
+        scores,
+        bias,
+        mask=mask,
+        dim=dim,
+        checks=(BIAS,),
+        log_g=_log_sigsoftmax_g,
+        log=True,
     )
 
 
@@ -197,7 +204,12 @@ BREBISSON = "de Brebisson & Vincent 2016"
 
 SPECS = (
     MappingSpec(
-        "softmax", softmax, log_softmax, translation_invariant=True, log_g=_identity, source="Boltzmann"
+        "softmax",
+        softmax,
+        log_softmax,
+        translation_invariant=True,
+        log_g=_identity,
+        source="Boltzmann",
     ),
     MappingSpec(
         "sigsoftmax",

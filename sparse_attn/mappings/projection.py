@@ -24,7 +24,9 @@ def _sparsegen_rows(rows: Tensor, valid: Tensor, lam: Tensor, *, log: bool) -> T
 
 def _sparsecone_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
     size = valid.sum(-1, keepdim=True) * q
-    return _sparsemax(rows, valid, (rows.sum(-1, keepdim=True) + size).clamp(min=0) / (1 + size), log)
+    return _sparsemax(
+        rows, valid, (rows.sum(-1, keepdim=True) + size).clamp(min=0) / (1 + size), log
+    )
 
 
 def _sparsehourglass_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
@@ -109,7 +111,8 @@ def _log_exp(x: Tensor, e: Tensor) -> Tensor:
     series = y.where(small, torch.zeros_like(y))
     # log(1 + y) / y = 1 - y/2 + y^2/3 - ...
     ratio = 1 - series * (
-        1 / 2 - series * (1 / 3 - series * (1 / 4 - series * (1 / 5 - series * (1 / 6 - series / 7))))
+        1 / 2
+        - series * (1 / 3 - series * (1 / 4 - series * (1 / 5 - series * (1 / 6 - series / 7))))
     )
     y = y.masked_fill(small, 1.0)
     return x * torch.where(small, ratio, y.log1p() / y)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, aligned, on_rows, shift_to_top
+from sparse_attn.mappings.base import (
+    INF,
+    MappingSpec,
+    ParameterSpec,
+    Value,
+    aligned,
+    on_rows,
+    shift_to_top,
+)
 
 WEIGHTS = ParameterSpec("weights", default=1.0, low=0.0, high_open=True, per_entry=True)
 T = ParameterSpec("t", default=1.0, low=0.0)
@@ -61,9 +69,7 @@ def _normalize_within(shifted: Tensor, valid: Tensor, t: Tensor, log: bool) -> T
     return _normalize_weighted(shifted, weights, log)
 
 
-def _r_softmax_rows(
-    rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, log: bool
-) -> Tensor:
+def _r_softmax_rows(rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, log: bool) -> Tensor:
     shifted = shift_to_top(rows, valid)
     t = -_quantile(shifted, valid, r)
     return _normalize_within(shifted, valid, t.detach() if gradient == "detached" else t, log)

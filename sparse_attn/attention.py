@@ -1,0 +1,122 @@
+"""The attention function and the mask function that Transformers calls.
+
+Both are registered under one name when this module is imported. Which mapping is used is decided
+per attention module, by the `Mapping` that `patch_model` sets on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+NAME = "sparse_attn"
+MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
+REFUSED = {
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "indices": "keys selected by an index",
+    "block_indices": "blocks selected by an index",
+    "cu_seq_lens_q": "packed sequences without a mask",
+}
+NOT_PATCHED = (
+    f"attn_implementation={NAME!r} is set, but this model holds no mapping. Load a saved patched "
+    "model with sparse_attn.load_pretrained(cls, path), or call sparse_attn.patch_model(model, ...)"
+)
+
+
+def sparse_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax's place in attention: p = map(scaling * q k^T), out = p v.
+
+    Args:
+        module: the attention module; `module.sparse_attn` is its `Mapping`.
+        query: (B, H, Q, D). key, value: (B, Hkv, K, D) with Hkv dividing H.
+        attention_mask: (B or 1, H or 1, Q, K) boolean, True = attend, or additive, or None.
+        scaling: factor of the scores, 1/sqrt(D) if None.
+        position_bias: added to the scaled scores before masking (T5).
+        softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
+
+    Returns:
+        The output (B, Q, H, D) and the attention weights (B, H, Q, K) before dropout.
+
+    Raises:
+        RuntimeError: the module holds no mapping.
+        NotImplementedError: the model passes attention sinks, key indices or packed lengths, which
+            no mapping defines.
+    """
+    mapping = getattr(module, NAME, None)
+    if mapping is None:
+        raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
+    for name, meaning in REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(
+                f"{type(module).__name__} passes {name} ({meaning}), which {mapping.name} does not "
+                "define; unpatch this model"
+            )
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = query @ key.transpose(-2, -1)  # [B, H, Q, K]
+    scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if position_bias is not None:
+        scores = scores + position_bias
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores, mask = _masked(module, scores, attention_mask, kwargs.get("is_causal"))
+    weights = mapping(scores, mask).to(value.dtype)
+    output = F.dropout(weights, dropout, training=module.training) @ value  # [B, H, Q, D]
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def _masked(
+    module: nn.Module, scores: Tensor, mask: Tensor | None, is_causal: bool | None
+) -> tuple[Tensor, Tensor | None]:
+    """The scores with an additive bias, and the boolean mask, of any mask a model may hand over."""
+    queries, keys = scores.shape[-2:]
+    if mask is None:
+        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        if not causal or queries == 1:
+            return scores, None
+        # a static cache is longer than the prompt that fills it: query i sees keys up to i
+        return scores, scores.new_ones((queries, keys), dtype=torch.bool).tril()
+    if mask.dim() != 4:
+        raise ValueError(
+            f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
+            f"{tuple(mask.shape)}"
+        )
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return scores, mask
+    attended = mask > MASKED
+    return scores + mask.masked_fill(~attended, 0.0).to(scores.dtype), attended
+
+
+def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Transformers' boolean mask, which is never left out where attention is causal.
+
+    Raises:
+        RuntimeError: the model was told to use this implementation but holds no mapping. Models
+            that do not dispatch their attention would otherwise add the boolean mask to the scores.
+    """
+    config = kwargs.get("config")
+    if config is not None and getattr(config, NAME, None) is None:
+        raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+
+
+AttentionInterface.register(NAME, sparse_attention)
+AttentionMaskInterface.register(NAME, sparse_attention_mask)

@@ -1,0 +1,393 @@
+"""Put mappings into a Transformers model, take them out, and load a model saved with them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+from sparse_attn.attention import NAME
+from sparse_attn.mappings import Mapping
+
+RECORD_VERSION = 1
+RESTORE = "_sparse_attn_restore"
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """An attention module: its qualified name, its block number, the module itself."""
+
+    name: str
+    block: int | None
+    module: nn.Module
+
+
+def patch_model(
+    model: ModelT,
+    mapping: str,
+    *,
+    layers: Iterable[int] | None = None,
+    learn: str | Iterable[str] = (),
+    per: str = "layer",
+    **parameters: Any,
+) -> ModelT:
+    """Replace softmax by `mapping` in the attention of a Transformers model, in place.
+
+    A second call replaces the mapping of the layers it names, so that several calls give several
+    mappings in one model. Layers that no call names compute softmax.
+
+    Args:
+        model: a Transformers model, plain or wrapped (PEFT, DDP, torch.compile).
+        mapping: a registered name, see `mapping_names()`.
+        layers: block numbers, counted from 0 in each stack of the model; all if None.
+        learn: names of the parameters to learn.
+        per: "layer" for one learned value a layer, "head" for one a head.
+        **parameters: values of the mapping's parameters; a sequence gives one value a head and
+            needs per="head".
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
+            model that does not dispatch its attention or that has attention sinks.
+        TypeError: an unknown parameter, or a model that is not from Transformers.
+    """
+    if per not in ("layer", "head"):
+        raise ValueError(f"per={per!r}: expected 'layer' or 'head'")
+    root = _root(model)
+    found = attention_layers(root)
+    chosen = found if layers is None else _select(root, found, layers)
+    # all are built before the first is set: a wrong argument leaves the model as it was
+    mappings = [
+        Mapping(
+            mapping,
+            learn=learn,
+            heads=_number_of_heads(layer) if per == "head" else None,
+            **parameters,
+        )
+        for layer in chosen
+    ]
+    if not is_patched(root):
+        _switch_on(root, found)
+    for layer, new in zip(chosen, mappings, strict=True):
+        setattr(layer.module, NAME, new.to(_device(layer.module)))
+    _write_record(root)
+    return model
+
+
+def unpatch_model(model: ModelT) -> ModelT:
+    """Put a patched model back as it was: outputs, state_dict keys and config. In place.
+
+    Raises:
+        ValueError: the model is not patched.
+    """
+    root = _root(model)
+    if not is_patched(root):
+        raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
+    for layer in attention_layers(root):
+        delattr(layer.module, NAME)
+        _remove_check(layer.module)
+    for config, implementation in getattr(root, RESTORE):
+        config._attn_implementation = implementation
+        config.__dict__.pop(NAME, None)
+        config.__dict__.pop("attn_implementation", None)
+    delattr(root, RESTORE)
+    return model
+
+
+@contextmanager
+def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
+    """`with patched(model, "sparsemax"): ...`, afterwards the model is as it was before.
+
+    Arguments and errors as `patch_model`. A model that was already patched gets its mappings back.
+    """
+    root = _root(model)
+    before = None
+    if is_patched(root):
+        before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
+    patch_model(model, mapping, **arguments)
+    try:
+        yield model
+    finally:
+        if before is None:
+            unpatch_model(model)
+        else:
+            for module, old in before:
+                setattr(module, NAME, old)
+            _write_record(root)
+
+
+def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
+    """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
+
+    Args:
+        cls: a model class or Auto class of Transformers.
+        path: the folder or hub id that `save_pretrained` wrote.
+        **kwargs: passed on to `cls.from_pretrained`.
+
+    Raises:
+        ValueError: nothing was patched when this model was saved.
+        RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
+    """
+    hub = {k: kwargs[k] for k in ("cache_dir", "revision", "token", "subfolder") if k in kwargs}
+    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
+    record = config.__dict__.pop(NAME, None)
+    if record is None:
+        raise ValueError(
+            f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
+            "was saved; use from_pretrained and patch_model"
+        )
+    config._attn_implementation = None
+    model = cls.from_pretrained(path, config=config, **kwargs)
+    root = _root(model)
+    _apply_record(root, record)
+    _load_learned(root, str(path), hub)
+    return model
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether `patch_model` has been called on this model."""
+    return hasattr(_root(model), RESTORE)
+
+
+def mappings_of(model: nn.Module) -> Iterator[Mapping]:
+    """Every `Mapping` of a patched model in the order of its layers, trainable copies included."""
+    for layer in attention_layers(_root(model)):
+        # PEFT's modules_to_save keeps the original beside a trainable copy
+        for module in getattr(layer.module, NAME, nn.Module()).modules():
+            if isinstance(module, Mapping):
+                yield module
+
+
+def set_parameter(model: nn.Module, name: str, value: float) -> None:
+    """Set a fixed parameter in every mapping of the model that has it, and record it.
+
+    Raises:
+        ValueError: out of range, or no mapping of the model has such a fixed parameter.
+    """
+    holders = [
+        mapping
+        for mapping in mappings_of(model)
+        if name in {p.name for p in mapping.spec.parameters} - set(mapping.learned)
+    ]
+    if not holders:
+        names = sorted({mapping.name for mapping in mappings_of(model)}) or ["no mapping at all"]
+        raise ValueError(
+            f"parameter={name!r}: the model's mappings ({', '.join(names)}) have no such fixed "
+            "parameter; patch the model first or choose another"
+        )
+    for mapping in holders:
+        mapping.set_value(name, value)
+    _write_record(_root(model))
+
+
+def attention_layers(model: nn.Module) -> list[AttentionLayer]:
+    """The modules that dispatch their attention, in the order of the model."""
+    layers = []
+    for name, module in model.named_modules():
+        if _dispatches(type(module)):
+            number = re.search(r"\d+", name)
+            layers.append(AttentionLayer(name, int(number.group()) if number else None, module))
+    return layers
+
+
+@functools.cache
+def _dispatches(cls: type[nn.Module]) -> bool:
+    if not cls.__module__.startswith("transformers") and "Attention" not in cls.__name__:
+        return False
+    try:
+        return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(cls.forward)
+    except (OSError, TypeError):
+        return False
+
+
+def _root(model: nn.Module) -> PreTrainedModel:
+    """The Transformers model inside whatever wraps it."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            return module
+    raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
+
+
+def _select(
+    root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
+) -> list[AttentionLayer]:
+    wanted = list(layers)
+    blocks = sorted({layer.block for layer in found if layer.block is not None})
+    if len(found) < getattr(root.config, "num_hidden_layers", 0):
+        raise ValueError(
+            f"layers={wanted}: {type(root).__name__} shares {len(found)} attention module(s) among "
+            f"its {root.config.num_hidden_layers} layers; leave out layers"
+        )
+    for number in wanted:
+        if number not in blocks:
+            raise ValueError(
+                f"layers={wanted}: {type(root).__name__} has no layer {number!r}; expected numbers "
+                f"from {blocks[0]} to {blocks[-1]}"
+            )
+    return [layer for layer in found if layer.block in wanted]
+
+
+def _switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
+    """Give every attention module softmax and let the model dispatch to us."""
+    name = type(root).__name__
+    models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
+    closed = next((m for m in models if not m._can_set_attn_implementation()), None)
+    if closed is not None or not found:
+        raise ValueError(
+            f"{type(closed or root).__name__} does not dispatch its attention through Transformers' "
+            "AttentionInterface, so its softmax cannot be replaced; use a model that does, such as "
+            "BERT, RoBERTa, ELECTRA or ModernBERT"
+        )
+    if any(getattr(layer.module, "sinks", None) is not None for layer in found):
+        raise ValueError(
+            f"{name} has attention sinks, which no mapping defines; it stays unpatched"
+        )
+    before = [(config, config._attn_implementation) for config in _configs(root)]
+    root.set_attn_implementation(NAME)
+    for layer in found:
+        setattr(layer.module, NAME, Mapping("softmax"))
+        layer.module.register_forward_pre_hook(_check_dispatch)
+    setattr(root, RESTORE, before)
+    for layer in found:
+        if layer.module.config._attn_implementation != NAME:
+            unpatch_model(root)
+            raise ValueError(
+                f"{name}: {layer.name} did not take the attention implementation {NAME!r}, so its "
+                "softmax cannot be replaced"
+            )
+
+
+def _configs(root: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config object of the model once, parents before children."""
+    queue = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
+    queue += [layer.module.config for layer in attention_layers(root)]
+    unique: dict[int, PreTrainedConfig] = {}
+    while queue:
+        config = queue.pop(0)
+        if id(config) not in unique:
+            unique[id(config)] = config
+            queue += [c for key in config.sub_configs if (c := getattr(config, key, None))]
+    return list(unique.values())
+
+
+def _check_dispatch(module: nn.Module, args: Any) -> None:
+    """Forward hook: whoever switches the implementation back must not get softmax unnoticed."""
+    implementation = module.config._attn_implementation  # type: ignore[union-attr]
+    if implementation != NAME:
+        raise RuntimeError(
+            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the model's "
+            f"attention implementation was changed to {implementation!r}; call unpatch_model "
+            f"first, or model.set_attn_implementation({NAME!r}) to go back"
+        )
+
+
+def _remove_check(module: nn.Module) -> None:
+    # by value: the handle of a hook does not survive deepcopy
+    hooks = module._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if hook is _check_dispatch]:
+        del hooks[key]
+
+
+def _number_of_heads(layer: AttentionLayer) -> int:
+    for name in ("num_heads", "num_attention_heads", "n_heads"):
+        if isinstance(heads := getattr(layer.module, name, None), int):
+            return heads
+    return layer.module.config.num_attention_heads  # type: ignore[union-attr]
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
+def _write_record(root: PreTrainedModel) -> None:
+    """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
+    groups: list[dict[str, Any]] = []
+    for position, layer in enumerate(attention_layers(root)):
+        held = getattr(layer.module, NAME)
+        mapping = next(m for m in held.modules() if isinstance(m, Mapping))
+        entry = {**mapping.describe(), "modules": [position]}
+        same = next((g for g in groups if {**g, "modules": [position]} == entry), None)
+        if same is None:
+            groups.append(entry)
+        else:
+            same["modules"].append(position)
+    for config in _configs(root):
+        setattr(config, NAME, {"version": RECORD_VERSION, "mappings": groups})
+        # the public name is the one that is saved: a plain from_pretrained then fails loudly
+        config.attn_implementation = NAME
+
+
+def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
+    if record["version"] != RECORD_VERSION:
+        raise RuntimeError(
+            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it with "
+            "the version of sparse-attn that wrote it"
+        )
+    found = attention_layers(root)
+    positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
+    if positions != list(range(len(found))):
+        raise RuntimeError(
+            f"{NAME} record: it describes {len(positions)} attention modules, but "
+            f"{type(root).__name__} has {len(found)}; load with the class that was saved"
+        )
+    _switch_on(root, found)
+    for entry in record["mappings"]:
+        for position in entry["modules"]:
+            layer = found[position]
+            mapping = Mapping(
+                entry["mapping"],
+                learn=entry["learn"],
+                heads=_number_of_heads(layer) if entry["per"] == "head" else None,
+                **entry["params"],
+            )
+            setattr(layer.module, NAME, mapping.to(_device(layer.module)))
+    _write_record(root)
+
+
+def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
+    """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
+    part = f".{NAME}."
+    wanted = {n: p for n, p in root.named_parameters() if part in n}
+    if not wanted:
+        return
+    prefix = f"{root.base_model_prefix}."
+    saved = {n.removeprefix(prefix): t for n, t in _saved_tensors(path, part, hub).items()}
+    missing = [n for n in wanted if n.removeprefix(prefix) not in saved]
+    if missing:
+        raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(saved[name.removeprefix(prefix)])
+
+
+def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a safetensors checkpoint, sharded or not, whose names contain `part`."""
+    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
+    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
+    if single is not None:
+        files = [single]
+    else:
+        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **hub)
+        files, _ = get_checkpoint_shard_files(path, index, **hub)
+    tensors = {}
+    for file in files:
+        with safe_open(file, framework="pt") as checkpoint:
+            for name in checkpoint.keys():  # noqa: SIM118 - not a dict
+                if part in name:
+                    tensors[name] = checkpoint.get_tensor(name)
+    return tensors

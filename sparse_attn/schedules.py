@@ -1,0 +1,141 @@
+"""Schedules: move a parameter of the mappings, such as r, from one value to another in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+from transformers import (
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import ExportableState
+
+from sparse_attn.patching import set_parameter
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+    "cubic": lambda x: 1 - (1 - x) ** 3,
+    "constant": lambda x: 1.0,
+}
+
+
+@dataclass(frozen=True)
+class SparsitySchedule:
+    """v(x) = initial + (final - initial) shape((x - begin) / (end - begin)), x = share of training.
+
+    Before `begin` the value is `initial`, after `end` it is `final`. Shapes of u in [0, 1]: linear
+    u; cosine (1 - cos(pi u)) / 2; cubic 1 - (1 - u)^3, fast first (Zhu & Gupta 2017); constant:
+    `final` throughout. Balazy et al. 2023 ramp r linearly from 0.
+
+    Args:
+        parameter: name of a parameter of the model's mappings.
+        initial, final: values of the parameter, both in its range.
+        shape: "linear", "cosine", "cubic" or "constant".
+        begin, end: shares of training, 0 <= begin <= end <= 1.
+
+    Raises:
+        ValueError: an unknown shape, or begin and end out of order or range.
+    """
+
+    parameter: str = "r"
+    initial: float = 0.0
+    final: float = 0.15
+    shape: str = "linear"
+    begin: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}")
+        if not 0 <= self.begin <= self.end <= 1:
+            raise ValueError(
+                f"begin={self.begin}, end={self.end}: expected 0 <= begin <= end <= 1, shares of "
+                "training"
+            )
+        for name in ("initial", "final"):
+            if math.isnan(getattr(self, name)):
+                raise ValueError(f"{name}=nan: expected a number in the range of {self.parameter}")
+
+    def value(self, progress: float) -> float:
+        """The parameter's value when the share `progress` in [0, 1] of training is done."""
+        if self.shape == "constant" or progress >= self.end:
+            return self.final
+        if progress <= self.begin:
+            return self.initial
+        share = (progress - self.begin) / (self.end - self.begin)
+        return self.initial + (self.final - self.initial) * SHAPES[self.shape](share)
+
+    def apply(self, model: nn.Module, progress: float) -> float:
+        """Set the parameter in a patched model and return its value.
+
+        Raises:
+            ValueError: no mapping of the model has this parameter, or the value is out of range.
+        """
+        value = self.value(progress)
+        set_parameter(model, self.parameter, value)
+        return value
+
+
+class SparsityScheduleCallback(TrainerCallback, ExportableState):
+    """Applies a `SparsitySchedule` in `Trainer` after every step, by the share of steps done.
+
+    The value depends on the step alone, so a resumed run goes on exactly. It stands in the logs
+    under `sparsity/<parameter>`.
+    """
+
+    def __init__(self, schedule: SparsitySchedule) -> None:
+        self.schedule = schedule
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        # both ends first: a value out of range must not end a run half way
+        for progress in (0.0, 1.0):
+            self.schedule.apply(kwargs["model"], progress)
+        self._apply(state, kwargs["model"])
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        # here and not before the step, so that evaluation and checkpoints see the value reached
+        self._apply(state, kwargs["model"])
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs is not None and state.max_steps > 0:
+            logs[f"sparsity/{self.schedule.parameter}"] = self.schedule.value(
+                state.global_step / state.max_steps
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What Trainer stores beside a checkpoint: the schedule itself."""
+        return {"args": asdict(self.schedule), "attributes": {}}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> SparsityScheduleCallback:
+        """The callback that `state` describes."""
+        return cls(SparsitySchedule(**state["args"]))
+
+    def _apply(self, state: TrainerState, model: nn.Module) -> None:
+        self.schedule.apply(model, state.global_step / max(1, state.max_steps))
