@@ -1,0 +1,1 @@
+"""The GLUE pipeline: fine-tune a Transformer with any mapping in its attention, and measure it."""

@@ -1,0 +1,120 @@
+"""Which folder a run may write to, and from which checkpoint it goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from glue.config import RunConfig
+
+CONFIG_FILE = "config.json"
+RESULTS_FILE = "results.json"
+# may differ between a run and its continuation
+FREE = ("output_dir", "resume")
+
+logger = logging.getLogger(__name__)
+
+
+def claim_output_dir(config: RunConfig) -> Path | None:
+    """Make output_dir this run's own and return the checkpoint to go on from, if there is one.
+
+    Raises:
+        ValueError: output_dir belongs to a run with another config, or to one that should be
+            resumed or has finished. Nothing is written then.
+    """
+    folder = Path(config.output_dir)
+    asked = {key: value for key, value in config.to_dict().items() if key not in FREE}
+    record = folder / CONFIG_FILE
+    if not record.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(
+                f"output_dir={folder}: exists and is not the folder of a run; choose another"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(record, asked)
+        return None
+    different = _differences(asked, _read_config(record))
+    if different:
+        raise ValueError(
+            f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); choose "
+            "another output_dir or delete this one"
+        )
+    if (folder / RESULTS_FILE).exists():
+        raise ValueError(
+            f"output_dir={folder}: holds a finished run of this config, see {RESULTS_FILE}; choose "
+            "another output_dir or delete this one"
+        )
+    if not config.resume:
+        raise ValueError(
+            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to go "
+            "on with it, or choose another output_dir"
+        )
+    return last_complete_checkpoint(folder)
+
+
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; those cut short are named in the log."""
+    numbered = {
+        int(path.name.removeprefix("checkpoint-")): path
+        for path in folder.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdigit()
+    }
+    for _, path in sorted(numbered.items(), reverse=True):
+        fault = _fault(path)
+        if fault is None:
+            return path
+        logger.warning("resume: %s is cut short (%s); going back to the one before", path, fault)
+    return None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write whole or not at all."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _read_config(record: Path) -> dict[str, Any]:
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"output_dir={record.parent}: {record.name} is not readable ({error}); choose another "
+            "output_dir"
+        ) from None
+
+
+def _differences(asked: Any, found: Any, name: str = "") -> list[str]:
+    """`key: asked, there found` for every key that differs."""
+    if isinstance(asked, dict) and isinstance(found, dict):
+        keys = sorted({*asked, *found})
+        return [
+            text
+            for key in keys
+            for text in _differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
+        ]
+    return [] if asked == found else [f"{name}: asked {asked!r}, there {found!r}"]
+
+
+def _fault(checkpoint: Path) -> str | None:
+    """What is missing or broken in a checkpoint; Trainer writes trainer_state.json last."""
+    state = checkpoint / "trainer_state.json"
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f"{state.name} is missing or broken"
+    for weights in checkpoint.glob("*.safetensors"):
+        try:
+            with safe_open(weights, framework="pt"):
+                pass
+        except (OSError, SafetensorError):
+            return f"{weights.name} is broken"
+    for name in ("optimizer.pt", "scheduler.pt"):
+        if not zipfile.is_zipfile(checkpoint / name):
+            return f"{name} is missing or broken"
+    return None

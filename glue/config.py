@@ -1,0 +1,139 @@
+"""What a run is: one dataclass, filled from YAML and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from sparse_attn import Mapping, SparsitySchedule
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How a parameter of the mapping moves to its value in `mapping.params` during training.
+
+    Args:
+        parameter: name of the parameter, such as r, t or alpha.
+        initial: its value at the start.
+        shape: linear, cosine, cubic or constant.
+        begin: share of training after which it starts to move.
+        end: share of training after which it has arrived.
+    """
+
+    parameter: str
+    initial: float
+    shape: str = "linear"
+    begin: float = 0.0
+    end: float = 1.0
+
+
+@dataclass(frozen=True)
+class MappingConfig:
+    """What takes the place of softmax in attention.
+
+    Args:
+        name: a registered mapping, such as softmax, r-softmax, sparsemax, entmax, sigsoftmax.
+        params: its parameters, such as `--mapping.params.r 0.15`.
+        layers: block numbers that get it, all if left out.
+        schedule: ramps one parameter from `initial` to its value in `params`.
+    """
+
+    name: str = "softmax"
+    params: dict[str, Any] = field(default_factory=dict)
+    layers: list[int] | None = None
+    schedule: ScheduleConfig | None = None
+
+    def schedule_of_run(self) -> SparsitySchedule | None:
+        """The schedule, its ends checked against the range of the parameter.
+
+        Raises:
+            ValueError, TypeError: what is wrong with the mapping or the schedule.
+        """
+        mapping = Mapping(self.name, **self.params)
+        if self.schedule is None:
+            return None
+        names = [p.name for p in mapping.spec.parameters]
+        if self.schedule.parameter not in names:
+            raise ValueError(
+                f"mapping.schedule.parameter={self.schedule.parameter!r}: {self.name} has "
+                f"{', '.join(names) or 'no parameter'}"
+            )
+        final = mapping.value(self.schedule.parameter)
+        if not isinstance(final, float):
+            raise ValueError(
+                f"mapping.params.{self.schedule.parameter}: a schedule needs one number, got a list"
+            )
+        mapping.set_value(self.schedule.parameter, self.schedule.initial)
+        return SparsitySchedule(final=final, **asdict(self.schedule))
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train.
+
+    Args:
+        epochs: passes over the training set.
+        max_steps: stop after so many steps instead; epochs is then not used.
+        learning_rate: peak of AdamW's learning rate, linear to 0.
+        batch_size: examples per device and step.
+        max_length: longest input in tokens, the rest is cut off.
+        warmup_ratio: share of the steps in which the learning rate rises.
+        weight_decay: of AdamW.
+        seed: of the head's initial weights, the order of the data and dropout.
+        mixed_precision: no, bf16 or fp16.
+    """
+
+    epochs: float = 3.0
+    max_steps: int | None = None
+    learning_rate: float = 2e-5
+    batch_size: int = 32
+    max_length: int = 128
+    warmup_ratio: float = 0.1
+    weight_decay: float = 0.0
+    seed: int = 0
+    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
+
+    def __post_init__(self) -> None:
+        limits = {
+            "epochs": self.epochs > 0,
+            "max_steps": self.max_steps is None or self.max_steps > 0,
+            "learning_rate": 0 < self.learning_rate < float("inf"),
+            "batch_size": self.batch_size > 0,
+            "max_length": self.max_length > 2,
+            "warmup_ratio": 0 <= self.warmup_ratio < 1,
+            "weight_decay": 0 <= self.weight_decay < float("inf"),
+        }
+        for name, holds in limits.items():
+            if not holds:
+                raise ValueError(
+                    f"train.{name}={getattr(self, name)} is out of range; see --help for its meaning"
+                )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One fine-tuning run.
+
+    Args:
+        task: one of GLUE's nine (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI), or a YAML
+            file that describes a task of your own.
+        model: hub id, folder, or pkg://package/folder for weights that an installed package
+            carries.
+        output_dir: where results.json, the model, checkpoints and the TensorBoard log go.
+        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
+        resume: go on with the run that was cut off in output_dir.
+        mapping: what takes the place of softmax.
+        train: how to train.
+    """
+
+    task: str
+    model: str
+    output_dir: str
+    data_dir: str | None = None
+    resume: bool = False
+    mapping: MappingConfig = field(default_factory=MappingConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as results.json holds them."""
+        return asdict(self)

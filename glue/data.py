@@ -1,0 +1,237 @@
+"""Reads a task's splits, from files or from the hub, into columns text_a, (text_b,) label.
+
+Nothing is dropped or guessed: a row that cannot be read is an error that names its file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from glue.tasks import Task
+
+HUB = "nyu-mll/glue"
+
+
+def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.DatasetDict:
+    """Every split of a task: from data_dir, else from its own folder, else from the hub."""
+    if data_dir is None and task.root is None:
+        return _load_hub(task)
+    return datasets.DatasetDict({split: read_split(task, data_dir, split) for split in task.splits})
+
+
+def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
+    """One split of a task, from its file.
+
+    A GLUE file is `data_dir/RTE/train.tsv`. TSV has no quoting, and only a newline ends a row. CSV
+    is quoted as usual. JSON is one object a line, or a list of objects. All are UTF-8.
+    """
+    path = _find(task, data_dir, split)
+    features = _features(task)
+    rows: dict[str, list[Any]] = {name: [] for name in features}
+    ids = {label: number for number, label in enumerate(task.labels or ())}
+    for where, record in _records(path, task):
+        for name, column in zip(features, task.text, strict=False):
+            rows[name].append(_text(record[column], where, column))
+        value = record[task.label]
+        word = value if isinstance(value, str) else json.dumps(value)
+        if task.regression:
+            rows["label"].append(_score(word, where, task))
+        elif word in ids:
+            rows["label"].append(ids[word])
+        else:
+            raise ValueError(f"{where}: label {word!r} is not one of {list(ids)}")
+    if not rows["label"]:
+        raise ValueError(f"an empty {split} set: {path} holds no rows")
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def _features(task: Task) -> datasets.Features:
+    names = ("text_a", "text_b")[: len(task.text)]
+    return datasets.Features(
+        {name: datasets.Value("string") for name in names}
+        | {"label": datasets.Value("float32" if task.regression else "int64")}
+    )
+
+
+def _text(value: object, where: str, column: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON may escape half a character: "\ud83d"
+        raise ValueError(f"{where}: column {column!r} holds half a character ({error})") from error
+    return value
+
+
+def _score(word: str, where: str, task: Task) -> float:
+    try:
+        score = float(word)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"{where}: column {task.label!r} holds {word!r}, expected a finite number")
+    low, high = task.score_range or (-math.inf, math.inf)
+    if not low <= score <= high:
+        raise ValueError(f"{where}: score {word} is outside {low:g} to {high:g}")
+    return score
+
+
+def _find(task: Task, data_dir: str | Path | None, split: str) -> Path:
+    if split not in task.splits:
+        raise ValueError(f"{task.name} has no split {split!r}; it has {', '.join(task.splits)}")
+    base = data_dir if data_dir is not None else task.root
+    if base is None:
+        raise ValueError(f"data_dir must name the folder of {_layout(task)}, got None")
+    path = Path(base) / task.folder / task.splits[split]
+    if path.is_file():
+        return path
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    held = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    raise FileNotFoundError(
+        f"{task.name}: there is no file {path}. The folder {folder} holds: {held or 'nothing'}. "
+        f"Expected layout: {_layout(task)}"
+    )
+
+
+def _layout(task: Task) -> str:
+    return ", ".join(str(Path("data_dir") / task.folder / file) for file in task.splits.values())
+
+
+# Files: each reader yields where a row stands, for errors, and the row by column.
+
+
+def _records(path: Path, task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
+    readers = {".tsv": _read_tsv, ".csv": _read_csv}
+    if path.suffix in readers:
+        yield from _read_table(path, readers[path.suffix](path), task)
+    elif path.suffix in (".json", ".jsonl"):
+        for where, record in _read_json(path):
+            if not isinstance(record, dict):
+                raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
+            _require(list(record), task, where)
+            yield where, record
+    else:
+        raise ValueError(f"{path}: expected a file .tsv, .csv, .json or .jsonl")
+
+
+def _require(columns: Sequence[str], task: Task, where: str) -> None:
+    for column in (*task.text, task.label):
+        if columns.count(column) != 1:
+            found = "no" if column not in columns else "more than one"
+            raise ValueError(f"{where}: {found} column {column!r}; the columns are {list(columns)}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines with their ends. Only a newline ends one: a text may hold U+2028 or U+0085."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start + 1} "
+                    "of the line); save the file as UTF-8"
+                ) from error
+
+
+def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in _lines(path):
+        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line for _, line in _lines(path)), strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            if cells:  # a blank line between rows is none of them
+                yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {start}: {error}; a quote inside a field is written twice"
+        ) from error
+
+
+def _read_table(
+    path: Path, rows: Iterator[tuple[int, list[str]]], task: Task
+) -> Iterator[tuple[str, dict[str, str]]]:
+    header: Sequence[str] | None = task.columns
+    if header is None:
+        _, header = next(rows, (0, None))
+        if header is None:
+            return
+        _require(header, task, f"{path}, line 1")
+    broken = []
+    for number, cells in rows:
+        if len(cells) == len(header):
+            yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+        else:
+            broken.append((number, len(cells)))
+    if broken:
+        raise ValueError(_broken_message(path, broken, header, task))
+
+
+def _broken_message(
+    path: Path, broken: list[tuple[int, int]], header: Sequence[str], task: Task
+) -> str:
+    """The real QQP download, for one, has a few such rows: say all that is needed to mend them."""
+    number, got = broken[0]
+    numbers = ", ".join(str(number) for number, _ in broken[:20])
+    more = f" and {len(broken) - 20} more" if len(broken) > 20 else ""
+    hub = ", or leave out data_dir to read the hub's cleaned copy" if task.hub else ""
+    return (
+        f"{path}, line {number}: expected {len(header)} columns ({', '.join(header)}), got {got}. "
+        f"Broken rows: {len(broken)} (line {numbers}{more}). None is dropped for you: get the file "
+        f"again, mend or delete these lines{hub}"
+    )
+
+
+def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    with path.open("rb") as file:
+        is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
+    if is_list:
+        try:
+            records = json.loads("".join(line for _, line in _lines(path)))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+        for number, record in enumerate(records, start=1):
+            yield f"{path}, record {number}", record
+        return
+    for number, line in _lines(path):
+        if line.strip():
+            try:
+                yield f"{path}, line {number}", json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{path}, line {number}: not JSON ({error.msg}); expected one object a line, "
+                    "or a list of objects"
+                ) from error
+
+
+def _load_hub(task: Task) -> datasets.DatasetDict:
+    try:
+        hub = datasets.load_dataset(HUB, task.hub)
+    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
+        raise ConnectionError(
+            f"could not get {task.name} from the hub's data set {HUB} ({type(error).__name__}: "
+            f"{error}). Without a network, give data_dir: the folder of the GLUE download, which "
+            f"holds {_layout(task)}"
+        ) from error
+    features = _features(task)
+    names = dict(zip((*task.hub_text, "label"), features, strict=True))
+    splits = {}
+    for split in task.splits:
+        rows = hub[split.replace("dev", "validation")].select_columns(list(names))
+        splits[split] = rows.rename_columns(names).cast(features)
+    return datasets.DatasetDict(splits)

@@ -1,0 +1,123 @@
+"""The metrics of GLUE as one module of the `evaluate` library, which needs no network.
+
+    metric = evaluate.load("glue/metric.py", "classification", keep_in_memory=True)
+    metric.compute(predictions=[0, 1], references=[0, 1], names=["accuracy", "f1"])
+
+evaluate copies this file into its cache and imports the copy, so it stands alone: it imports
+nothing of this package.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import evaluate
+import numpy as np
+import scipy.stats
+import sklearn.metrics
+
+if TYPE_CHECKING:
+    from transformers import EvalPrediction
+
+    from glue.tasks import Task
+
+_KINDS = {"classification": "int64", "regression": "float64"}
+
+
+def accuracy(references: np.ndarray, predictions: np.ndarray) -> float:
+    """#(prediction = reference) / n."""
+    return float(sklearn.metrics.accuracy_score(references, predictions))
+
+
+def f1(references: np.ndarray, predictions: np.ndarray) -> float:
+    """2 TP / (2 TP + FP + FN) of class 1; 0 where class 1 is neither there nor predicted."""
+    return float(sklearn.metrics.f1_score(references, predictions, zero_division=0.0))
+
+
+def matthews_correlation(references: np.ndarray, predictions: np.ndarray) -> float:
+    """(TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)); 0 where a factor is 0."""
+    if _constant(references) or _constant(predictions):
+        return 0.0
+    return float(sklearn.metrics.matthews_corrcoef(references, predictions))
+
+
+def pearson(references: np.ndarray, predictions: np.ndarray) -> float:
+    """cov(x, y) / (sd(x) sd(y)); 0 where either is constant."""
+    return _correlation(scipy.stats.pearsonr, references, predictions)
+
+
+def spearmanr(references: np.ndarray, predictions: np.ndarray) -> float:
+    """Pearson's correlation of the ranks; 0 where either is constant."""
+    return _correlation(scipy.stats.spearmanr, references, predictions)
+
+
+def _correlation(
+    function: Callable[..., Any], references: np.ndarray, predictions: np.ndarray
+) -> float:
+    # 0/0 by the formula. 0, as for Matthews' correlation: a model that says the same of every text
+    # has told nothing, the best epoch can still be picked, and JSON records stay free of NaN.
+    if _constant(references) or _constant(predictions):
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
+        return float(function(references, predictions).statistic)
+
+
+def _constant(values: np.ndarray) -> bool:
+    return bool(np.ptp(values) == 0)
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    function.__name__: function
+    for function in (accuracy, f1, matthews_correlation, pearson, spearmanr)
+}
+
+
+class GlueMetric(evaluate.Metric):
+    """All the metrics of a task at once; config_name is `classification` or `regression`."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        if self.config_name not in _KINDS:
+            raise ValueError(f"config_name must be one of {list(_KINDS)}, got {self.config_name!r}")
+        value = datasets.Value(_KINDS[self.config_name])
+        return evaluate.MetricInfo(
+            description="The metrics of GLUE, by scikit-learn and SciPy.",
+            citation="Wang et al. 2019, arXiv 1804.07461",
+            inputs_description=f"names: which of {', '.join(METRICS)} to compute.",
+            features=datasets.Features({"predictions": value, "references": value}),
+        )
+
+    def _compute(
+        self, predictions: Sequence[float], references: Sequence[float], names: Sequence[str]
+    ) -> dict[str, float]:
+        # Lists, since evaluate's numpy format would round float64 to float32.
+        pair = np.asarray(references), np.asarray(predictions)
+        return {name: METRICS[name](*pair) for name in names}
+
+
+def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
+    """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
+    kind = "regression" if task.regression else "classification"
+    # In memory, so that processes that run at once share no cache file.
+    metric = evaluate.load(__file__, kind, keep_in_memory=True)
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        outputs = prediction.predictions
+        # Some models return more than their logits, which come first.
+        logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+        broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
+        if broken:
+            raise ValueError(
+                f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or "
+                "infinite: training has diverged; lower train.learning_rate or do not train in fp16"
+            )
+        predictions = logits.reshape(-1) if task.regression else logits.argmax(axis=-1)
+        results: dict[str, float] = metric.compute(
+            predictions=predictions, references=prediction.label_ids, names=task.metrics
+        )
+        return results
+
+    return compute

@@ -1,0 +1,278 @@
+"""What a task is: its files, columns, labels and metrics.
+
+The nine tasks of GLUE (Wang et al. 2019, arXiv 1804.07461) are in `TASKS`; a task of your own is a
+YAML file. `get_task` finds either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
+REGRESSION_METRICS = ("pearson", "spearmanr")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task on one text or on a pair of texts.
+
+    name: what the task is called.
+    text: the one or two columns that hold the text.
+    label: the column that holds the label.
+    labels: the labels as the files spell them; a label's class id is its position here, and for
+        GLUE this order is the hub's, so that published checkpoints agree. None: the label is a
+        number and the task a regression.
+    splits: name -> file, for `train` and one or more dev sets: `dev`, or `dev_<which>`.
+    metrics: names out of CLASSIFICATION_METRICS or REGRESSION_METRICS.
+    main_metric: the one of them to rank runs by.
+    columns: the columns of files without a header (CSV, TSV); None: the files have one.
+    score_range: lowest and highest score of a regression, where it has bounds.
+    folder: where the files are below data_dir.
+    hub, hub_text: the configuration of the hub's data set nyu-mll/glue, and its text columns.
+    root: the folder that stands in for data_dir where none is given.
+    """
+
+    name: str
+    text: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...] | None
+    splits: Mapping[str, str]
+    metrics: tuple[str, ...]
+    main_metric: str
+    columns: tuple[str, ...] | None = None
+    score_range: tuple[float, float] | None = None
+    folder: str = ""
+    hub: str | None = None
+    hub_text: tuple[str, ...] = ()
+    root: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.text) not in (1, 2)
+            or self.label in self.text
+            or len(set(self.text)) < len(self.text)
+        ):
+            raise ValueError(
+                f"text must name one or two columns other than the label's, got {list(self.text)} "
+                f"with label {self.label!r}"
+            )
+        if self.labels is not None and (
+            len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)
+        ):
+            raise ValueError(f"labels must be two or more different ones, got {list(self.labels)}")
+        self._check_splits()
+        self._check_metrics()
+        for column in (*self.text, self.label):
+            if self.columns is not None and self.columns.count(column) != 1:
+                raise ValueError(
+                    f"columns must name {column!r}, which text or label refers to, once, got "
+                    f"{list(self.columns)}"
+                )
+
+    def _check_splits(self) -> None:
+        strange = [s for s in self.splits if s not in ("train", "dev") and not s.startswith("dev_")]
+        if strange or "train" not in self.splits or len(self.splits) < 2:
+            raise ValueError(
+                "splits must name a file for `train` and for one or more dev sets (`dev`, or "
+                f"`dev_<which>`), got {list(self.splits)}"
+            )
+
+    def _check_metrics(self) -> None:
+        known = REGRESSION_METRICS if self.regression else CLASSIFICATION_METRICS
+        unknown = [m for m in self.metrics if m not in known]
+        if unknown or not self.metrics:
+            kind = "regression" if self.regression else "classification"
+            raise ValueError(
+                f"metrics of a {kind} are one or more of {list(known)}, got {list(self.metrics)}"
+            )
+        if "f1" in self.metrics and self.num_labels != 2:
+            raise ValueError(
+                f"metric 'f1' is that of the second of two labels, and labels has {self.num_labels}"
+            )
+        if self.main_metric not in self.metrics:
+            raise ValueError(
+                f"main_metric must be one of metrics {list(self.metrics)}, got {self.main_metric!r}"
+            )
+
+    @property
+    def regression(self) -> bool:
+        return self.labels is None
+
+    @property
+    def num_labels(self) -> int:
+        """Width of the head: one number for a regression."""
+        return 1 if self.labels is None else len(self.labels)
+
+    @property
+    def dev_splits(self) -> tuple[str, ...]:
+        return tuple(split for split in self.splits if split != "train")
+
+
+def _glue(
+    name: str,
+    text: tuple[str, ...],
+    label: str,
+    labels: tuple[str, ...] | None,
+    *metrics: str,
+    **more: Any,
+) -> Task:
+    """A task of GLUE: laid out as its download is, ranked by the first of its metrics."""
+    return Task(
+        name,
+        text,
+        label,
+        labels,
+        metrics=metrics,
+        main_metric=metrics[0],
+        folder=name,
+        hub=name.lower().replace("-", ""),
+        **{"splits": {"train": "train.tsv", "dev": "dev.tsv"}, "hub_text": text, **more},
+    )
+
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        _glue(
+            "CoLA",
+            ("sentence",),
+            "label",
+            _BINARY,
+            "matthews_correlation",
+            columns=("source", "label", "star", "sentence"),
+        ),
+        _glue("SST-2", ("sentence",), "label", _BINARY, "accuracy"),
+        _glue(
+            "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, "accuracy", "f1", hub_text=_PAIR
+        ),
+        _glue("STS-B", _PAIR, "score", None, "pearson", "spearmanr", score_range=(0.0, 5.0)),
+        _glue("QQP", ("question1", "question2"), "is_duplicate", _BINARY, "accuracy", "f1"),
+        _glue(
+            "MNLI",
+            _PAIR,
+            "gold_label",
+            ("entailment", "neutral", "contradiction"),
+            "accuracy",
+            splits={
+                "train": "train.tsv",
+                "dev_matched": "dev_matched.tsv",
+                "dev_mismatched": "dev_mismatched.tsv",
+            },
+            hub_text=("premise", "hypothesis"),
+        ),
+        _glue("QNLI", ("question", "sentence"), "label", _ENTAILMENT, "accuracy"),
+        _glue("RTE", _PAIR, "label", _ENTAILMENT, "accuracy"),
+        _glue("WNLI", _PAIR, "label", _BINARY, "accuracy"),
+    )
+}
+
+
+def get_task(name: str | Path) -> Task:
+    """The GLUE task of that name, in any case (`RTE`, `rte`, `sst2`), or the one in a YAML file.
+
+    The YAML file names the columns of your own CSV, TSV, JSON or JSON-lines files, which lie beside
+    it (or below data_dir):
+
+        text: [premise, hypothesis]        # one column or two
+        label: verdict
+        labels: [entails, contradicts]     # null for a regression
+        splits: {train: train.csv, dev: dev.csv}
+
+    and, where the defaults do not fit: name, metrics, main_metric, columns (for files without a
+    header).
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        return _read_task(Path(name))
+    by_key = {_key(task): task for task in TASKS}
+    key = _key(str(name))
+    if key in by_key:
+        return TASKS[by_key[key]]
+    near = [by_key[match] for match in difflib.get_close_matches(key, by_key, cutoff=0.5)]
+    raise ValueError(
+        f"unknown task {str(name)!r}; "
+        + (f"the nearest: {', '.join(near)}; " if near else "")
+        + f"tasks are {', '.join(TASKS)}, or the path of a YAML file that describes your own"
+    )
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+_REQUIRED = ("text", "label", "labels", "splits")
+_OPTIONAL = ("name", "metrics", "main_metric", "columns")
+
+
+def _read_task(path: Path) -> Task:
+    if not path.is_file():
+        raise FileNotFoundError(f"task: there is no file {path}")
+    try:
+        entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _parse_task(entry, path)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _parse_task(entry: object, path: Path) -> Task:
+    if not isinstance(entry, dict):
+        raise ValueError(f"expected the keys {', '.join(_REQUIRED)}, got {type(entry).__name__}")
+    for key in entry:
+        if key not in _REQUIRED + _OPTIONAL:
+            near = difflib.get_close_matches(str(key), _REQUIRED + _OPTIONAL, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"unknown key {key!r}{hint}; keys are {', '.join(_REQUIRED + _OPTIONAL)}"
+            )
+    missing = [key for key in _REQUIRED if key not in entry]
+    if missing:
+        raise ValueError(f"missing key {', '.join(map(repr, missing))}")
+
+    labels = None if entry["labels"] is None else _strings(entry, "labels")
+    default = ("accuracy",) if labels else REGRESSION_METRICS
+    metrics = _strings(entry, "metrics") if "metrics" in entry else default
+    splits = entry["splits"]
+    if not isinstance(splits, dict) or not all(isinstance(file, str) for file in splits.values()):
+        raise ValueError(f"splits must map the name of each split to its file, got {splits!r}")
+    return Task(
+        name=_string(entry, "name") if "name" in entry else path.stem,
+        text=_strings(entry, "text"),
+        label=_string(entry, "label"),
+        labels=labels,
+        splits={str(split): file for split, file in splits.items()},
+        metrics=metrics,
+        main_metric=_string(entry, "main_metric") if "main_metric" in entry else metrics[0],
+        columns=_strings(entry, "columns") if entry.get("columns") is not None else None,
+        root=path.parent,
+    )
+
+
+def _string(entry: dict[str, Any], key: str) -> str:
+    value = entry[key]
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be a string, got {value!r}")
+    return value
+
+
+def _strings(entry: dict[str, Any], key: str) -> tuple[str, ...]:
+    """One string or a list of them. Whole numbers pass: labels are often 0 and 1."""
+    value = entry[key]
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise ValueError(f"{key} must not be empty")
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, str | int):
+            # YAML reads a bare yes, no, on, off as a truth value, 1.0 as a number.
+            raise ValueError(
+                f"{key} must be strings, got {item!r}; put it in quotes as the file spells it"
+            )
+    return tuple(map(str, items))

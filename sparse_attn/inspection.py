@@ -1,0 +1,75 @@
+"""What the attention of a patched model does: the share of exact zeros, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attn.mappings import Mapping
+from sparse_attn.patching import mappings_of
+
+
+class SparsityRecord:
+    """Counts of exact zeros and of all pairs (valid query, valid key), per layer.
+
+    A key is valid where some query may attend to it. With as many queries as keys, a query is valid
+    where its own key is, so that padding counts on neither side.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.counts = torch.zeros(2, layers, dtype=torch.long)  # zeros, pairs
+
+    def add(self, layer: int, weights: Tensor, mask: Tensor | None) -> None:
+        """Count one call: weights (B, H, Q, K), mask broadcastable to it or None."""
+        if mask is None:
+            valid = torch.ones_like(weights, dtype=torch.bool)
+        else:
+            valid = mask
+            if weights.shape[-2] == weights.shape[-1]:
+                valid = mask & mask.any(dim=-2).unsqueeze(-1)
+            valid = valid.expand_as(weights)
+        self.counts = self.counts.to(weights.device)
+        self.counts[0, layer] += ((weights == 0) & valid).sum()
+        self.counts[1, layer] += valid.sum()
+
+    @property
+    def per_layer(self) -> list[float]:
+        """Share of exact zeros in each layer, in the order of the model."""
+        zeros, pairs = self.counts.tolist()
+        return [zero / max(1, pair) for zero, pair in zip(zeros, pairs, strict=True)]
+
+    @property
+    def mean(self) -> float:
+        """Share of exact zeros over all layers."""
+        zeros, pairs = self.counts.sum(1).tolist()
+        return zeros / max(1, pairs)
+
+
+@contextmanager
+def record_sparsity(model: nn.Module) -> Iterator[SparsityRecord]:
+    """`with record_sparsity(model) as record:` counts zeros in every forward pass inside.
+
+    Raises:
+        ValueError: the model is not patched.
+    """
+    mappings = list(mappings_of(model))
+    if not mappings:
+        raise ValueError(f"{type(model).__name__} is not patched; call patch_model first")
+    record = SparsityRecord(len(mappings))
+
+    def count(layer: int) -> Any:
+        def hook(mapping: Mapping, inputs: tuple[Tensor, Tensor | None], weights: Tensor) -> None:
+            record.add(layer, weights.detach(), inputs[1])
+
+        return hook
+
+    handles = [m.register_forward_hook(count(layer)) for layer, m in enumerate(mappings)]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
