@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -65,57 +67,83 @@ def _project(z: Tensor) -> Tensor:
 
 
 def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Tensor:
-    """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, s = z - max z.
+    shifted = shift_to_top(rows, valid).masked_fill(~valid, -INF)
+    # log(1 + e x) / e is x to the last digit well before e gets this small
+    return _Entmax.apply(shifted, (alpha - 1).clamp(min=torch.finfo(rows.dtype).eps ** 1.5), log)
+
+
+class _Entmax(torch.autograd.Function):
+    """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, for rows s with maximum 0.
 
     In this form alpha = 1 is no special case: exp_0 = exp and tau = log-sum-exp(s).
+    The gradient is that of the implicit function tau(s, e): with u = p^(1-e),
+    dp = u (ds - sum u ds / sum u), and the same for e (Correia et al. 2019, prop. 1).
     """
-    shifted, e = shift_to_top(rows, valid), alpha - 1
-    tau = _entmax_threshold(shifted.detach().masked_fill(~valid, -INF), e.detach())
-    below = shifted - tau
-    outside = (1 + e * below <= 0) | ~valid
-    below = below.masked_fill(outside, 0.0)
-    log_p = _log_exp(below, e)
-    p = log_p.exp().masked_fill(outside, 0.0)
-    # One Newton step with a graph: it polishes tau, and its derivative is that of the implicit
-    # function tau(s, e), so that autograd yields the exact gradient.
-    slope = 1 / (1 + e * below).detach()
-    step = (p.sum(-1, keepdim=True) - 1) / (p.detach() * slope).sum(-1, keepdim=True)
-    if log:
-        return (log_p - slope * step).masked_fill(outside, -INF)
-    return (p - p.detach() * slope * step).clamp(min=0.0)
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(shifted: Tensor, e: Tensor, log: bool) -> Tensor:
+        tau = _entmax_threshold(shifted, e)
+        log_p = _log_exp(shifted - tau, e)
+        return log_p if log else log_p.exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+        _, e, ctx.log = inputs
+        ctx.save_for_backward(output, e)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        output, e = ctx.saved_tensors
+        support = output > (-INF if ctx.log else 0.0)
+        log_p = output if ctx.log else output.where(support, torch.ones_like(output)).log()
+        log_p = log_p.where(support, torch.zeros_like(log_p))
+        slope = ((1 - e) * log_p).exp().where(support, torch.zeros_like(log_p))  # u
+        grad = grad.where(support, torch.zeros_like(grad))
+        # d log p / dx = p^-e
+        inner = grad * ((-e * log_p).exp() if ctx.log else slope)
+        pull = inner.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        grad_shifted = inner - slope * pull
+        if not ctx.needs_input_grad[1]:
+            return grad_shifted, None, None
+        by_e = _log_exp_slope(log_p, e)
+        p = log_p.exp().where(support, torch.zeros_like(log_p))
+        grad_e = (grad if ctx.log else grad * p) * by_e - pull * p * by_e
+        return grad_shifted, grad_e.sum_to_size(e.shape), None
 
 
 def _entmax_threshold(shifted: Tensor, e: Tensor) -> Tensor:
     """The tau with sum_i exp_e(s_i - tau) = 1 for rows with maximum 0, (..., n) -> (..., 1).
 
     Newton on F(tau) = (sum_i exp_e(s_i - tau))^e, the 1/e-norm of an affine function and so convex
-    for 0 < e <= 1: from tau = 0 the iterates rise to the root and never pass it. Started there, 9
+    for 0 < e <= 1: from tau = 0 the iterates rise to the root and never pass it. Started there, 10
     steps reach rounding error for every alpha and n <= 2049 (fewer for smaller alpha).
     """
-    tau = shifted.new_zeros(()).expand(shifted.shape[:-1] + (1,))
-    # values, unlike derivatives, do not suffer from a tiny e
-    e = e.clamp(min=1e-6)
+    tau = torch.zeros_like(e)
+    # at e = 1 an exponent of 0 would turn p = 0 into u = 1
+    exponent = (1 - e).clamp(min=1e-6)
     for _ in range(NEWTON_STEPS):
-        base = (e * (shifted - tau)).clamp(min=-1.0)
-        p = (base.log1p() / e).exp()
-        total = p.sum(-1, keepdim=True)
-        slope = (p / (1 + base).clamp(min=torch.finfo(p.dtype).tiny)).sum(-1, keepdim=True)
+        log_p = _log_exp(shifted - tau, e)
+        total = log_p.exp().sum(-1, keepdim=True)
+        slope = log_p.mul_(exponent).exp_().sum(-1, keepdim=True)  # sum u
+        # (F - 1) / F' = (total^e - 1) / e * total^(1-e) / sum u
         tau = tau + torch.expm1(e * total.log()) / e * total.pow(1 - e) / slope
     return tau
 
 
 def _log_exp(x: Tensor, e: Tensor) -> Tensor:
-    """log exp_e(x) = log(1 + e x) / e with exact slopes in x and e down to e = 0."""
-    y = e * x
+    """log exp_e(x) = log(1 + e x) / e, in place; -inf from x = -1/e down."""
+    return x.mul_(e).clamp(min=-1.0).log1p_().div_(e)
+
+
+def _log_exp_slope(log_p: Tensor, e: Tensor) -> Tensor:
+    """d log exp_e(x) / de as a function of l = log exp_e(x): l^2 (1 - e^-y - y) / y^2, y = e l."""
+    y = e * log_p
     small = y.abs() < 1e-2
-    series = y.where(small, torch.zeros_like(y))
-    # log(1 + y) / y = 1 - y/2 + y^2/3 - ...
-    ratio = 1 - series * (
-        1 / 2
-        - series * (1 / 3 - series * (1 / 4 - series * (1 / 5 - series * (1 / 6 - series / 7))))
-    )
-    y = y.masked_fill(small, 1.0)
-    return x * torch.where(small, ratio, y.log1p() / y)
+    series = -1 / 2 + y * (1 / 6 - y * (1 / 24 - y * (1 / 120 - y / 720)))
+    far = y.masked_fill(small, 1.0)
+    return log_p.square() * torch.where(small, series, -(torch.expm1(-far) + far) / far.square())
 
 
 def sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
