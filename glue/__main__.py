@@ -27,30 +27,38 @@ def make_parser() -> ArgumentParser:
         default=False,
         help="go on with the run that was cut off in output_dir",
     )
-    parser = ArgumentParser(prog="glue", description="GLUE with any probability mapping in attention.")
+    parser = ArgumentParser(
+        prog="glue", description="GLUE with any probability mapping in attention."
+    )
     commands = parser.add_subcommands()
     commands.add_subcommand("train", train, help="one fine-tuning run")
     return parser
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, check everything that can be checked, then train and print the metrics."""
+def parse(arguments: list[str] | None = None) -> RunConfig:
+    """The config that command line and YAML files describe."""
     parser = make_parser()
     parsed = parser.parse_args(arguments)
     options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
     options.pop("config")
+    return RunConfig(**options)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse, check everything that can be checked, then train and print the metrics."""
+    config = parse(arguments)
     # heavy imports, which --help does not need
     from glue.train import prepare, train
 
     try:
-        run = prepare(RunConfig(**options))
+        run = prepare(config)
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
     results = train(run)
     if run.trainer.is_world_process_zero():
         for name, value in results["metrics"].items():
             print(f"{results['task']} {name}: {value:.4f}")
-        print(f"results: {run.config.output_dir}/results.json")
+        print(f"results: {config.output_dir}/results.json")
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ def claim_output_dir(config: RunConfig) -> Path | None:
     different = _differences(asked, _read_config(record))
     if different:
         raise ValueError(
-            f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); choose "
-            "another output_dir or delete this one"
+            f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
+            "choose another output_dir or delete this one"
         )
     if (folder / RESULTS_FILE).exists():
         raise ValueError(
@@ -51,8 +51,8 @@ def claim_output_dir(config: RunConfig) -> Path | None:
         )
     if not config.resume:
         raise ValueError(
-            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to go "
-            "on with it, or choose another output_dir"
+            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
+            "go on with it, or choose another output_dir"
         )
     return last_complete_checkpoint(folder)
 

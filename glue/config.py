@@ -106,7 +106,8 @@ class TrainConfig:
         for name, holds in limits.items():
             if not holds:
                 raise ValueError(
-                    f"train.{name}={getattr(self, name)} is out of range; see --help for its meaning"
+                    f"train.{name}={getattr(self, name)} is out of range; see --help for what it "
+                    "means"
                 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import safe_open
@@ -143,7 +143,9 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         ValueError: nothing was patched when this model was saved.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
-    hub = {k: kwargs[k] for k in ("cache_dir", "revision", "token", "subfolder") if k in kwargs}
+    hub: dict[str, Any] = {
+        k: kwargs[k] for k in ("cache_dir", "revision", "token", "subfolder") if k in kwargs
+    }
     config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
     record = config.__dict__.pop(NAME, None)
     if record is None:
@@ -249,9 +251,9 @@ def _switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     closed = next((m for m in models if not m._can_set_attn_implementation()), None)
     if closed is not None or not found:
         raise ValueError(
-            f"{type(closed or root).__name__} does not dispatch its attention through Transformers' "
-            "AttentionInterface, so its softmax cannot be replaced; use a model that does, such as "
-            "BERT, RoBERTa, ELECTRA or ModernBERT"
+            f"{type(closed or root).__name__} does not dispatch its attention through "
+            "Transformers' AttentionInterface, so its softmax cannot be replaced; use a model that "
+            "does, such as BERT, RoBERTa, ELECTRA or ModernBERT"
         )
     if any(getattr(layer.module, "sinks", None) is not None for layer in found):
         raise ValueError(
@@ -264,7 +266,7 @@ def _switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         layer.module.register_forward_pre_hook(_check_dispatch)
     setattr(root, RESTORE, before)
     for layer in found:
-        if layer.module.config._attn_implementation != NAME:
+        if _config(layer.module)._attn_implementation != NAME:
             unpatch_model(root)
             raise ValueError(
                 f"{name}: {layer.name} did not take the attention implementation {NAME!r}, so its "
@@ -275,7 +277,7 @@ def _switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
 def _configs(root: PreTrainedModel) -> list[PreTrainedConfig]:
     """Every config object of the model once, parents before children."""
     queue = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
-    queue += [layer.module.config for layer in attention_layers(root)]
+    queue += [_config(layer.module) for layer in attention_layers(root)]
     unique: dict[int, PreTrainedConfig] = {}
     while queue:
         config = queue.pop(0)
@@ -285,14 +287,18 @@ def _configs(root: PreTrainedModel) -> list[PreTrainedConfig]:
     return list(unique.values())
 
 
+def _config(attention: nn.Module) -> PreTrainedConfig:
+    return cast(PreTrainedConfig, attention.config)
+
+
 def _check_dispatch(module: nn.Module, args: Any) -> None:
     """Forward hook: whoever switches the implementation back must not get softmax unnoticed."""
-    implementation = module.config._attn_implementation  # type: ignore[union-attr]
+    implementation = _config(module)._attn_implementation
     if implementation != NAME:
         raise RuntimeError(
-            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the model's "
-            f"attention implementation was changed to {implementation!r}; call unpatch_model "
-            f"first, or model.set_attn_implementation({NAME!r}) to go back"
+            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
+            f"model's attention implementation was changed to {implementation!r}; call "
+            f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
         )
 
 
@@ -307,7 +313,7 @@ def _number_of_heads(layer: AttentionLayer) -> int:
     for name in ("num_heads", "num_attention_heads", "n_heads"):
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
-    return layer.module.config.num_attention_heads  # type: ignore[union-attr]
+    return _config(layer.module).num_attention_heads
 
 
 def _device(module: nn.Module) -> torch.device:
@@ -335,8 +341,8 @@ def _write_record(root: PreTrainedModel) -> None:
 def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
     if record["version"] != RECORD_VERSION:
         raise RuntimeError(
-            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it with "
-            "the version of sparse-attn that wrote it"
+            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
+            "with the version of sparse-attn that wrote it"
         )
     found = attention_layers(root)
     positions = sorted(p for entry in record["mappings"] for p in entry["modules"])

@@ -8,7 +8,7 @@ and parameters are the same for all of them and stand here once; the mathematics
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping as MappingType
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ INF = math.inf
 class ParameterSpec:
     """One scalar parameter of a mapping: its default and the range it may take.
 
-    `low` and `high` bound the range; `low_open` and `high_open` say whether the bound itself is out.
+    `low` and `high` bound the range; `low_open` and `high_open` say whether the bound is out.
     `per_entry` marks the one kind that broadcasts to the scores instead of to their rows;
     `learnable` whether gradients reach it.
     """
@@ -73,7 +73,7 @@ class MappingSpec:
         options: the keyword arguments of `weights`.
         zeros: whether exact zeros can occur at valid positions.
         translation_invariant: whether p(z + c) = p(z).
-        log_g: for a pointwise mapping p = g(z) / sum g(z): `(scores, **parameters) -> log g(scores)`.
+        log_g: for a pointwise mapping p = g(z) / sum g(z): `(scores, *parameters) -> log g`.
         kernel: name of the fused kernel, None where there is only the reference.
         source: paper and equation.
     """
@@ -168,8 +168,8 @@ def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
         return value.to(rows).broadcast_to(rows.shape[:-1]).unsqueeze(-1)
     except RuntimeError:
         raise ValueError(
-            f"{check.name}: shape {tuple(value.shape)} does not broadcast to the shape of the rows, "
-            f"{tuple(rows.shape[:-1])} (scores without `dim`)"
+            f"{check.name}: shape {tuple(value.shape)} does not broadcast to the shape of the "
+            f"rows, {tuple(rows.shape[:-1])} (scores without `dim`)"
         ) from None
 
 

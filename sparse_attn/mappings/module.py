@@ -68,9 +68,8 @@ class Mapping(nn.Module):
         learnable = [p.name for p in self.spec.parameters if p.learnable and not p.per_entry]
         for name in self.learned:
             if name not in learnable:
-                raise TypeError(
-                    f"learn={name!r}: {self.name} can learn {', '.join(learnable) or 'no parameter'}"
-                )
+                can = ", ".join(learnable) or "no parameter"
+                raise TypeError(f"learn={name!r}: {self.name} can learn {can}")
 
     def _make_weights(self) -> None:
         if self.spec.weights is None:

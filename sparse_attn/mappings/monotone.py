@@ -1,4 +1,4 @@
-"""Learned monotone mappings p = softmax(f(z)): the piecewise linear PLIF and the monotone network."""
+"""Learned monotone mappings p = softmax(f(z)): piecewise linear (PLIF), and a monotone network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import MappingSpec, ParameterSpec, Value, on_rows, softplus_inverse
+from sparse_attn.mappings.base import MappingSpec, ParameterSpec, on_rows, softplus_inverse
 from sparse_attn.mappings.pointwise import normalize
 
 BOUND = ParameterSpec(

@@ -73,7 +73,7 @@ def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Te
 
 
 class _Entmax(torch.autograd.Function):
-    """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, for rows s with maximum 0.
+    """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, rows s with maximum 0.
 
     In this form alpha = 1 is no special case: exp_0 = exp and tau = log-sum-exp(s).
     The gradient is that of the implicit function tau(s, e): with u = p^(1-e),
@@ -149,7 +149,8 @@ def _log_exp_slope(log_p: Tensor, e: Tensor) -> Tensor:
 def sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p = argmin over the simplex of ||p - z||^2 = max(0, z - tau(z)); exact zeros.
 
-    Source: Martins & Astudillo 2016, alg. 1; Jacobian diag(s) - s s^T / |S|. Arguments as `softmax`.
+    Jacobian diag(s) - s s^T / |S| with s the indicator of the support S.
+    Source: Martins & Astudillo 2016, alg. 1. Arguments as `softmax`.
     """
     return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim)
 
