@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from sparse_attn.mappings import Mapping
 
 RECORD_VERSION = 1
 RESTORE = "_sparse_attn_restore"
+HUB_ARGUMENTS = ("cache_dir", "revision", "token", "subfolder")
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
@@ -143,9 +144,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         ValueError: nothing was patched when this model was saved.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
-    hub: dict[str, Any] = {
-        k: kwargs[k] for k in ("cache_dir", "revision", "token", "subfolder") if k in kwargs
-    }
+    hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
     record = config.__dict__.pop(NAME, None)
     if record is None:
@@ -201,7 +200,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     """The modules that dispatch their attention, in the order of the model."""
     layers = []
     for name, module in model.named_modules():
-        if _dispatches(type(module)):
+        if _dispatches(cast(Hashable, type(module))):
             number = re.search(r"\d+", name)
             layers.append(AttentionLayer(name, int(number.group()) if number else None, module))
     return layers
@@ -209,8 +208,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 
 @functools.cache
 def _dispatches(cls: type[nn.Module]) -> bool:
-    if not cls.__module__.startswith("transformers") and "Attention" not in cls.__name__:
-        return False
+    """Whether the forward of this class looks its attention function up in the interface."""
     try:
         return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(cls.forward)
     except (OSError, TypeError):
