@@ -46,11 +46,11 @@ def parse(arguments: list[str] | None = None) -> RunConfig:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then train and print the metrics."""
-    config = parse(arguments)
-    # heavy imports, which --help does not need
-    from glue.train import prepare, train
-
     try:
+        config = parse(arguments)
+        # heavy imports, which --help does not need
+        from glue.train import prepare, train
+
         run = prepare(config)
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")

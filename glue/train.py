@@ -102,6 +102,7 @@ def prepare(config: RunConfig) -> Run:
     path = resolve_model(config.model)
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = load_model(path, task)
+    check_length(config.train.max_length, model, tokenizer)
     patch_model(model, config.mapping.name, layers=config.mapping.layers, **config.mapping.params)
     encoded = encode(data, tokenizer, config.train.max_length)
     checkpoint = claim_output_dir(config)
@@ -113,8 +114,10 @@ def prepare(config: RunConfig) -> Run:
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
         compute_metrics=compute_metrics(task),
-        callbacks=[] if schedule is None else [SparsityScheduleCallback(schedule)],
     )
+    if schedule is not None:
+        # before TensorBoard's callback, which is to log the value
+        trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))
     rows = {split: len(data[split]) for split in data}
     return Run(config, task, rows, trainer, checkpoint)
 
@@ -212,7 +215,23 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
         label2id={label: index for index, label in enumerate(labels)},
         problem_type="regression" if task.regression else "single_label_classification",
     )
-    return AutoModelForSequenceClassification.from_pretrained(path, config=config)
+    # a checkpoint tuned on another task brings a head of another size: that is made anew
+    return AutoModelForSequenceClassification.from_pretrained(
+        path, config=config, ignore_mismatched_sizes=True
+    )
+
+
+def check_length(
+    max_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise ValueError if the model has no positions for inputs of max_length tokens."""
+    positions = getattr(model.config, "max_position_embeddings", None) or max_length
+    limit = min(positions, tokenizer.model_max_length)
+    if max_length > limit:
+        raise ValueError(
+            f"train.max_length={max_length}: the model takes at most {limit} tokens; choose that or "
+            "less"
+        )
 
 
 def encode(

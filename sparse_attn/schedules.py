@@ -87,7 +87,9 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
     """Applies a `SparsitySchedule` in `Trainer` after every step, by the share of steps done.
 
     The value depends on the step alone, so a resumed run goes on exactly. It stands in the logs
-    under `sparsity/<parameter>`.
+    under `sparsity/<parameter>`. Trainer calls its reporters before the callbacks it is given: to
+    have the value in TensorBoard too, go before them,
+    `trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))`.
     """
 
     def __init__(self, schedule: SparsitySchedule) -> None:
@@ -124,9 +126,10 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         if logs is not None and state.max_steps > 0:
-            logs[f"sparsity/{self.schedule.parameter}"] = self.schedule.value(
-                state.global_step / state.max_steps
-            )
+            value = self.schedule.value(state.global_step / state.max_steps)
+            # the history holds a copy of `logs`, made before any callback saw it
+            for entry in (logs, state.log_history[-1]):
+                entry[f"sparsity/{self.schedule.parameter}"] = value
 
     def state(self) -> dict[str, Any]:
         """What Trainer stores beside a checkpoint: the schedule itself."""

