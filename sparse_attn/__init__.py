@@ -1,8 +1,9 @@
 """sparse-attn: swap the probability function inside Transformers."""
 
 from sparse_attn import functional
+from sparse_attn.loading import load_pretrained
 from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
-from sparse_attn.patching import load_pretrained, patch_model, patched, unpatch_model
+from sparse_attn.patching import patch_model, patched, unpatch_model
 from sparse_attn.schedules import SparsitySchedule, SparsityScheduleCallback
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Put mappings into a Transformers model, take them out, and load a model saved with them."""
+"""Put mappings into the attention of a Transformers model, and take them out."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from safetensors import safe_open
-from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
-from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
 from sparse_attn.mappings import Mapping
 
 RECORD_VERSION = 1
 RESTORE = "_sparse_attn_restore"
-HUB_ARGUMENTS = ("cache_dir", "revision", "token", "subfolder")
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
@@ -69,7 +64,7 @@ def patch_model(
     """
     if per not in ("layer", "head"):
         raise ValueError(f"per={per!r}: expected 'layer' or 'head'")
-    root = _root(model)
+    root = root_of(model)
     found = attention_layers(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
@@ -77,16 +72,16 @@ def patch_model(
         Mapping(
             mapping,
             learn=learn,
-            heads=_number_of_heads(layer) if per == "head" else None,
+            heads=number_of_heads(layer) if per == "head" else None,
             **parameters,
         )
         for layer in chosen
     ]
     if not is_patched(root):
-        _switch_on(root, found)
+        switch_on(root, found)
     for layer, new in zip(chosen, mappings, strict=True):
-        setattr(layer.module, NAME, new.to(_device(layer.module)))
-    _write_record(root)
+        setattr(layer.module, NAME, new.to(device_of(layer.module)))
+    write_record(root)
     return model
 
 
@@ -96,7 +91,7 @@ def unpatch_model(model: ModelT) -> ModelT:
     Raises:
         ValueError: the model is not patched.
     """
-    root = _root(model)
+    root = root_of(model)
     if not is_patched(root):
         raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
     for layer in attention_layers(root):
@@ -116,7 +111,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
 
     Arguments and errors as `patch_model`. A model that was already patched gets its mappings back.
     """
-    root = _root(model)
+    root = root_of(model)
     before = None
     if is_patched(root):
         before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
@@ -129,45 +124,17 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         else:
             for module, old in before:
                 setattr(module, NAME, old)
-            _write_record(root)
-
-
-def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
-    """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
-
-    Args:
-        cls: a model class or Auto class of Transformers.
-        path: the folder or hub id that `save_pretrained` wrote.
-        **kwargs: passed on to `cls.from_pretrained`.
-
-    Raises:
-        ValueError: nothing was patched when this model was saved.
-        RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
-    """
-    hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
-    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
-    record = config.__dict__.pop(NAME, None)
-    if record is None:
-        raise ValueError(
-            f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
-            "was saved; use from_pretrained and patch_model"
-        )
-    config._attn_implementation = None
-    model = cls.from_pretrained(path, config=config, **kwargs)
-    root = _root(model)
-    _apply_record(root, record)
-    _load_learned(root, str(path), hub)
-    return model
+            write_record(root)
 
 
 def is_patched(model: nn.Module) -> bool:
     """Whether `patch_model` has been called on this model."""
-    return hasattr(_root(model), RESTORE)
+    return hasattr(root_of(model), RESTORE)
 
 
 def mappings_of(model: nn.Module) -> Iterator[Mapping]:
     """Every `Mapping` of a patched model in the order of its layers, trainable copies included."""
-    for layer in attention_layers(_root(model)):
+    for layer in attention_layers(root_of(model)):
         # PEFT's modules_to_save keeps the original beside a trainable copy
         for module in getattr(layer.module, NAME, nn.Module()).modules():
             if isinstance(module, Mapping):
@@ -193,7 +160,7 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
         )
     for mapping in holders:
         mapping.set_value(name, value)
-    _write_record(_root(model))
+    write_record(root_of(model))
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:
@@ -215,7 +182,7 @@ def _dispatches(cls: type[nn.Module]) -> bool:
         return False
 
 
-def _root(model: nn.Module) -> PreTrainedModel:
+def root_of(model: nn.Module) -> PreTrainedModel:
     """The Transformers model inside whatever wraps it."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
@@ -242,7 +209,7 @@ def _select(
     return [layer for layer in found if layer.block in wanted]
 
 
-def _switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
+def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Give every attention module softmax and let the model dispatch to us."""
     name = type(root).__name__
     models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
@@ -307,18 +274,18 @@ def _remove_check(module: nn.Module) -> None:
         del hooks[key]
 
 
-def _number_of_heads(layer: AttentionLayer) -> int:
+def number_of_heads(layer: AttentionLayer) -> int:
     for name in ("num_heads", "num_attention_heads", "n_heads"):
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
     return _config(layer.module).num_attention_heads
 
 
-def _device(module: nn.Module) -> torch.device:
+def device_of(module: nn.Module) -> torch.device:
     return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
-def _write_record(root: PreTrainedModel) -> None:
+def write_record(root: PreTrainedModel) -> None:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
     groups: list[dict[str, Any]] = []
     for position, layer in enumerate(attention_layers(root)):
@@ -334,64 +301,3 @@ def _write_record(root: PreTrainedModel) -> None:
         setattr(config, NAME, {"version": RECORD_VERSION, "mappings": groups})
         # the public name is the one that is saved: a plain from_pretrained then fails loudly
         config.attn_implementation = NAME
-
-
-def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    if record["version"] != RECORD_VERSION:
-        raise RuntimeError(
-            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
-            "with the version of sparse-attn that wrote it"
-        )
-    found = attention_layers(root)
-    positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
-    if positions != list(range(len(found))):
-        raise RuntimeError(
-            f"{NAME} record: it describes {len(positions)} attention modules, but "
-            f"{type(root).__name__} has {len(found)}; load with the class that was saved"
-        )
-    _switch_on(root, found)
-    for entry in record["mappings"]:
-        for position in entry["modules"]:
-            layer = found[position]
-            mapping = Mapping(
-                entry["mapping"],
-                learn=entry["learn"],
-                heads=_number_of_heads(layer) if entry["per"] == "head" else None,
-                **entry["params"],
-            )
-            setattr(layer.module, NAME, mapping.to(_device(layer.module)))
-    _write_record(root)
-
-
-def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
-    """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
-    part = f".{NAME}."
-    wanted = {n: p for n, p in root.named_parameters() if part in n}
-    if not wanted:
-        return
-    prefix = f"{root.base_model_prefix}."
-    saved = {n.removeprefix(prefix): t for n, t in _saved_tensors(path, part, hub).items()}
-    missing = [n for n in wanted if n.removeprefix(prefix) not in saved]
-    if missing:
-        raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
-    with torch.no_grad():
-        for name, parameter in wanted.items():
-            parameter.copy_(saved[name.removeprefix(prefix)])
-
-
-def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a safetensors checkpoint, sharded or not, whose names contain `part`."""
-    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
-    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
-    if single is not None:
-        files = [single]
-    else:
-        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **hub)
-        files, _ = get_checkpoint_shard_files(path, index, **hub)
-    tensors = {}
-    for file in files:
-        with safe_open(file, framework="pt") as checkpoint:
-            for name in checkpoint.keys():  # noqa: SIM118 - not a dict
-                if part in name:
-                    tensors[name] = checkpoint.get_tensor(name)
-    return tensors

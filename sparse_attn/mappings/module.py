@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -88,6 +89,11 @@ class Mapping(nn.Module):
 
     def _learn(self, parameter: ParameterSpec, value: float | Sequence[float]) -> None:
         initial = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
+        if len(initial) not in (1, self.heads or 1):
+            raise ValueError(
+                f"{parameter.name}: expected one value or one for each of {self.heads or 'no'} "
+                f"heads, got {len(initial)}"
+            )
         raw = _into_reals(parameter, initial.expand(self.heads or 1).clone())
         if not raw.isfinite().all():
             raise ValueError(
@@ -110,8 +116,8 @@ class Mapping(nn.Module):
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
                 f"{', '.join(fixed) or 'none'}"
             )
-        if isinstance(value, (int, float)):
-            spec.check(value)
+        if isinstance(value, Real):
+            spec.check(float(value))
             self._buffers.pop(name, None)
             setattr(self, name, float(value))
             return

@@ -1,0 +1,116 @@
+"""Load a model that was saved with mappings in its attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+from sparse_attn.attention import NAME
+from sparse_attn.mappings import Mapping
+from sparse_attn.patching import (
+    RECORD_VERSION,
+    attention_layers,
+    device_of,
+    number_of_heads,
+    root_of,
+    switch_on,
+    write_record,
+)
+
+HUB_ARGUMENTS = ("cache_dir", "revision", "token", "subfolder")
+
+
+def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
+    """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
+
+    Args:
+        cls: a model class or Auto class of Transformers.
+        path: the folder or hub id that `save_pretrained` wrote.
+        **kwargs: passed on to `cls.from_pretrained`.
+
+    Raises:
+        ValueError: nothing was patched when this model was saved.
+        RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
+    """
+    hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
+    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
+    record = config.__dict__.pop(NAME, None)
+    if record is None:
+        raise ValueError(
+            f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
+            "was saved; use from_pretrained and patch_model"
+        )
+    config._attn_implementation = None
+    model = cls.from_pretrained(path, config=config, **kwargs)
+    root = root_of(model)
+    _apply_record(root, record)
+    _load_learned(root, str(path), hub)
+    return model
+
+
+def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
+    if record["version"] != RECORD_VERSION:
+        raise RuntimeError(
+            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
+            "with the version of sparse-attn that wrote it"
+        )
+    found = attention_layers(root)
+    positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
+    if positions != list(range(len(found))):
+        raise RuntimeError(
+            f"{NAME} record: it describes {len(positions)} attention modules, but "
+            f"{type(root).__name__} has {len(found)}; load with the class that was saved"
+        )
+    switch_on(root, found)
+    for entry in record["mappings"]:
+        for position in entry["modules"]:
+            layer = found[position]
+            mapping = Mapping(
+                entry["mapping"],
+                learn=entry["learn"],
+                heads=number_of_heads(layer) if entry["per"] == "head" else None,
+                **entry["params"],
+            )
+            setattr(layer.module, NAME, mapping.to(device_of(layer.module)))
+    write_record(root)
+
+
+def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
+    """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
+    part = f".{NAME}."
+    wanted = {n: p for n, p in root.named_parameters() if part in n}
+    if not wanted:
+        return
+    prefix = f"{root.base_model_prefix}."
+    saved = {n.removeprefix(prefix): t for n, t in _saved_tensors(path, part, hub).items()}
+    missing = [n for n in wanted if n.removeprefix(prefix) not in saved]
+    if missing:
+        raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(saved[name.removeprefix(prefix)])
+
+
+def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a safetensors checkpoint, sharded or not, whose names contain `part`."""
+    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
+    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
+    if single is not None:
+        files = [single]
+    else:
+        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **hub)
+        files, _ = get_checkpoint_shard_files(path, index, **hub)
+    tensors = {}
+    for file in files:
+        with safe_open(file, framework="pt") as checkpoint:
+            for name in checkpoint.keys():  # noqa: SIM118 - not a dict
+                if part in name:
+                    tensors[name] = checkpoint.get_tensor(name)
+    return tensors
