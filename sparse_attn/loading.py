@@ -33,21 +33,26 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     Args:
         cls: a model class or Auto class of Transformers.
         path: the folder or hub id that `save_pretrained` wrote.
-        **kwargs: passed on to `cls.from_pretrained`.
+        **kwargs: passed on to `cls.from_pretrained`; `attn_implementation` is what `unpatch_model`
+            goes back to.
 
     Raises:
         ValueError: nothing was patched when this model was saved.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
-    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **hub)
+    implementation = kwargs.pop("attn_implementation", None)
+    config = kwargs.pop("config", None)
+    if config is None:
+        config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
+        kwargs.update(hub)
     record = config.__dict__.pop(NAME, None)
     if record is None:
         raise ValueError(
             f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
             "was saved; use from_pretrained and patch_model"
         )
-    config._attn_implementation = None
+    config._attn_implementation = implementation
     model = cls.from_pretrained(path, config=config, **kwargs)
     root = root_of(model)
     _apply_record(root, record)
