@@ -88,7 +88,7 @@ class TrainConfig:
     learning_rate: float = 2e-5
     batch_size: int = 32
     max_length: int = 128
-    warmup_ratio: float = 0.1
+    warmup_ratio: float = 0.0
     weight_decay: float = 0.0
     seed: int = 0
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
