@@ -14,6 +14,7 @@ from typing import Any
 
 import datasets
 import torch
+from torch.utils.data import Sampler
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -25,7 +26,6 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glue.checkpoints import RESULTS_FILE, claim_output_dir, write_json
 from glue.config import RunConfig, TrainConfig
@@ -50,23 +50,38 @@ class Run:
     checkpoint: Path | None
 
 
-class EpochSampler(LengthGroupedSampler):
-    """Groups by length in an order that depends on the seed and the epoch alone.
+class EpochSampler(Sampler[int]):
+    """Batches of similar length in random order, which depends on the seed and the epoch alone.
 
-    Transformers' own draws from the global generator, so that a resumed epoch is another epoch.
+    Transformers' own draws from the global generator, so that a resumed epoch would be another
+    epoch, and goes from long to short inside every `POOL` batches, so that order follows length.
     """
 
+    POOL = 20
+
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
-        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.lengths = torch.tensor(lengths)
+        self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer at the start of every epoch."""
         self.epoch = epoch
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
     def __iter__(self) -> Iterator[int]:
-        self.generator.manual_seed(self.seed + 1_000_003 * self.epoch)
-        return super().__iter__()
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
+        shuffled = torch.randperm(len(self), generator=generator)
+        batches: list[torch.Tensor] = []
+        for pool in shuffled.split(self.POOL * self.batch_size):
+            batches += pool[self.lengths[pool].argsort(stable=True)].split(self.batch_size)
+        # the batch that is not full stays last, where the batch sampler expects it
+        last = [batches.pop()] if len(batches[-1]) < self.batch_size else []
+        order = torch.randperm(len(batches), generator=generator).tolist()
+        return iter(torch.cat([*(batches[i] for i in order), *last]).tolist())
 
 
 class EpochTrainer(Trainer):

@@ -112,6 +112,9 @@ def on_rows(
     rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     # a row without valid positions is worked out as if all were, and thrown away below
     result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
+    # one NaN or +inf at a valid position spoils its row, whatever the mapping makes of it
+    top = rows.detach().amax(-1, keepdim=True)
+    result = result + (top - top)
     lowest = torch.finfo(scores.dtype).min
     if log and lowest > torch.finfo(rows.dtype).min:
         # float16 ends at -65504: a finite log-probability must not turn into "impossible"

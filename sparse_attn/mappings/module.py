@@ -46,6 +46,8 @@ class Mapping(nn.Module):
         super().__init__()
         self.spec = get_spec(name)
         self.name = name
+        if heads is not None and heads < 1:
+            raise ValueError(f"heads={heads}: expected at least 1, or None for one value")
         self.heads = heads
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
         self._check_names(parameters)
@@ -151,9 +153,10 @@ class Mapping(nn.Module):
         arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)
-            per_head = isinstance(value, Tensor) and self.heads is not None and not spec.per_entry
-            # rows are (..., H, Q)
-            arguments[spec.name] = value.unsqueeze(-1) if per_head else value  # type: ignore[union-attr]
+            if isinstance(value, Tensor) and not spec.per_entry:
+                # rows are (..., H, Q); a single value goes with rows of any shape
+                value = value.reshape(()) if self.heads is None else value.unsqueeze(-1)
+            arguments[spec.name] = value
         return arguments
 
     def parameter_values(self) -> dict[str, Any]:
@@ -180,12 +183,13 @@ class Mapping(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move with the model but stay in float32: bfloat16 would turn r = 0.15 into 0.1504."""
-        before = {n: p.dtype for n, p in (*self.named_parameters(), *self.named_buffers())}
-        super()._apply(fn, recurse)
-        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
-            if tensor.dtype in (torch.float16, torch.bfloat16):
-                tensor.data = tensor.data.to(before[name])
-        return self
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            half = moved.dtype in (torch.float16, torch.bfloat16)
+            return tensor.to(moved.device) if half else moved
+
+        return super()._apply(move, recurse)
 
 
 def _into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
     heights = width * (slopes.cumsum(0) - slopes) - slopes[0] * bound  # [K], f at the left knots
     # NaN has no bin; the score itself carries it on
     bins = ((z.detach().nan_to_num() + bound) / width).floor().clamp(0, len(slopes) - 1).long()
-    return heights[bins] + slopes[bins] * (z - (bins * width - bound))
+    return heights[bins] + slopes[bins] * (z - (bins.to(z) * width - bound))
 
 
 def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: Tensor) -> Tensor:
