@@ -244,8 +244,8 @@ def check_length(
     limit = min(positions, tokenizer.model_max_length)
     if max_length > limit:
         raise ValueError(
-            f"train.max_length={max_length}: the model takes at most {limit} tokens; choose that or "
-            "less"
+            f"train.max_length={max_length}: the model takes at most {limit} tokens; choose "
+            "that or less"
         )
 
 

@@ -1,0 +1,134 @@
+"""The table of mappings that the tests run over, and how to call each one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparse_attn import functional
+
+from . import rows
+
+# Rounding of float64 (2e-16) times the row lengths (about 1e3) and condition numbers (about 10)
+# met in these tests.
+FLOAT64 = {"rtol": 1e-11, "atol": 1e-13}
+
+SLOPES = (0.3, -1.0, 0.5, 2.0, -0.4, 0.9, 1.3, -2.0, 0.1)
+UNITS = {
+    "raw_gain": (1.2, -0.3, 2.0),
+    "raw_slope": (0.5, 1.0, -0.7),
+    "offset": (-1.0, 0.4, 1.5),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mapping at one setting of its parameters, with what spec.md section 1 says of it."""
+
+    name: str
+    reference: Callable[..., np.ndarray]
+    params: dict[str, Any] = field(default_factory=dict)
+    zeros: bool = False
+    shift: bool = False  # p(z + c) = p(z)
+    scale: bool = False  # p(a z) = p(z), a > 0
+    key: Callable[[torch.Tensor], torch.Tensor] = lambda z: z  # p rises with this
+    kinks: tuple[float, ...] = ()  # scores at which the mapping has no derivative
+
+    def __str__(self) -> str:
+        shown = [f"{k}={v}" for k, v in self.params.items() if isinstance(v, float)]
+        return "-".join([self.name, *shown])
+
+    def arguments(self, scores: torch.Tensor) -> dict[str, Any]:
+        """The parameters, with tuples as tensors in the computing precision."""
+        precise = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        return {
+            key: torch.tensor(value, dtype=precise) if isinstance(value, tuple) else value
+            for key, value in self.params.items()
+        }
+
+    def __call__(self, scores, *, mask=None, dim=-1, log=False):
+        """p, or log p, of the library."""
+        call = getattr(functional, ("log_" if log else "") + self.function)
+        params = self.arguments(scores)
+        if self.name == "weighted-softmax":
+            precise = scores if scores.dtype == torch.float64 else scores.float()
+            params["weights"] = 1 + torch.sigmoid(2 * precise.nan_to_num())
+        return call(scores, **params, mask=mask, dim=dim)
+
+    @property
+    def function(self) -> str:
+        return self.name.replace("-", "_")
+
+    def log_row(self, row: np.ndarray) -> np.ndarray:
+        """log p of the reference, for the valid entries of one row."""
+        return self.reference(np.asarray(row, dtype=np.float64), **self.params)
+
+    def log_rows(self, scores: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """log p of the reference for [rows, n] scores; -inf where the mask is False."""
+        scores = scores.detach().double().numpy()
+        valid = np.ones_like(scores, dtype=bool) if mask is None else mask.numpy()
+        result = np.full_like(scores, -np.inf)
+        for row, keep, out in zip(scores, valid, result, strict=True):
+            if keep.any():
+                out[keep] = self.log_row(row[keep])
+        return torch.from_numpy(result)
+
+
+def _sparse(name, reference, **options):
+    return Case(name, reference, options.pop("params", {}), zeros=True, **options)
+
+
+CASES = [
+    Case("softmax", rows.softmax, shift=True),
+    Case("weighted-softmax", rows.gated_softmax),
+    _sparse("t-softmax", rows.t_softmax, params={"t": 1.7}, shift=True),
+    _sparse("r-softmax", rows.r_softmax, params={"r": 0.3}, shift=True),
+    _sparse("sparsemax", rows.sparsemax, shift=True),
+    _sparse("sparsegen", rows.sparsegen, params={"lam": 0.4}, shift=True),
+    _sparse("sparsegen", rows.sparsegen, params={"lam": -2.0}, shift=True),
+    _sparse("sparsecone", rows.sparsecone, params={"q": 0.5}),
+    _sparse("sparsehourglass", rows.sparsehourglass, params={"q": 0.5}),
+    _sparse("sparsehourglass", rows.sparsehourglass, params={"q": 0.0}, scale=True),
+    _sparse("entmax", rows.entmax, params={"alpha": 1.5}, shift=True),
+    _sparse("entmax", rows.entmax, params={"alpha": 1.2}, shift=True),
+    _sparse("entmax", rows.entmax, params={"alpha": 2.0}, shift=True),
+    Case("entmax", rows.entmax, {"alpha": 1.0}, shift=True),
+    Case("sigsoftmax", rows.sigsoftmax),
+    Case("sigsoftmax", rows.sigsoftmax, {"bias": 1.5}),
+    Case("taylor-softmax", rows.taylor_softmax, key=lambda z: (z + 1).abs()),
+    Case("spherical-softmax", rows.spherical_softmax, {"eps": 0.0198}, key=torch.abs),
+    _sparse("spherical-softmax", rows.spherical_softmax, params={"eps": 0.0}, scale=True,
+            key=torch.abs),
+    Case("softmax-abs", rows.softmax_abs, key=torch.abs, kinks=(0.0,)),
+    _sparse("normalized-relu", rows.normalized_relu, scale=True, kinks=(0.0,)),
+    Case("normalized-sigmoid", rows.normalized_sigmoid),
+    Case("plif", rows.plif, {"raw_slopes": SLOPES, "bound": 4.0},
+         kinks=tuple(float(x) for x in np.linspace(-4, 4, len(SLOPES) + 1)[1:-1])),
+    Case("monotone", rows.monotone, dict(UNITS)),
+]  # fmt: skip
+
+# One case for each registered mapping, for the tests in which its parameters play no part.
+ONE_EACH = list({case.name: case for case in reversed(CASES)}.values())[::-1]
+
+
+def random_scores(*shape: int, scale: float = 3.0, dtype=torch.float64) -> torch.Tensor:
+    """Normal scores: wide enough that every sparse mapping returns both zeros and non-zeros."""
+    return torch.randn(*shape, dtype=torch.float64).mul(scale).to(dtype)
+
+
+def random_mask(*shape: int) -> torch.Tensor:
+    """A mask with about 60 % valid entries, at least one in every row."""
+    mask = torch.rand(*shape) < 0.6
+    mask[..., 0] |= ~mask.any(-1)
+    return mask
+
+
+def smooth_scores(case: Case, *shape: int) -> torch.Tensor:
+    """Random scores at least 0.05 away from the case's kinks."""
+    scores = random_scores(*shape, scale=1.5)
+    for kink in case.kinks:
+        near = (scores - kink).abs() < 0.05
+        scores = torch.where(near, kink + 0.1, scores)
+    return scores

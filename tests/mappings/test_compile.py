@@ -1,0 +1,103 @@
+"""torch.compile in one graph, torch.vmap, and what else transforms a function."""
+
+import pytest
+import torch
+
+from sparse_attn import functional as maps
+
+from .cases import FLOAT64, ONE_EACH, random_mask, random_scores
+
+one_each = pytest.mark.parametrize("case", ONE_EACH, ids=str)
+
+# The tracer of torch.compile instantiates autograd functions, of which torch itself then warns.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def value_and_gradients(function, *leaves):
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    result = function(*leaves)
+    weight = torch.arange(1.0, 1.0 + result.shape[-1]).cos()
+    finite = torch.where(result.isfinite(), result, 0)
+    return result.detach(), *torch.autograd.grad((finite * weight).sum(), leaves)
+
+
+def assert_compiles(function, *leaves, backend="aot_eager", **tolerance):
+    compiled = torch.compile(function, fullgraph=True, backend=backend)
+    expected = value_and_gradients(function, *leaves)
+    for got, wanted in zip(value_and_gradients(compiled, *leaves), expected, strict=True):
+        torch.testing.assert_close(got, wanted, **tolerance)
+
+
+@one_each
+def test_compiles_in_one_graph(case):
+    mask = random_mask(3, 9)
+    assert_compiles(lambda z: case(z, mask=mask), random_scores(3, 9), **FLOAT64)
+
+
+@one_each
+def test_the_log_form_compiles_in_one_graph(case):
+    mask = random_mask(3, 9)
+    assert_compiles(lambda z: case(z, mask=mask, log=True), random_scores(3, 9), **FLOAT64)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("t_softmax", 1.0),
+        ("r_softmax", 0.3),
+        ("sparsegen", 0.3),
+        ("sparsehourglass", 0.3),
+        ("entmax", 1.4),
+        ("sigsoftmax", 0.5),
+        ("spherical_softmax", 0.1),
+    ],
+)
+def test_compiles_with_a_learned_parameter(name, value):
+    value = torch.full((3,), value, dtype=torch.float64)
+    assert_compiles(getattr(maps, name), random_scores(3, 9), value, **FLOAT64)
+
+
+# torch's own inductor imports a module that torch deprecates.
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(("name", "value"), [("r_softmax", 0.3), ("sigsoftmax", 0.5)])
+def test_compiles_with_inductor(name, value):
+    """The default backend fuses and reorders float32 operations, so a few roundings may differ."""
+    call, mask = getattr(maps, name), random_mask(5, 70)
+
+    def function(z):
+        return call(z, value, mask=mask)
+
+    scores = random_scores(5, 70, dtype=torch.float32)
+    assert_compiles(function, scores, backend="inductor", rtol=1e-5, atol=1e-6)
+
+
+# In-place operations have no batching rule of their own, which costs time only.
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@one_each
+def test_vmap_equals_a_batch(case):
+    scores, mask = random_scores(4, 3, 9), random_mask(4, 3, 9)
+    mapped = torch.vmap(lambda z, keep: case(z, mask=keep))(scores, mask)
+    torch.testing.assert_close(mapped, case(scores, mask=mask), **FLOAT64)
+
+
+@one_each
+def test_runs_without_data(case):
+    """On the meta device nothing may look at a value: no synchronisation on an accelerator."""
+    scores = torch.empty(3, 9, device="meta")
+    if case.name in ("plif", "monotone"):
+        params = {k: v.to("meta") if torch.is_tensor(v) else v for k, v in
+                  case.arguments(scores).items()}  # fmt: skip
+        assert getattr(maps, case.function)(scores, **params).shape == (3, 9)
+        return
+    mask = torch.empty(3, 9, dtype=torch.bool, device="meta")
+    assert case(scores, mask=mask).shape == (3, 9)
+    assert case(scores, mask=mask, log=True).shape == (3, 9)
