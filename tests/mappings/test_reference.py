@@ -8,7 +8,7 @@ import torch
 from sparse_attn import functional as maps
 
 from . import rows
-from .cases import CASES, FLOAT64, Case, random_scores
+from .cases import CASES, FLOAT64, random_scores
 
 SIZES = [1, 2, 3, 63, 64, 65, 111, 512, 1000, 2049]
 
