@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import mappings_of
+from sparse_attn.patching import attention_layers, is_patched, mappings_of, root_of
 
 
 class SparsityRecord:
@@ -56,10 +56,10 @@ def record_sparsity(model: nn.Module) -> Iterator[SparsityRecord]:
     Raises:
         ValueError: the model is not patched.
     """
-    mappings = list(mappings_of(model))
-    if not mappings:
+    layers = attention_layers(root_of(model))
+    if not is_patched(model):
         raise ValueError(f"{type(model).__name__} is not patched; call patch_model first")
-    record = SparsityRecord(len(mappings))
+    record = SparsityRecord(len(layers))
 
     def count(layer: int) -> Any:
         def hook(mapping: Mapping, inputs: tuple[Tensor, Tensor | None], weights: Tensor) -> None:
@@ -67,7 +67,11 @@ def record_sparsity(model: nn.Module) -> Iterator[SparsityRecord]:
 
         return hook
 
-    handles = [m.register_forward_hook(count(layer)) for layer, m in enumerate(mappings)]
+    handles = [
+        mapping.register_forward_hook(count(index))
+        for index, layer in enumerate(layers)
+        for mapping in mappings_of(layer)
+    ]
     try:
         yield record
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -19,6 +21,7 @@ from sparse_attn.patching import (
     attention_layers,
     device_of,
     number_of_heads,
+    refuse,
     root_of,
     switch_on,
     write_record,
@@ -42,7 +45,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     implementation = kwargs.pop("attn_implementation", None)
-    config = kwargs.pop("config", None)
+    config = copy.deepcopy(kwargs.pop("config", None))
     if config is None:
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub)
@@ -53,11 +56,12 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
             "was saved; use from_pretrained and patch_model"
         )
     config._attn_implementation = implementation
-    model = cls.from_pretrained(path, config=config, **kwargs)
+    loaded = cls.from_pretrained(path, config=config, **kwargs)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     root = root_of(model)
     _apply_record(root, record)
     _load_learned(root, str(path), hub)
-    return model
+    return loaded
 
 
 def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
@@ -73,6 +77,7 @@ def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
             f"{NAME} record: it describes {len(positions)} attention modules, but "
             f"{type(root).__name__} has {len(found)}; load with the class that was saved"
         )
+    refuse(root, found)
     switch_on(root, found)
     for entry in record["mappings"]:
         for position in entry["modules"]:
@@ -95,12 +100,15 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
         return
     prefix = f"{root.base_model_prefix}."
     saved = {n.removeprefix(prefix): t for n, t in _saved_tensors(path, part, hub).items()}
-    missing = [n for n in wanted if n.removeprefix(prefix) not in saved]
+    # save_pretrained writes some models, such as ViT, under their old names
+    names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
+    names = {n: old.removeprefix(prefix) for n, old in names.items()}
+    missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
     with torch.no_grad():
         for name, parameter in wanted.items():
-            parameter.copy_(saved[name.removeprefix(prefix)])
+            parameter.copy_(saved[names[name]])
 
 
 def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tensor]:

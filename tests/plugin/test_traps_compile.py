@@ -1,0 +1,127 @@
+"""Traps 10 and 11: one graph for all layers, few compilations, and gradient checkpointing."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from sparse_attn import SparsitySchedule, patch_model
+
+from .families import BY_NAME, FAMILIES, text_inputs
+from .helpers import MAPPINGS, assert_near, jitter, mapping_id, patch, run_valid
+
+# Dynamo itself makes an instance of entmax's autograd function, which torch deprecates.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, backend="eager"):
+    counter = CompileCounterWithBackend(backend)
+    return torch.compile(model, backend=counter, fullgraph=True), counter
+
+
+@pytest.mark.parametrize(
+    ("mapping", "values", "backend"),
+    [
+        ("r-softmax", {"parameter": "r", "initial": 0.0, "final": 0.15}, "eager"),
+        ("r-softmax", {"parameter": "r", "initial": 0.0, "final": 0.15}, "aot_eager"),
+        ("t-softmax", {"parameter": "t", "initial": 6.0, "final": 1.0}, "aot_eager"),
+        ("entmax", {"parameter": "alpha", "initial": 1.1, "final": 1.9}, "aot_eager"),
+    ],
+)
+def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend):
+    """Only the backends after "eager" make a graph's float an input; others compile it in."""
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch_model(family.build(), mapping)
+    schedule = SparsitySchedule(**values)
+    fast, counter = compiled(model, backend)
+    seen = []
+    for step in range(10):
+        schedule.apply(model, step / 9)
+        expected = run_valid(model, inputs, family)
+        assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+        seen.append(expected)
+        assert counter.frame_count <= 2
+    assert (seen[0] - seen[-1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "mapping", [m for m in MAPPINGS if m[0] in ("sparsemax", "entmax", "plif")], ids=mapping_id
+)
+def test_every_kind_of_mapping_compiles_in_one_graph(mapping):
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch(family.build(), mapping)
+    fast, counter = compiled(model)
+    expected = run_valid(model, inputs, family)
+    assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    "family",
+    [f for f in FAMILIES if f.name in ("modernbert", "t5", "gpt2", "gemma2")],
+    ids=str,
+)
+def test_families_compile_in_one_graph(family):
+    inputs = family.inputs()
+    model = patch_model(family.build(use_cache=False), "r-softmax", r=0.3)
+    fast, counter = compiled(model)
+    expected = run_valid(model, inputs, family)
+    assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+    assert counter.frame_count == 1
+
+
+def test_several_mappings_compile_in_one_graph_with_gradients():
+    family = BY_NAME["bert"]
+    model = patch_model(family.build(num_hidden_layers=3), "t-softmax", learn="t", per="head")
+    patch_model(model, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[1])
+    patch_model(model, "plif", knots=10, layers=[2])
+    jitter(model)
+    fast, counter = compiled(model, "aot_eager")
+    plain = gradients(model, model)
+    traced = gradients(fast, model)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(traced[name], gradient, rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 1
+
+
+def gradients(call, model):
+    """The gradient of every parameter, those of the mappings among them."""
+    torch.manual_seed(0)
+    model.zero_grad()
+    call(**text_inputs()).last_hidden_state.square().mean().backward()
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    assert any(".sparse_attn." in name for name in found)
+    return found
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+def test_gradient_checkpointing_changes_nothing(name, reentrant):
+    family = BY_NAME[name]
+    model = patch_model(family.build(), "t-softmax", t=1.2, learn="t").train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    expected = gradients(model, model)
+    # renamed between the supported versions of Transformers
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    calls = []
+    layer = next(m for n, m in model.named_modules() if n.endswith(".sparse_attn"))
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    actual = gradients(model, model)
+    assert len(calls) == 2  # once forward, once more for the gradient
+    assert actual.keys() == expected.keys()
+    for key, gradient in actual.items():
+        torch.testing.assert_close(gradient, expected[key])

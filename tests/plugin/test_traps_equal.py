@@ -1,0 +1,133 @@
+"""Traps 1, 4 and 6: softmax through the plug-in is Transformers' own, in every module."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from sparse_attn import patch_model
+from sparse_attn.attention import NAME, sparse_attention, sparse_attention_mask
+
+from .families import BY_NAME, FAMILIES
+from .helpers import assert_near, run, run_valid, valid
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_softmax_is_eager(family):
+    inputs = family.inputs()
+    model = family.build(attn_implementation="eager")
+    expected = run_valid(model, inputs, family)
+    patch_model(model, "softmax")
+    assert_near(run_valid(model, inputs, family), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_softmax_is_eager_without_masks(family):
+    inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
+    model = family.build(attn_implementation="eager")
+    expected = run_valid(model, inputs, family)
+    patch_model(model, "softmax")
+    assert_near(run_valid(model, inputs, family), expected)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.mask_4d], ids=str)
+def test_softmax_is_eager_with_own_4d_mask(family, kind):
+    inputs = family.inputs()
+    name = next(n for n in ("decoder_attention_mask", "attention_mask") if n in inputs)
+    length = inputs[name].shape[1]
+    mask = torch.rand(3, 1, length, length) < 0.6
+    mask |= torch.eye(length, dtype=torch.bool)
+    if family.causal or name.startswith("decoder"):
+        mask = mask.tril()
+    additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    model = family.build(attn_implementation="eager")
+    with torch.no_grad():
+        expected = run(model, {**inputs, name: additive}, family)
+        patch_model(model, "softmax")
+        given = mask if kind == "bool" else additive
+        actual = run(model, {**inputs, name: given}, family)
+    assert_near(actual, expected)
+
+
+def test_additive_bias_of_a_float_mask_is_kept():
+    family = BY_NAME["bert"]
+    bias = torch.randn(3, 4, 9, 9)
+    bias[..., 5:] = -torch.inf
+    inputs = {**family.inputs(), "attention_mask": bias}
+    model = family.build(attn_implementation="eager")
+    with torch.no_grad():
+        expected = run(model, inputs, family)
+        actual = run(patch_model(model, "softmax"), inputs, family)
+    assert_near(actual, expected)
+
+
+def test_mask_of_three_dimensions_is_refused():
+    model = patch_model(BY_NAME["bert"].build(), "softmax")
+    layer = model.encoder.layer[0].attention.self
+    query = torch.randn(3, 4, 9, 4)
+    with pytest.raises(ValueError, match=r"attention_mask: expected 4 dimensions.*\(3, 9, 9\)"):
+        sparse_attention(layer, query, query, query, torch.ones(3, 9, 9, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("causal", [None, True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_argument_is_causal_beats_the_module(causal, own):
+    module = nn.Module()
+    module.is_causal = own
+    patched = patch_model(BY_NAME["bert"].build(), "softmax")
+    module.sparse_attn = patched.encoder.layer[0].attention.self.sparse_attn
+    query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
+    _, weights = sparse_attention(module, query, key, key, None, is_causal=causal)
+    expected = own if causal is None else causal
+    assert bool((weights.triu(1) == 0).all()) == expected
+    assert (weights.tril() > 0).sum() == 2 * 4 * (1 + 2 + 3 + 4 + 5)
+
+
+def test_layout_of_the_function_contract():
+    module = nn.Module()
+    patched = patch_model(BY_NAME["bert"].build(), "softmax")
+    module.sparse_attn = patched.encoder.layer[0].attention.self.sparse_attn
+    query = torch.randn(2, 5, 4, 8).transpose(1, 2)  # (B, H, Q, D), a view
+    key, value = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
+    output, weights = sparse_attention(
+        module, query=query, key=key, value=value, attention_mask=None, scaling=0.5
+    )
+    assert output.shape == (2, 5, 4, 6)
+    assert output.is_contiguous()
+    assert weights.shape == (2, 4, 5, 7)
+    grouped = query.unflatten(1, (2, 2))  # heads 0 and 1 read key head 0
+    expected = (0.5 * grouped @ key[:, :, None].mT).softmax(-1) @ value[:, :, None]
+    torch.testing.assert_close(output, expected.flatten(1, 2).transpose(1, 2))
+
+
+def test_names_are_clean_and_in_both_registries():
+    assert AttentionInterface()[NAME] is sparse_attention
+    assert AttentionMaskInterface()[NAME] is sparse_attention_mask
+    for part in ("/", "|", "flash", "sdpa", "flex", "eager", "paged"):
+        assert part not in NAME
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_every_attention_module_is_called(family):
+    model = patch_model(family.build(), "softmax")
+    holders = {n: m for n, m in model.named_modules() if hasattr(m, NAME)}
+    assert len(holders) == family.modules
+    calls = dict.fromkeys(holders, 0)
+
+    def count(name):
+        return lambda *_: calls.__setitem__(name, calls[name] + 1)
+
+    for name, module in holders.items():
+        module.sparse_attn.register_forward_hook(count(name))
+    with torch.no_grad():
+        model(**family.inputs())
+    rounds = model.config.num_hidden_layers if family.name == "albert" else 1
+    assert calls == dict.fromkeys(holders, rounds)
+
+
+def test_valid_tokens_of_the_table():
+    """The helper that hides padding must not hide a difference: it keeps what it should."""
+    inputs = BY_NAME["wav2vec2"].inputs()
+    output = torch.empty(3, 10, 1)
+    assert valid(inputs, BY_NAME["wav2vec2"], output).sum(-1).tolist() == [10, 7, 3]

@@ -1,0 +1,91 @@
+"""Traps 2 and 3: padding changes nothing, a row without keys is zeros with finite gradients."""
+
+import pytest
+import torch
+
+from sparse_attn import patch_model
+
+from .families import BY_NAME, FAMILIES, padding, tokens
+from .helpers import FEW, MAPPINGS, assert_near, mapping_id, patch, run, run_valid, unpadded, valid
+
+# Rows of other shapes are summed in another order, and two random layers amplify the rounding.
+ROUNDING = 3e-5
+
+PADDED = [family for family in FAMILIES if family.name != "vit"]  # images have no padding
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
+def test_padded_batch_equals_its_rows_for_every_mapping(mapping):
+    family = BY_NAME["bert"]
+    check_rows(patch(family.build(), mapping), family)
+
+
+@pytest.mark.parametrize("mapping", FEW, ids=mapping_id)
+@pytest.mark.parametrize("family", PADDED, ids=str)
+def test_padded_batch_equals_its_rows_in_every_family(family, mapping):
+    check_rows(patch(family.build(), mapping), family)
+
+
+def check_rows(model, family):
+    inputs = family.inputs()
+    with torch.no_grad():
+        batch = run(model, inputs, family)
+        keep = valid(inputs, family, batch)
+        for row in range(len(batch)):
+            alone = run(model, unpadded(inputs, row), family)
+            assert_near(batch[row][keep[row]], alone[0], ROUNDING)
+
+
+@pytest.mark.parametrize("mapping", FEW, ids=mapping_id)
+def test_left_padding_equals_no_padding(mapping):
+    family = BY_NAME["llama"]
+    model = patch(family.build(), mapping)
+    ids, mask = tokens(), padding().flip(-1)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    with torch.no_grad():
+        padded = run(model, batch, family)
+        for row, length in enumerate(mask.sum(-1).tolist()):
+            alone = run(model, {"input_ids": ids[row : row + 1, -length:]}, family)
+            assert_near(padded[row, -length:], alone[0], ROUNDING)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
+def test_sequence_without_tokens_is_zeros_with_finite_gradients(mapping):
+    family = BY_NAME["bert"]
+    model = patch(family.build(), mapping)
+    inputs = {"input_ids": tokens(), "attention_mask": padding((9, 4, 9))}
+    inputs["attention_mask"][2] = 0
+    output = model(**inputs, output_attentions=True)
+    for weights in output.attentions:
+        assert (weights[2] == 0).all()
+        assert (weights[:2].sum(-1) > 0).all()
+    output.last_hidden_state.sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.isfinite().all(), name
+    assert output.last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.causal], ids=str)
+def test_left_padding_gives_finite_outputs_and_gradients(family):
+    """The first queries of a left-padded row see no key at all."""
+    model = patch_model(family.build(), "sparsemax")
+    inputs = family.inputs()
+    inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
+    output = model(**inputs)
+    output.last_hidden_state[inputs["attention_mask"].bool()].square().sum().backward()
+    assert output.last_hidden_state.isfinite().all()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients)
+
+
+def test_content_of_padding_does_not_matter():
+    family = BY_NAME["roberta"]
+    model = patch_model(family.build(), "r-softmax", r=0.3)
+    inputs = family.inputs()
+    first = run_valid(model, inputs, family)
+    hidden = inputs["attention_mask"] == 0
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, 7)
+    assert_near(run_valid(model, inputs, family), first)

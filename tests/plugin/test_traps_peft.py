@@ -1,0 +1,111 @@
+"""Trap 13: PEFT around a patched model, a patch inside a PEFT model, learned parameters saved."""
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModel
+
+from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
+
+from .families import BY_NAME
+from .helpers import jitter, mappings_of, run_valid
+
+# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
+
+FAMILY = BY_NAME["bert"]
+
+
+def lora(**options):
+    return LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False, **options)
+
+
+def learning(**options):
+    return patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t", **options)
+
+
+def test_patch_before_and_after_wrapping_agree():
+    inputs = FAMILY.inputs()
+    first = get_peft_model(patch_model(FAMILY.build(), "r-softmax", r=0.3), lora())
+    second = get_peft_model(FAMILY.build(), lora())
+    assert patch_model(second, "r-softmax", r=0.3) is second
+    second.load_state_dict(first.state_dict())
+    expected = run_valid(first, inputs, FAMILY)
+    assert torch.equal(run_valid(second, inputs, FAMILY), expected)
+    assert [m.name for m in mappings_of(second)] == ["r-softmax", "r-softmax"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_unpatch_inside_peft_restores_the_wrapped_model(before):
+    inputs = FAMILY.inputs()
+    plain = get_peft_model(FAMILY.build(), lora())
+    base = FAMILY.build()
+    if before:
+        patch_model(base, "sparsemax")
+    model = get_peft_model(base, lora())
+    if not before:
+        patch_model(model, "sparsemax")
+    unpatch_model(model)
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(run_valid(model, inputs, FAMILY), run_valid(plain, inputs, FAMILY))
+
+
+def test_without_modules_to_save_learned_parameters_are_frozen():
+    model = get_peft_model(learning(), lora())
+    trainable = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert trainable
+    assert all("lora_" in name for name in trainable)
+
+
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_modules_to_save_trains_and_saves_learned_parameters(per, tmp_path):
+    inputs = FAMILY.inputs()
+    model = get_peft_model(learning(per=per), lora(modules_to_save=["sparse_attn"]))
+    trained = {n: p for n, p in model.named_parameters() if "sparse_attn" in n and p.requires_grad}
+    assert len(trained) == 2
+    before = run_valid(model, inputs, FAMILY)
+    optimizer = torch.optim.SGD(trained.values(), lr=0.5)
+    model(**inputs).last_hidden_state.square().sum().sqrt().backward()
+    assert all(p.grad.ne(0).all() for p in trained.values())
+    optimizer.step()
+    jitter(model)
+    after = run_valid(model, inputs, FAMILY)
+    assert (after - before).abs().max() > 1e-3
+
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(learning(per=per), tmp_path)
+    assert torch.equal(run_valid(loaded, inputs, FAMILY), after)
+
+
+def test_disabled_adapter_uses_the_original_mapping():
+    inputs = FAMILY.inputs()
+    expected = run_valid(learning(), inputs, FAMILY)
+    model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
+    with torch.no_grad():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.add_(0.5)
+    assert (run_valid(model, inputs, FAMILY) - expected).abs().max() > 1e-3
+    with model.disable_adapter():
+        assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+
+
+def test_merged_model_can_be_saved_and_loaded(tmp_path):
+    inputs = FAMILY.inputs()
+    model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
+    jitter(model)
+    expected = run_valid(model, inputs, FAMILY)
+    merged = model.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path)
+    torch.testing.assert_close(run_valid(loaded, inputs, FAMILY), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_context_inside_peft():
+    inputs = FAMILY.inputs()
+    model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
+    before = run_valid(model, inputs, FAMILY)
+    with patched(model, "sparsemax"):
+        assert (run_valid(model, inputs, FAMILY) - before).abs().max() > 1e-3
+    assert torch.equal(run_valid(model, inputs, FAMILY), before)

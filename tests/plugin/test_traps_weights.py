@@ -1,0 +1,68 @@
+"""Trap 14: the attention weights a model gives out are the mapping's."""
+
+import pytest
+import torch
+
+from sparse_attn import patch_model
+from sparse_attn.attention import sparse_attention
+from sparse_attn.mappings import get_spec
+
+from .families import BY_NAME, FAMILIES
+from .helpers import MAPPINGS, mapping_id, patch
+
+
+def attentions(model, inputs):
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True)
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    return [w for name in names for w in getattr(output, name, None) or ()]
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
+def test_rows_sum_to_one_and_hold_zeros_where_the_mapping_says_so(mapping):
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch(family.build(), mapping)
+    keep = inputs["attention_mask"].bool()[:, None, None, :].expand(3, 4, 9, 9)
+    for weights in attentions(model, inputs):
+        assert (weights >= 0).all()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 9))
+        assert (weights[~keep] == 0).all()
+        share = (weights[keep] == 0).float().mean()
+        if mapping[0] == "weighted-softmax":  # zeros only where a weight is zero
+            continue
+        assert (share > 0.05) == get_spec(mapping[0]).zeros or "spherical" in mapping[0]
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.name != "clip"], ids=str)
+def test_every_module_gives_its_weights(family):
+    inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
+    expected = attentions(family.build(attn_implementation="eager"), inputs)
+    model = patch_model(family.build(), "softmax")
+    actual = attentions(model, inputs)
+    assert len(actual) == len(expected) == (2 if family.name == "albert" else family.modules)
+    sparse = attentions(patch_model(model, "sparsemax"), inputs)
+    for ours, theirs, zeros in zip(actual, expected, sparse, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(zeros.sum(-1), torch.ones(zeros.shape[:-1]))
+        assert (zeros == 0).sum() > (ours == 0).sum()
+
+
+def test_weights_are_those_before_dropout():
+    layer = patch_model(BY_NAME["bert"].build(), "softmax").encoder.layer[0].attention.self.train()
+    query = torch.randn(2, 4, 5, 4)
+    output, weights = sparse_attention(layer, query, query, query, None, dropout=0.5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 5))
+    assert not torch.allclose(output, (weights @ query).transpose(1, 2))
+    exact, _ = sparse_attention(layer.eval(), query, query, query, None, dropout=0.5)
+    torch.testing.assert_close(exact, (weights @ query).transpose(1, 2))
+
+
+def test_r_softmax_has_the_promised_share_of_zeros():
+    """Of n valid keys floor(r (n - 1)) + 1 vanish: n = 9, 6, 2 in the rows of the table."""
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch_model(family.build(), "r-softmax", r=0.5)
+    for weights in attentions(model, inputs):
+        for row, (valid, zeros) in enumerate([(9, 5), (6, 3), (2, 1)]):
+            assert ((weights[row, ..., :valid] == 0).sum(-1) == zeros).all()
