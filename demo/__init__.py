@@ -1,0 +1,1 @@
+"""The demo: a small entailment set that this repository makes itself."""
