@@ -28,10 +28,10 @@ def main() -> None:
     """Run, print a table, write a plot."""
     logging.set_verbosity_error()
     folder = ROOT / "runs" / "demo"
-    shutil.rmtree(folder, ignore_errors=True)
     results = {}
     for number, (overlay, title) in enumerate(MAPPINGS.items(), 1):
         print(f"\n[{number}/{len(MAPPINGS)}] {title}")
+        shutil.rmtree(folder / overlay, ignore_errors=True)  # of an earlier demo
         results[title] = run(overlay, folder / overlay)
     print(f"\n{table(results)}\n\nplot: {plot(results, folder / 'demo.png')}")
 

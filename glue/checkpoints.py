@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from safetensors import SafetensorError, safe_open
 
 from glue.config import RunConfig
@@ -20,6 +21,16 @@ FREE = ("output_dir", "resume")
 logger = logging.getLogger(__name__)
 
 
+def claim_for_all_processes(config: RunConfig) -> Path | None:
+    """`claim_output_dir` by the main process; the others wait for it."""
+    state = PartialState()
+    checkpoint = claim_output_dir(config) if state.is_main_process else None
+    state.wait_for_everyone()
+    if not state.is_main_process and config.resume:
+        checkpoint = last_complete_checkpoint(Path(config.output_dir))
+    return checkpoint
+
+
 def claim_output_dir(config: RunConfig) -> Path | None:
     """Make output_dir this run's own and return the checkpoint to go on from, if there is one.
 
@@ -30,6 +41,10 @@ def claim_output_dir(config: RunConfig) -> Path | None:
     folder = Path(config.output_dir)
     asked = {key: value for key, value in config.to_dict().items() if key not in FREE}
     record = folder / CONFIG_FILE
+    if config.resume and not record.exists():
+        raise ValueError(
+            f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
+        )
     if not record.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(
@@ -108,13 +123,18 @@ def _fault(checkpoint: Path) -> str | None:
         json.loads(state.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return f"{state.name} is missing or broken"
-    for weights in checkpoint.glob("*.safetensors"):
+    all_weights = list(checkpoint.glob("*.safetensors"))
+    if not all_weights:
+        return "model.safetensors is missing"
+    for weights in all_weights:
         try:
             with safe_open(weights, framework="pt"):
                 pass
         except (OSError, SafetensorError):
             return f"{weights.name} is broken"
-    for name in ("optimizer.pt", "scheduler.pt"):
+    # one state of the random numbers a process
+    states = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
+    for name in ("optimizer.pt", "scheduler.pt", *states):
         if not zipfile.is_zipfile(checkpoint / name):
             return f"{name} is missing or broken"
     return None

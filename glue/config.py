@@ -39,7 +39,7 @@ class MappingConfig:
     """
 
     name: str = "softmax"
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, float | list[float]] = field(default_factory=dict)
     layers: list[int] | None = None
     schedule: ScheduleConfig | None = None
 
@@ -49,7 +49,8 @@ class MappingConfig:
         Raises:
             ValueError, TypeError: what is wrong with the mapping or the schedule.
         """
-        mapping = Mapping(self.name, **self.params)
+        parameters: dict[str, Any] = dict(self.params)
+        mapping = Mapping(self.name, **parameters)
         if self.schedule is None:
             return None
         names = [p.name for p in mapping.spec.parameters]
@@ -95,19 +96,19 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         limits = {
-            "epochs": self.epochs > 0,
-            "max_steps": self.max_steps is None or self.max_steps > 0,
-            "learning_rate": 0 < self.learning_rate < float("inf"),
-            "batch_size": self.batch_size > 0,
-            "max_length": self.max_length > 2,
-            "warmup_ratio": 0 <= self.warmup_ratio < 1,
-            "weight_decay": 0 <= self.weight_decay < float("inf"),
+            "epochs": (0 < self.epochs < float("inf"), "a finite number above 0"),
+            "max_steps": (self.max_steps is None or self.max_steps > 0, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < float("inf"), "a finite number above 0"),
+            "batch_size": (self.batch_size > 0, "at least 1"),
+            "max_length": (self.max_length > 2, "at least 3"),
+            "warmup_ratio": (0 <= self.warmup_ratio < 1, "a number in [0, 1)"),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), "a finite number from 0 on"),
+            "seed": (0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
         }
-        for name, holds in limits.items():
+        for name, (holds, expected) in limits.items():
             if not holds:
                 raise ValueError(
-                    f"train.{name}={getattr(self, name)} is out of range; see --help for what it "
-                    "means"
+                    f"train.{name}={getattr(self, name)} is out of range: expected {expected}"
                 )
 
 

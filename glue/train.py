@@ -14,6 +14,7 @@ from typing import Any
 
 import datasets
 import torch
+from safetensors import SafetensorError
 from torch.utils.data import Sampler
 from transformers import (
     AutoConfig,
@@ -27,7 +28,7 @@ from transformers import (
     set_seed,
 )
 
-from glue.checkpoints import RESULTS_FILE, claim_output_dir, write_json
+from glue.checkpoints import RESULTS_FILE, claim_for_all_processes, write_json
 from glue.config import RunConfig, TrainConfig
 from glue.data import load_task
 from glue.metric import compute_metrics
@@ -46,6 +47,7 @@ class Run:
     config: RunConfig
     task: Task
     rows: dict[str, int]
+    versions: dict[str, str]
     trainer: EpochTrainer
     checkpoint: Path | None
 
@@ -118,23 +120,27 @@ def prepare(config: RunConfig) -> Run:
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = load_model(path, task)
     check_length(config.train.max_length, model, tokenizer)
-    patch_model(model, config.mapping.name, layers=config.mapping.layers, **config.mapping.params)
+    parameters: dict[str, Any] = dict(config.mapping.params)
+    patch_model(model, config.mapping.name, layers=config.mapping.layers, **parameters)
     encoded = encode(data, tokenizer, config.train.max_length)
-    checkpoint = claim_output_dir(config)
+    arguments = training_arguments(config.output_dir, config.train)
+    metrics = compute_metrics(task)
+    checkpoint = claim_for_all_processes(config)
     trainer = EpochTrainer(
         model=model,
-        args=training_arguments(config.output_dir, config.train),
+        args=arguments,
         train_dataset=encoded["train"],
         eval_dataset={split: encoded[split] for split in task.dev_splits},
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=compute_metrics(task),
+        compute_metrics=metrics,
     )
     if schedule is not None:
         # before TensorBoard's callback, which is to log the value
         trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))
     rows = {split: len(data[split]) for split in data}
-    return Run(config, task, rows, trainer, checkpoint)
+    versions = {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
+    return Run(config, task, rows, versions, trainer, checkpoint)
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -168,7 +174,7 @@ def train(run: Run) -> dict[str, Any]:
         "resumed_from_step": _step_of(run.checkpoint),
         "seed": run.config.train.seed,
         "device": device_name(trainer.args.device),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "versions": run.versions,
         "config": run.config.to_dict(),
     }
     if trainer.is_world_process_zero():
@@ -195,6 +201,7 @@ def training_arguments(output_dir: str, config: TrainConfig) -> TrainingArgument
         save_total_limit=2,
         logging_steps=10,
         report_to=["tensorboard"],
+        use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )
 
@@ -231,9 +238,14 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
         problem_type="regression" if task.regression else "single_label_classification",
     )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
-    return AutoModelForSequenceClassification.from_pretrained(
-        path, config=config, ignore_mismatched_sizes=True
-    )
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            path, config=config, ignore_mismatched_sizes=True
+        )
+    except SafetensorError as error:
+        raise ValueError(
+            f"model={path!r}: its weights are cut short or broken ({error}); copy them again"
+        ) from None
 
 
 def check_length(

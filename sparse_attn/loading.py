@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
@@ -19,15 +19,19 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.patching import (
     RECORD_VERSION,
     attention_layers,
-    device_of,
     number_of_heads,
     refuse,
     root_of,
+    set_mapping,
     switch_on,
     write_record,
 )
 
-HUB_ARGUMENTS = ("cache_dir", "revision", "token", "subfolder")
+FILE_ARGUMENTS = (
+    *("cache_dir", "revision", "token", "subfolder"),
+    *("local_files_only", "force_download", "proxies"),
+)
+HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
@@ -46,6 +50,8 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     implementation = kwargs.pop("attn_implementation", None)
     config = copy.deepcopy(kwargs.pop("config", None))
+    if isinstance(config, (str, Path)):
+        raise TypeError(f"config={str(config)!r}: expected a config object or nothing, got a path")
     if config is None:
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub)
@@ -56,11 +62,14 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
             "was saved; use from_pretrained and patch_model"
         )
     config._attn_implementation = implementation
-    loaded = cls.from_pretrained(path, config=config, **kwargs)
+    try:
+        loaded = cls.from_pretrained(path, config=config, **kwargs)
+    except SafetensorError as error:
+        raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     root = root_of(model)
     _apply_record(root, record)
-    _load_learned(root, str(path), hub)
+    _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
     return loaded
 
 
@@ -88,7 +97,7 @@ def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
                 heads=number_of_heads(layer) if entry["per"] == "head" else None,
                 **entry["params"],
             )
-            setattr(layer.module, NAME, mapping.to(device_of(layer.module)))
+            set_mapping(layer, mapping)
     write_record(root)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def patch_model(
     if not is_patched(root):
         switch_on(root, found)
     for layer, new in zip(chosen, mappings, strict=True):
-        setattr(layer.module, NAME, new.to(device_of(layer.module)).train(layer.module.training))
+        set_mapping(layer, new)
     write_record(root)
     return model
 
@@ -121,7 +120,8 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         yield model
     finally:
         if before is None:
-            unpatch_model(model)
+            if is_patched(root):  # the block may have unpatched it
+                unpatch_model(model)
         else:
             for module, old in before:
                 setattr(module, NAME, old)
@@ -167,8 +167,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     layers = []
     for name, module in model.named_modules():
         if _dispatches(cast(Hashable, type(module))):
-            number = re.search(r"\d+", name)
-            layers.append(AttentionLayer(name, int(number.group()) if number else None, module))
+            block = next((int(part) for part in name.split(".") if part.isdigit()), None)
+            layers.append(AttentionLayer(name, block, module))
     return layers
 
 
@@ -179,6 +179,18 @@ def _dispatches(cls: type[nn.Module]) -> bool:
         return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(cls.forward)
     except (OSError, TypeError):
         return False
+
+
+@functools.cache
+def _computes_softmax(cls: type[nn.Module]) -> bool:
+    """Whether this is an attention class that does not look its function up in the interface."""
+    if "Attention" not in cls.__name__ or _dispatches(cast(Hashable, cls)):
+        return False
+    try:
+        source = inspect.getsource(cls.forward)
+    except (OSError, TypeError):
+        return False
+    return "softmax(" in source or "scaled_dot_product_attention(" in source
 
 
 def root_of(model: nn.Module) -> PreTrainedModel:
@@ -220,6 +232,14 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
             "Transformers' AttentionInterface, so its softmax cannot be replaced; use a model that "
             "does, such as BERT, RoBERTa, ELECTRA or ModernBERT"
         )
+    own = [
+        n for n, module in root.named_modules() if _computes_softmax(cast(Hashable, type(module)))
+    ]
+    if own:
+        raise ValueError(
+            f"{name}: {', '.join(own[:3])} compute softmax themselves, beside the attention that "
+            "can be replaced; patch the submodel without them, such as a text or vision part"
+        )
     if any(getattr(layer.module, "sinks", None) is not None for layer in found):
         raise ValueError(
             f"{name} has attention sinks, which no mapping defines; it stays unpatched"
@@ -234,12 +254,17 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
 def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Give every attention module softmax and let the model dispatch to us."""
     name = type(root).__name__
-    before = [(config, config._attn_implementation) for config in _configs(root)]
+    usual = root.get_correct_attn_implementation(None)
+    before = [
+        # from_pretrained of a patched model already asks for us
+        (config, usual if config._attn_implementation == NAME else config._attn_implementation)
+        for config in _configs(root)
+    ]
     root.set_attn_implementation(NAME)
     for config in _configs(root):  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
     for layer in found:
-        setattr(layer.module, NAME, Mapping("softmax").train(layer.module.training))
+        set_mapping(layer, Mapping("softmax"))
         layer.module.register_forward_pre_hook(_check_dispatch)
     setattr(root, RESTORE, before)
     for layer in found:
@@ -293,8 +318,10 @@ def number_of_heads(layer: AttentionLayer) -> int:
     return _config(layer.module).num_attention_heads
 
 
-def device_of(module: nn.Module) -> torch.device:
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
+def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
+    """Set a mapping on a layer, on its device and in its mode."""
+    device = next((p.device for p in layer.module.parameters()), torch.device("cpu"))
+    setattr(layer.module, NAME, mapping.to(device).train(layer.module.training))
 
 
 def write_record(root: PreTrainedModel) -> None:

@@ -60,8 +60,11 @@ class SparsitySchedule:
                 "training"
             )
         for name in ("initial", "final"):
-            if math.isnan(getattr(self, name)):
-                raise ValueError(f"{name}=nan: expected a number in the range of {self.parameter}")
+            if not math.isfinite(value := getattr(self, name)):
+                raise ValueError(
+                    f"{name}={value}: expected a finite number in the range of {self.parameter}; "
+                    "for t a value far above the range of the scores, such as 100, is softmax"
+                )
 
     def value(self, progress: float) -> float:
         """The parameter's value when the share `progress` in [0, 1] of training is done."""

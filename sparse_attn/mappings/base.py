@@ -46,9 +46,16 @@ class ParameterSpec:
         return f"{left}{self.low:g}, {self.high:g}{right}"
 
     def contains(self, value: float) -> bool:
+        """Whether the value is in the range; NaN is not."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         return above and below
+
+    def contains_all(self, values: Tensor) -> Tensor:
+        """`contains` for each element."""
+        above = values > self.low if self.low_open else values >= self.low
+        below = values < self.high if self.high_open else values <= self.high
+        return above & below
 
     def check(self, value: float) -> None:
         """Raise ValueError if `value` is NaN or outside the range."""
@@ -73,7 +80,8 @@ class MappingSpec:
         options: the keyword arguments of `weights`.
         zeros: whether exact zeros can occur at valid positions.
         translation_invariant: whether p(z + c) = p(z).
-        log_g: for a pointwise mapping p = g(z) / sum g(z): `(scores, *parameters) -> log g`.
+        log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
+            of the further arguments that `function` takes, in its order.
         kernel: name of the fused kernel, None where there is only the reference.
         source: paper and equation.
     """
@@ -112,9 +120,13 @@ def on_rows(
     rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     # a row without valid positions is worked out as if all were, and thrown away below
     result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
-    # one NaN or +inf at a valid position spoils its row, whatever the mapping makes of it
+    # one NaN or +inf at a valid position spoils its row, whatever the mapping makes of it, and so
+    # does a parameter out of range
     top = rows.detach().amax(-1, keepdim=True)
-    result = result + (top - top)
+    spoiled = top - top
+    for value in values:
+        spoiled = spoiled + value.detach().masked_fill(~value.isnan(), 0.0)
+    result = result + spoiled
     lowest = torch.finfo(scores.dtype).min
     if log and lowest > torch.finfo(rows.dtype).min:
         # float16 ends at -65504: a finite log-probability must not turn into "impossible"
@@ -168,8 +180,11 @@ def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
         check.check(value)
         # a product keeps a compiled float an input; new_full would build its value into the graph
         return rows.new_ones(1) * value
+    value = value.to(rows)
+    # a ValueError would need the values, and so a wait for the device
+    value = value.masked_fill(~check.contains_all(value), math.nan)
     try:
-        return value.to(rows).broadcast_to(rows.shape[:-1]).unsqueeze(-1)
+        return value.broadcast_to(rows.shape[:-1]).unsqueeze(-1)
     except RuntimeError:
         raise ValueError(
             f"{check.name}: shape {tuple(value.shape)} does not broadcast to the shape of the "

@@ -42,8 +42,9 @@ def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
     return z + F.logsigmoid(z + bias)
 
 
-def _log_square_plus(z: Tensor, eps: Tensor) -> Tensor:
+def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     """log(z^2 + eps) without the square, which overflows float16 beyond 255."""
+    eps = eps if isinstance(eps, Tensor) else z.new_ones(1) * eps
     nothing = (z == 0) & (eps == 0)
     length = torch.hypot(z.masked_fill(nothing, 1.0), eps.sqrt())
     return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
@@ -51,7 +52,7 @@ def _log_square_plus(z: Tensor, eps: Tensor) -> Tensor:
 
 def _log_taylor_g(z: Tensor) -> Tensor:
     # 1 + z + z^2/2 = ((z + 1)^2 + 1) / 2
-    return _log_square_plus(z + 1, z.new_ones(1)) - math.log(2)
+    return _log_square_plus(z + 1, 1.0) - math.log(2)
 
 
 def _log_relu(z: Tensor) -> Tensor:

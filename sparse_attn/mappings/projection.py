@@ -58,10 +58,13 @@ def _project(z: Tensor) -> Tensor:
     ordered = z.detach().sort(-1, descending=True).values
     rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
     size = (1 + rank * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
-    outside = z < ordered.gather(-1, size - 1)
+    smallest = ordered.gather(-1, size - 1)
+    outside = z < smallest
     # with the support held fixed, tau is linear in z and autograd gives the exact Jacobian
     count = (~outside).sum(-1, keepdim=True)
-    tau = (z.masked_fill(outside, 0.0).sum(-1, keepdim=True) - 1) / count
+    # sums of differences, which stay small where thousands of scores are nearly equal
+    excess = (z - smallest).masked_fill(outside, 0.0).sum(-1, keepdim=True)
+    tau = smallest + (excess - 1) / count
     return (z - tau).masked_fill(outside, 0.0).clamp(min=0.0)
 
 

