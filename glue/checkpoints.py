@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 def claim_for_all_processes(config: RunConfig) -> Path | None:
     """`claim_output_dir` by the main process; the others wait for it."""
     state = PartialState()
-    checkpoint = claim_output_dir(config) if state.is_main_process else None
+    checkpoint = None
+    if state.is_main_process:
+        checkpoint = claim_output_dir(config)
     state.wait_for_everyone()
     if not state.is_main_process and config.resume:
         checkpoint = last_complete_checkpoint(Path(config.output_dir))
@@ -35,11 +37,25 @@ def claim_output_dir(config: RunConfig) -> Path | None:
     """Make output_dir this run's own and return the checkpoint to go on from, if there is one.
 
     Raises:
+        ValueError: as `check_output_dir`. Nothing is written then.
+    """
+    check_output_dir(config)
+    if config.resume:
+        return last_complete_checkpoint(Path(config.output_dir))
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    write_json(Path(config.output_dir) / CONFIG_FILE, _without_free_keys(config))
+    return None
+
+
+def check_output_dir(config: RunConfig) -> None:
+    """Write nothing, and raise if this run may not have output_dir.
+
+    Raises:
         ValueError: output_dir belongs to a run with another config, or to one that should be
-            resumed or has finished. Nothing is written then.
+            resumed or has finished, or there is none to resume.
     """
     folder = Path(config.output_dir)
-    asked = {key: value for key, value in config.to_dict().items() if key not in FREE}
+    asked = _without_free_keys(config)
     record = folder / CONFIG_FILE
     if config.resume and not record.exists():
         raise ValueError(
@@ -50,9 +66,7 @@ def claim_output_dir(config: RunConfig) -> Path | None:
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(record, asked)
-        return None
+        return
     different = _differences(asked, _read_config(record))
     if different:
         raise ValueError(
@@ -69,7 +83,10 @@ def claim_output_dir(config: RunConfig) -> Path | None:
             f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
             "go on with it, or choose another output_dir"
         )
-    return last_complete_checkpoint(folder)
+
+
+def _without_free_keys(config: RunConfig) -> dict[str, Any]:
+    return {key: value for key, value in config.to_dict().items() if key not in FREE}
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

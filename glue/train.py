@@ -14,6 +14,7 @@ from typing import Any
 
 import datasets
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError
 from torch.utils.data import Sampler
 from transformers import (
@@ -28,7 +29,12 @@ from transformers import (
     set_seed,
 )
 
-from glue.checkpoints import RESULTS_FILE, claim_for_all_processes, write_json
+from glue.checkpoints import (
+    RESULTS_FILE,
+    check_output_dir,
+    claim_for_all_processes,
+    write_json,
+)
 from glue.config import RunConfig, TrainConfig
 from glue.data import load_task
 from glue.metric import compute_metrics
@@ -113,6 +119,8 @@ def prepare(config: RunConfig) -> Run:
             Nothing has been written then.
     """
     schedule = config.mapping.schedule_of_run()
+    if PartialState().is_main_process:
+        check_output_dir(config)
     task = get_task(config.task)
     data = load_task(task, config.data_dir)
     set_seed(config.train.seed)
@@ -213,6 +221,8 @@ def resolve_model(model: str) -> str:
         ValueError: the package is not installed or has no such folder.
     """
     if not model.startswith(PACKAGE_SCHEME):
+        if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+            raise ValueError(f"model={model!r}: there is no such folder")
         return model
     package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
     if not package.isidentifier() or importlib.util.find_spec(package) is None:

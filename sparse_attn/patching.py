@@ -155,7 +155,7 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
         names = sorted({mapping.name for mapping in mappings}) or ["no mapping at all"]
         raise ValueError(
             f"parameter={name!r}: the model's mappings ({', '.join(names)}) have no such fixed "
-            "parameter; patch the model first or choose another"
+            "parameter, or it is learned; patch the model first or choose another"
         )
     for mapping in holders:
         mapping.set_value(name, value)
@@ -195,7 +195,7 @@ def _computes_softmax(cls: type[nn.Module]) -> bool:
 
 def root_of(model: nn.Module) -> PreTrainedModel:
     """The Transformers model inside whatever wraps it."""
-    for module in model.modules():
+    for module in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(module, PreTrainedModel):
             return module
     raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
@@ -204,7 +204,11 @@ def root_of(model: nn.Module) -> PreTrainedModel:
 def _select(
     root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
 ) -> list[AttentionLayer]:
+    if isinstance(layers, int):
+        raise TypeError(f"layers={layers}: expected a list of block numbers, such as [{layers}]")
     wanted = list(layers)
+    if not wanted:
+        raise ValueError("layers=[]: names no layer; leave it out for all of them")
     blocks = sorted({layer.block for layer in found if layer.block is not None})
     shared = blocks == list(range(len(blocks)))  # others leave out layers without attention
     if shared and len(found) < getattr(root.config, "num_hidden_layers", 0):

@@ -52,10 +52,8 @@ class ParameterSpec:
         return above and below
 
     def contains_all(self, values: Tensor) -> Tensor:
-        """`contains` for each element."""
-        above = values > self.low if self.low_open else values >= self.low
-        below = values < self.high if self.high_open else values <= self.high
-        return above & below
+        """Which elements are in the range, open ends included: learned ones round to them."""
+        return (values >= self.low) & (values <= self.high)
 
     def check(self, value: float) -> None:
         """Raise ValueError if `value` is NaN or outside the range."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +89,7 @@ class Mapping(nn.Module):
             self.register_parameter(name, nn.Parameter(initial))
 
     def _learn(self, parameter: ParameterSpec, value: float | Sequence[float]) -> None:
-        initial = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
+        initial = _numbers(parameter.name, value).reshape(-1)
         if len(initial) not in (1, self.heads or 1):
             raise ValueError(
                 f"{parameter.name}: expected one value or one for each of {self.heads or 'no'} "
@@ -118,12 +117,12 @@ class Mapping(nn.Module):
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
                 f"{', '.join(fixed) or 'none'}"
             )
-        if isinstance(value, Real):
-            spec.check(float(value))
+        values = _numbers(name, value)
+        if values.dim() == 0:
+            spec.check(cast(float, value))
             self._buffers.pop(name, None)
-            setattr(self, name, float(value))
+            setattr(self, name, float(cast(float, value)))
             return
-        values = torch.as_tensor(value, dtype=torch.float32)
         for item in values.flatten().tolist():
             spec.check(item)
         if not spec.per_entry and values.shape != (self.heads,):
@@ -190,6 +189,16 @@ class Mapping(nn.Module):
             return tensor.to(moved.device) if half else moved
 
         return super()._apply(move, recurse)
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """A number, or a sequence of them, as a float32 tensor."""
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return torch.as_tensor(value, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name}={value!r}: expected a number, or one for each head") from None
 
 
 def _into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:

@@ -39,7 +39,6 @@ def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor):
         WEIGHTS.check(weights)
         weights = scores.new_full((1,), weights)
-    weights = weights.masked_fill(~WEIGHTS.contains_all(weights), torch.nan)
     return aligned("weights", weights, scores).movedim(dim, -1)
 
 
@@ -100,7 +99,7 @@ def weighted_softmax(
 
     Args:
         scores: any shape, floating point.
-        weights: w >= 0, a float or a tensor broadcastable to scores. A row whose weights are all 0
+        weights: w >= 0 (a tensor is not checked), a float or a tensor broadcastable to scores. A row whose weights are all 0
             gives zeros.
         mask, dim, returns, raises: as `softmax`.
     """
