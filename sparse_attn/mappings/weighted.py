@@ -99,8 +99,8 @@ def weighted_softmax(
 
     Args:
         scores: any shape, floating point.
-        weights: w >= 0 (a tensor is not checked), a float or a tensor broadcastable to scores. A row whose weights are all 0
-            gives zeros.
+        weights: w >= 0, a float or a tensor broadcastable to scores, which is not checked. A row
+            whose weights are all 0 gives zeros.
         mask, dim, returns, raises: as `softmax`.
     """
     weights = _entry_weights(weights, scores, dim)
