@@ -133,15 +133,15 @@ def _entmax_threshold(shifted: Tensor, e: Tensor) -> Tensor:
     for _ in range(steps):
         log_p = _log_exp(shifted - tau, e)
         total = log_p.exp().sum(-1, keepdim=True)
-        slope = log_p.mul_(exponent).exp_().sum(-1, keepdim=True)  # sum u
+        slope = (log_p * exponent).exp().sum(-1, keepdim=True)  # sum u
         # (F - 1) / F' = (total^e - 1) / e * total^(1-e) / sum u
         tau = tau + torch.expm1(e * total.log()) / e * total.pow(1 - e) / slope
     return tau
 
 
 def _log_exp(x: Tensor, e: Tensor) -> Tensor:
-    """log exp_e(x) = log(1 + e x) / e, in place; -inf from x = -1/e down."""
-    return x.mul_(e).clamp(min=-1.0).log1p_().div_(e)
+    """log exp_e(x) = log(1 + e x) / e; -inf from x = -1/e down."""
+    return (x * e).clamp(min=-1.0).log1p() / e
 
 
 def _log_exp_slope(log_p: Tensor, e: Tensor) -> Tensor:

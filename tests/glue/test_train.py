@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_every_task_runs_and_writes_its_results(
         assert len(results["sparsity"][split]["per_layer"]) == 2
         assert 0.1 < results["sparsity"][split]["mean"] < 0.3
     assert results["seed"] == 0
-    assert results["versions"]["torch"] == torch.__version__
+    assert results["versions"]["torch"] == version("torch")
     assert results["config"]["mapping"]["params"] == {"r": 0.15}
     assert results["examples_per_second"] > 0
 
