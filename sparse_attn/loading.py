@@ -15,11 +15,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
-from sparse_attn.mappings import Mapping
 from sparse_attn.patching import (
     RECORD_VERSION,
     attention_layers,
-    number_of_heads,
+    make_mapping,
     refuse,
     root_of,
     set_mapping,
@@ -91,13 +90,8 @@ def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
     for entry in record["mappings"]:
         for position in entry["modules"]:
             layer = found[position]
-            mapping = Mapping(
-                entry["mapping"],
-                learn=entry["learn"],
-                heads=number_of_heads(layer) if entry["per"] == "head" else None,
-                **entry["params"],
-            )
-            set_mapping(layer, mapping)
+            name, learn, per = entry["mapping"], entry["learn"], entry["per"]
+            set_mapping(layer, make_mapping(layer, name, learn, per, entry["params"]))
     write_record(root)
 
 

@@ -68,15 +68,7 @@ def patch_model(
     refuse(root, found)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
-    mappings = [
-        Mapping(
-            mapping,
-            learn=learn,
-            heads=number_of_heads(layer) if per == "head" else None,
-            **parameters,
-        )
-        for layer in chosen
-    ]
+    mappings = [make_mapping(layer, mapping, learn, per, parameters) for layer in chosen]
     if not is_patched(root):
         switch_on(root, found)
     for layer, new in zip(chosen, mappings, strict=True):
@@ -175,10 +167,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 @functools.cache
 def _dispatches(cls: type[nn.Module]) -> bool:
     """Whether the forward of this class looks its attention function up in the interface."""
-    try:
-        return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(cls.forward)
-    except (OSError, TypeError):
-        return False
+    return "ALL_ATTENTION_FUNCTIONS" in _source_of_forward(cls)
 
 
 @functools.cache
@@ -186,11 +175,16 @@ def _computes_softmax(cls: type[nn.Module]) -> bool:
     """Whether this is an attention class that does not look its function up in the interface."""
     if "Attention" not in cls.__name__ or _dispatches(cast(Hashable, cls)):
         return False
-    try:
-        source = inspect.getsource(cls.forward)
-    except (OSError, TypeError):
-        return False
+    source = _source_of_forward(cls)
     return "softmax(" in source or "scaled_dot_product_attention(" in source
+
+
+def _source_of_forward(cls: type[nn.Module]) -> str:
+    """Empty where there is none to read."""
+    try:
+        return inspect.getsource(cls.forward)
+    except (OSError, TypeError):
+        return ""
 
 
 def root_of(model: nn.Module) -> PreTrainedModel:
@@ -257,7 +251,6 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
 
 def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Give every attention module softmax and let the model dispatch to us."""
-    name = type(root).__name__
     usual = root.get_correct_attn_implementation(None)
     before = [
         # from_pretrained of a patched model already asks for us
@@ -271,13 +264,6 @@ def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         set_mapping(layer, Mapping("softmax"))
         layer.module.register_forward_pre_hook(_check_dispatch)
     setattr(root, RESTORE, before)
-    for layer in found:
-        if _config(layer.module)._attn_implementation != NAME:
-            unpatch_model(root)
-            raise ValueError(
-                f"{name}: {layer.name} did not take the attention implementation {NAME!r}, so its "
-                "softmax cannot be replaced"
-            )
 
 
 def _configs(root: PreTrainedModel) -> list[PreTrainedConfig]:
@@ -315,7 +301,19 @@ def _remove_check(module: nn.Module) -> None:
         del hooks[key]
 
 
-def number_of_heads(layer: AttentionLayer) -> int:
+def make_mapping(
+    layer: AttentionLayer,
+    name: str,
+    learn: str | Iterable[str],
+    per: str,
+    parameters: dict[str, Any],
+) -> Mapping:
+    """A mapping that fits the layer: with per="head", as many values as the layer has heads."""
+    heads = _number_of_heads(layer) if per == "head" else None
+    return Mapping(name, learn=learn, heads=heads, **parameters)
+
+
+def _number_of_heads(layer: AttentionLayer) -> int:
     for name in ("num_heads", "num_attention_heads", "n_heads"):
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
