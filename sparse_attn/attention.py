@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.utils.output_capturing import _active_collector
+
+from sparse_attn.kernels import reference
+from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.dispatch import run
+from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
@@ -40,7 +45,7 @@ def sparse_attention(
     position_bias: Tensor | None = None,
     softcap: float | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """softmax's place in attention: p = map(scaling * q k^T), out = p v.
 
     Args:
@@ -52,12 +57,13 @@ def sparse_attention(
         softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
 
     Returns:
-        The output (B, Q, H, D) and the attention weights (B, H, Q, K) before dropout.
+        The output (B, Q, H, D) and, where someone asks for them, the attention weights
+        (B, H, Q, K) before dropout, else None.
 
     Raises:
         RuntimeError: the module holds no mapping.
         NotImplementedError: the model passes attention sinks, key indices or packed lengths, which
-            no mapping defines.
+            no mapping defines, or position_bias and softcap together.
     """
     mapping = getattr(module, NAME, None)
     if mapping is None:
@@ -68,41 +74,65 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name} ({meaning}), which {mapping.name} does not "
                 "define; unpatch this model"
             )
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = query @ key.transpose(-2, -1)  # [B, H, Q, K]
-    scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    mask, bias, causal = _masking(module, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
-        scores = scores + position_bias
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores, mask = _masked(module, scores, attention_mask, kwargs.get("is_causal"))
-    weights = mapping(scores, mask).to(value.dtype)
-    output = F.dropout(weights, dropout, training=module.training) @ value  # [B, H, Q, D]
+        if softcap is not None:
+            raise NotImplementedError(
+                f"{type(module).__name__} passes position_bias and softcap together, whose order "
+                "no known model defines; unpatch this model"
+            )
+        bias = position_bias if bias is None else position_bias + bias
+    call = Call(
+        query,
+        key,
+        value,
+        mapping,
+        mask=mask,
+        bias=bias,
+        softcap=softcap,
+        causal=causal and query.shape[2] > 1,
+        scaling=scaling,
+        dropout=dropout if module.training else 0.0,
+    )
+    weights = None
+    if _wants_weights(mapping, kwargs):
+        output, weights = reference.attention_and_weights(call)
+    else:
+        output = run(call)
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _masked(
-    module: nn.Module, scores: Tensor, mask: Tensor | None, is_causal: bool | None
-) -> tuple[Tensor, Tensor | None]:
-    """The scores with an additive bias, and the boolean mask, of any mask a model may hand over."""
-    queries, keys = scores.shape[-2:]
+def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
+    """Whether someone looks at the weights, which the fused implementations never form.
+
+    Not every model hands `output_attentions` down to here; Transformers' collector knows anyway.
+    A forward hook on the mapping is the other way to see them.
+    """
+    collected = _active_collector.get() or {}
+    return bool(
+        kwargs.get("output_attentions")
+        or any("attentions" in name for name in collected)
+        or mapping._forward_hooks
+    )
+
+
+def _masking(
+    module: nn.Module, key: Tensor, mask: Tensor | None, is_causal: bool | None
+) -> tuple[Tensor | None, Tensor | None, bool]:
+    """The boolean mask, the bias and causality in any mask a model may hand over."""
     if mask is None:
-        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
-        if not causal or queries == 1:
-            return scores, None
         # a static cache is longer than the prompt that fills it: query i sees keys up to i
-        return scores, scores.new_ones((queries, keys), dtype=torch.bool).tril()
+        return None, None, getattr(module, "is_causal", False) if is_causal is None else is_causal
     if mask.dim() != 4:
         raise ValueError(
             f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
             f"{tuple(mask.shape)}"
         )
-    mask = mask[..., :keys]
+    mask = mask[..., : key.shape[2]]
     if mask.dtype == torch.bool:
-        return scores, mask
+        return mask, None, False
     attended = mask > MASKED
-    return scores + mask.masked_fill(~attended, 0.0).to(scores.dtype), attended
+    return attended, mask.masked_fill(~attended, 0.0), False
 
 
 def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -44,7 +44,7 @@ def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
 
 def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     """log(z^2 + eps) without the square, which overflows float16 beyond 255."""
-    eps = eps if isinstance(eps, Tensor) else z.new_ones(1) * eps
+    eps = eps if isinstance(eps, Tensor) else z.new_full((), eps)
     nothing = (z == 0) & (eps == 0)
     length = torch.hypot(z.masked_fill(nothing, 1.0), eps.sqrt())
     return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
@@ -210,6 +210,7 @@ SPECS = (
         log_softmax,
         translation_invariant=True,
         log_g=_identity,
+        kernel="softmax",
         source="Boltzmann",
     ),
     MappingSpec(
@@ -218,10 +219,16 @@ SPECS = (
         log_sigsoftmax,
         parameters=(BIAS,),
         log_g=_log_sigsoftmax_g,
+        kernel="sigsoftmax",
         source=f"{KANAI}, eq. 12",
     ),
     MappingSpec(
-        "taylor-softmax", taylor_softmax, log_taylor_softmax, log_g=_log_taylor_g, source=BREBISSON
+        "taylor-softmax",
+        taylor_softmax,
+        log_taylor_softmax,
+        log_g=_log_taylor_g,
+        kernel="taylor-softmax",
+        source=BREBISSON,
     ),
     MappingSpec(
         "spherical-softmax",
@@ -230,15 +237,24 @@ SPECS = (
         parameters=(EPS,),
         zeros=True,
         log_g=_log_square_plus,
+        kernel="spherical-softmax",
         source=BREBISSON,
     ),
-    MappingSpec("softmax-abs", softmax_abs, log_softmax_abs, log_g=torch.abs, source=BREBISSON),
+    MappingSpec(
+        "softmax-abs",
+        softmax_abs,
+        log_softmax_abs,
+        log_g=torch.abs,
+        kernel="softmax-abs",
+        source=BREBISSON,
+    ),
     MappingSpec(
         "normalized-relu",
         normalized_relu,
         log_normalized_relu,
         zeros=True,
         log_g=_log_relu,
+        kernel="normalized-relu",
         source=f"{KANAI}, table 1",
     ),
     MappingSpec(
@@ -246,6 +262,7 @@ SPECS = (
         normalized_sigmoid,
         log_normalized_sigmoid,
         log_g=F.logsigmoid,
+        kernel="normalized-sigmoid",
         source=f"{KANAI}, table 1",
     ),
 )

@@ -261,6 +261,7 @@ SPECS = (
         log_sparsemax,
         zeros=True,
         translation_invariant=True,
+        kernel="sparsemax",
         source="Martins & Astudillo 2016",
     ),
     MappingSpec(
@@ -270,15 +271,25 @@ SPECS = (
         parameters=(LAM,),
         zeros=True,
         translation_invariant=True,
+        kernel="sparsegen",
         source=LAHA,
     ),
-    MappingSpec("sparsecone", sparsecone, log_sparsecone, parameters=(Q,), zeros=True, source=LAHA),
+    MappingSpec(
+        "sparsecone",
+        sparsecone,
+        log_sparsecone,
+        parameters=(Q,),
+        zeros=True,
+        kernel="sparsecone",
+        source=LAHA,
+    ),
     MappingSpec(
         "sparsehourglass",
         sparsehourglass,
         log_sparsehourglass,
         parameters=(Q,),
         zeros=True,
+        kernel="sparsehourglass",
         source=LAHA,
     ),
     MappingSpec(
@@ -288,6 +299,7 @@ SPECS = (
         parameters=(ALPHA,),
         zeros=True,
         translation_invariant=True,
+        kernel="entmax",
         source="Peters et al. 2019",
     ),
 )

@@ -199,6 +199,7 @@ SPECS = (
         parameters=(T,),
         zeros=True,
         translation_invariant=True,
+        kernel="t-softmax",
         source=f"{BALAZY}, eq. 2",
     ),
     MappingSpec(
@@ -208,6 +209,7 @@ SPECS = (
         parameters=(R,),
         zeros=True,
         translation_invariant=True,
+        kernel="r-softmax",
         source=f"{BALAZY}, eq. 3",
     ),
 )

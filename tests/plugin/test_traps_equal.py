@@ -78,7 +78,9 @@ def test_argument_is_causal_beats_the_module(causal, own):
     patched = patch_model(BY_NAME["bert"].build(), "softmax")
     module.sparse_attn = patched.encoder.layer[0].attention.self.sparse_attn
     query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
-    _, weights = sparse_attention(module, query, key, key, None, is_causal=causal)
+    _, weights = sparse_attention(
+        module, query, key, key, None, is_causal=causal, output_attentions=True
+    )
     expected = own if causal is None else causal
     assert bool((weights.triu(1) == 0).all()) == expected
     assert (weights.tril() > 0).sum() == 2 * 4 * (1 + 2 + 3 + 4 + 5)
@@ -91,7 +93,13 @@ def test_layout_of_the_function_contract():
     query = torch.randn(2, 5, 4, 8).transpose(1, 2)  # (B, H, Q, D), a view
     key, value = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
     output, weights = sparse_attention(
-        module, query=query, key=key, value=value, attention_mask=None, scaling=0.5
+        module,
+        query=query,
+        key=key,
+        value=value,
+        attention_mask=None,
+        scaling=0.5,
+        output_attentions=True,
     )
     assert output.shape == (2, 5, 4, 6)
     assert output.is_contiguous()

@@ -51,7 +51,9 @@ def test_every_module_gives_its_weights(family):
 def test_weights_are_those_before_dropout():
     layer = patch_model(BY_NAME["bert"].build(), "softmax").encoder.layer[0].attention.self.train()
     query = torch.randn(2, 4, 5, 4)
-    output, weights = sparse_attention(layer, query, query, query, None, dropout=0.5)
+    output, weights = sparse_attention(
+        layer, query, query, query, None, dropout=0.5, output_attentions=True
+    )
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 5))
     assert not torch.allclose(output, (weights @ query).transpose(1, 2))
     exact, _ = sparse_attention(layer.eval(), query, query, query, None, dropout=0.5)

@@ -1,0 +1,134 @@
+"""One call of attention, checked, in the form every implementation takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sparse_attn.mappings import Mapping
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of `attention`, checked; see there."""
+
+    query: Tensor  # [B, H, Q, D]
+    key: Tensor  # [B, Hkv, K, D]
+    value: Tensor  # [B, Hkv, K, Dv]
+    mapping: Mapping
+    mask: Tensor | None = None  # bool, broadcasts to [B, H, Q, K]
+    key_lengths: Tensor | None = None  # [B]
+    bias: Tensor | None = None  # broadcasts to [B, H, Q, K]
+    softcap: float | None = None
+    causal: bool = False
+    window: int | None = None
+    scaling: float | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._check_tensors()
+        self._check_masks()
+        self._check_numbers()
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, Q, K: the shape of the scores."""
+        return (*self.query.shape[:3], self.key.shape[2])
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return self.query.shape[-1] ** -0.5 if self.scaling is None else self.scaling
+
+    @property
+    def groups(self) -> int:
+        """Query heads to one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    def parameter(self) -> Tensor:
+        """The mapping's one parameter for each head, (H,) float32, with its graph; 0 if none."""
+        value: float | Tensor = 0.0
+        if self.mapping.spec.parameters:
+            value = self.mapping.value(self.mapping.spec.parameters[0].name)
+        if isinstance(value, Tensor):
+            value = value.to(self.query.device)
+        return self.query.new_ones(self.shape[1], dtype=torch.float32) * value
+
+    def _check_tensors(self) -> None:
+        q, k, v = self.query, self.key, self.value
+        for name, tensor in (("query", q), ("key", k), ("value", v)):
+            if tensor.dim() != 4:
+                raise ValueError(
+                    f"{name}: expected 4 dimensions (batch, heads, length, head_dim), got shape "
+                    f"{tuple(tensor.shape)}"
+                )
+            if not tensor.is_floating_point() or tensor.dtype != q.dtype:
+                raise TypeError(
+                    f"{name}: expected a floating-point tensor of the dtype of query, {q.dtype}, "
+                    f"got {tensor.dtype}; cast with .to({q.dtype})"
+                )
+        if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+            raise ValueError(
+                f"key: expected batch {q.shape[0]} and head_dim {q.shape[3]} as in query, got "
+                f"shape {tuple(k.shape)}"
+            )
+        if q.shape[1] % max(1, k.shape[1]) or k.shape[1] > q.shape[1]:
+            raise ValueError(
+                f"key: its heads, {k.shape[1]}, must divide those of query, {q.shape[1]}"
+            )
+        if v.shape[:3] != k.shape[:3]:
+            raise ValueError(
+                f"value: expected batch, heads and length of key, {tuple(k.shape[:3])}, got shape "
+                f"{tuple(v.shape)}"
+            )
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout}: expected a number in [0, 1)")
+        if self.softcap is not None and not self.softcap > 0:
+            raise ValueError(f"softcap={self.softcap}: expected a number above 0, or None")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window={self.window}: expected at least 1, or None")
+        if not math.isfinite(self.scale):
+            raise ValueError(f"scale={self.scale}: expected a finite number")
+
+    def _check_masks(self) -> None:
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            raise TypeError(
+                f"mask: expected a boolean tensor, True = attend, got {self.mask.dtype}; give an "
+                "additive mask as bias="
+            )
+        for name, tensor in (("mask", self.mask), ("bias", self.bias)):
+            if tensor is not None and not _broadcasts(tensor.shape, self.shape):
+                raise ValueError(
+                    f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
+                    f"queries, keys) = {self.shape}"
+                )
+        lengths = self.key_lengths
+        if lengths is not None and (lengths.shape != self.shape[:1] or lengths.is_floating_point()):
+            raise ValueError(
+                f"key_lengths: expected {self.shape[0]} integers, one for each sequence, got "
+                f"{lengths.dtype} of shape {tuple(lengths.shape)}"
+            )
+
+
+def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+SOFTMAX = Mapping("softmax")
+
+
+def without_weights(call: Call) -> Call:
+    """weighted-softmax as softmax of scores + log weights, which is the same function."""
+    if call.mapping.name != "weighted-softmax":
+        return call
+    weights = call.mapping.value("weights")
+    if not isinstance(weights, Tensor):
+        weights = torch.full((1,), weights)
+    bias = weights.to(call.query.device).log()
+    return replace(call, mapping=SOFTMAX, bias=bias if call.bias is None else bias + call.bias)

@@ -1,0 +1,86 @@
+"""`attention`: the one entrance to every implementation."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from torch import Tensor
+
+from sparse_attn.kernels import cpu, flex, reference, triton
+from sparse_attn.kernels.call import Call, without_weights
+from sparse_attn.mappings import Mapping
+
+IMPLEMENTATIONS: dict[str, ModuleType] = {
+    "triton": triton,
+    "cpu": cpu,
+    "flex": flex,
+    "reference": reference,
+}
+# in the order of preference; flex would stop a model on the CPU to compile it
+AUTOMATIC = {"cuda": ("triton", "flex", "reference"), "cpu": ("cpu", "reference")}
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mapping: Mapping,
+    *,
+    mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    impl: str | None = None,
+) -> Tensor:
+    """out = dropout(map(scale q k^T + bias)) v, without keeping the weights where it can.
+
+    Args:
+        query: (B, H, Q, D), any strides. key, value: (B, Hkv, K, D) and (B, Hkv, K, Dv), Hkv
+            dividing H: query head h attends to key head h // (H / Hkv).
+        mapping: the `Mapping` from scores to weights, computed in float32 at least.
+        mask: boolean, True = attend, broadcastable to (B, H, Q, K).
+        key_lengths: (B,) integers; keys from there on are padding and not computed.
+        bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
+        softcap: scores become softcap * tanh(scores / softcap) before the bias.
+        causal: query i attends to keys j <= i.
+        window: query i attends to keys with |i - j| < window.
+        scale: factor of the scores, 1/sqrt(D) if None.
+        dropout: share of the weights that is dropped, the rest scaled by 1 / (1 - dropout), in
+            [0, 1).
+        impl: `reference`, `cpu`, `triton` or `flex`; None for the fastest that can do the call.
+
+    Returns:
+        (B, H, Q, Dv) in the dtype of query; zeros where a query has no valid key.
+
+    Raises:
+        TypeError, ValueError: an argument of wrong dtype, shape or range.
+        NotImplementedError: `impl` names an implementation that cannot do this call, and why.
+    """
+    call = Call(
+        query, key, value, mapping, mask, key_lengths, bias, softcap, causal, window, scale, dropout
+    )
+    return run(call, impl)
+
+
+def run(call: Call, impl: str | None = None) -> Tensor:
+    """`attention` of a call already made."""
+    call = without_weights(call)
+    return _choose(call, impl).attention(call)
+
+
+def _choose(call: Call, impl: str | None) -> ModuleType:
+    if impl is None:
+        names = AUTOMATIC.get(call.query.device.type, ("reference",))
+        return next(i for n in names if (i := IMPLEMENTATIONS[n]).refusal(call) is None)
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl={impl!r}: expected one of {', '.join(IMPLEMENTATIONS)}, or None")
+    reason = IMPLEMENTATIONS[impl].refusal(call)
+    if reason is not None:
+        raise NotImplementedError(
+            f"impl={impl!r} cannot do this call: {reason}; leave impl out for one that can"
+        )
+    return IMPLEMENTATIONS[impl]

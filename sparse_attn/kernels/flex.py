@@ -1,0 +1,78 @@
+"""Pointwise mappings through FlexAttention: softmax(log g(scores)), log g as its score_mod."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from sparse_attn.kernels import reference
+from sparse_attn.kernels.call import Call
+
+
+def refusal(call: Call) -> str | None:
+    """Why FlexAttention cannot do the call, None if it can."""
+    spec = call.mapping.spec
+    if spec.log_g is None or spec.weights is not None:
+        return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"
+    if call.query.dtype == torch.float64:
+        return "FlexAttention computes in float32, the inputs are float64"
+    if call.dropout:
+        return f"FlexAttention has no dropout, got dropout={call.dropout}"
+    if 0 in call.shape:
+        return f"the scores are empty, shape {call.shape}"
+    inputs = (call.query, call.key, call.value)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    if call.query.device.type == "cpu" and learns:
+        return "FlexAttention has no backward pass on the CPU"
+    if call.query.device.type == "cpu" and call.mapping.learned:
+        return "FlexAttention has no gradient to parameters on the CPU"
+    if call.bias is not None and call.bias.requires_grad:
+        return "the gradient to bias would need an atomic sum"
+    return None
+
+
+def attention(call: Call) -> Tensor:
+    """out = softmax(log g(scores)) v, (B, H, Q, Dv)."""
+    return _compiled()(
+        call.query,
+        call.key,
+        call.value,
+        score_mod=_score_mod(call),
+        scale=call.scale,
+        enable_gqa=call.groups > 1,
+    )
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)
+
+
+def _score_mod(call: Call) -> Callable[..., Tensor]:
+    log_g = call.mapping.spec.log_g
+    assert log_g is not None
+    softcap = call.softcap
+    takes = call.parameter() if call.mapping.spec.parameters else None
+    bias = None if call.bias is None else call.bias.expand(call.shape)
+    valid = reference.valid(call)
+    valid = None if valid is None else valid.expand(call.shape)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        score = score.float()
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is not None:
+            score = score + bias[b, h, i, j]
+        inside = score != -torch.inf
+        if valid is not None:
+            inside = inside & valid[b, h, i, j]
+        # g(-inf) is not 0 for the even functions
+        score = torch.where(inside, score, 0.0)
+        log_weight = log_g(score) if takes is None else log_g(score, takes[h])
+        return torch.where(inside, log_weight, -torch.inf)
+
+    return score_mod
