@@ -75,7 +75,7 @@ class Call:
                 f"key: expected batch {q.shape[0]} and head_dim {q.shape[3]} as in query, got "
                 f"shape {tuple(k.shape)}"
             )
-        if q.shape[1] % max(1, k.shape[1]) or k.shape[1] > q.shape[1]:
+        if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
             raise ValueError(
                 f"key: its heads, {k.shape[1]}, must divide those of query, {q.shape[1]}"
             )
@@ -88,8 +88,8 @@ class Call:
     def _check_numbers(self) -> None:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: expected a number in [0, 1)")
-        if self.softcap is not None and not self.softcap > 0:
-            raise ValueError(f"softcap={self.softcap}: expected a number above 0, or None")
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise ValueError(f"softcap={self.softcap}: expected a finite number above 0, or None")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window}: expected at least 1, or None")
         if not math.isfinite(self.scale):
@@ -108,9 +108,10 @@ class Call:
                     f"queries, keys) = {self.shape}"
                 )
         lengths = self.key_lengths
-        if lengths is not None and (lengths.shape != self.shape[:1] or lengths.is_floating_point()):
+        whole = lengths is not None and lengths.dtype in (torch.int32, torch.int64)
+        if lengths is not None and (lengths.shape != self.shape[:1] or not whole):
             raise ValueError(
-                f"key_lengths: expected {self.shape[0]} integers, one for each sequence, got "
+                f"key_lengths: expected {self.shape[0]} int32 or int64, one for each sequence, got "
                 f"{lengths.dtype} of shape {tuple(lengths.shape)}"
             )
 

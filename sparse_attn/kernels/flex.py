@@ -37,10 +37,12 @@ def refusal(call: Call) -> str | None:
 
 def attention(call: Call) -> Tensor:
     """out = softmax(log g(scores)) v, (B, H, Q, Dv)."""
+    inputs = [call.query, call.key, call.value]
+    if not torch.is_grad_enabled():
+        # flex looks at requires_grad alone, and refuses on the CPU
+        inputs = [tensor.detach() for tensor in inputs]
     return _compiled()(
-        call.query,
-        call.key,
-        call.value,
+        *inputs,
         score_mod=_score_mod(call),
         scale=call.scale,
         enable_gqa=call.groups > 1,

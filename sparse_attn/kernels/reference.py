@@ -21,8 +21,8 @@ def attention(call: Call) -> Tensor:
 
 def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
     """The output and the weights (B, H, Q, K) before dropout."""
-    key = call.key.repeat_interleave(call.groups, dim=1)
-    value = call.value.repeat_interleave(call.groups, dim=1)
+    key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
+    value = _without_padding(call.value, call).repeat_interleave(call.groups, dim=1)
     scores = call.query @ key.transpose(-2, -1) * call.scale  # [B, H, Q, K]
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
@@ -30,6 +30,14 @@ def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
         scores = scores + call.bias
     weights = call.mapping(scores, valid(call)).to(value.dtype)
     return F.dropout(weights, call.dropout) @ value, weights
+
+
+def _without_padding(tensor: Tensor, call: Call) -> Tensor:
+    """Keys or values with zeros as padding: a NaN there would survive a weight of 0."""
+    if call.key_lengths is None:
+        return tensor
+    padding = torch.arange(tensor.shape[2], device=tensor.device) >= call.key_lengths[:, None]
+    return tensor.masked_fill(padding[:, None, :, None], 0.0)
 
 
 def valid(call: Call) -> Tensor | None:

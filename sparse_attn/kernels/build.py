@@ -1,0 +1,133 @@
+"""The CPU kernels, compiled once on the user's machine and loaded with ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import torch
+
+LOGGER = logging.getLogger("sparse_attn")
+SOURCE = Path(__file__).parent
+SOURCES = ("rows.cpp", "gemm.h", "projections.h", "shares.h", "simd.h")
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+VECTOR_FLAGS = {
+    "AVX512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512",
+    "AVX2": "-mavx2 -mfma",
+}
+MEND = "install a C++ compiler (such as g++) or set CXX to one"
+
+_lock = threading.Lock()
+_result: ctypes.CDLL | str | None = None
+
+
+def library() -> ctypes.CDLL | str:
+    """The loaded library, built if need be, or the reason why there is none; once a process."""
+    global _result
+    with _lock:
+        if _result is None:
+            try:
+                _result = ctypes.CDLL(str(_built()))
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                _result = f"the CPU kernels cannot be built: {error}"
+                LOGGER.warning(
+                    "%s. Attention falls back to the slower reference; %s.", _result, MEND
+                )
+        return _result
+
+
+def _built() -> Path:
+    """Path of the compiled library, whose name is the hash of all that goes into it."""
+    compiler = _compiler()
+    version = _run([compiler, "--version"])
+    errors = []
+    for flags in _flag_choices(version):
+        key = hashlib.sha256("\0".join([version, platform.machine(), *flags]).encode())
+        for name in SOURCES:
+            key.update((SOURCE / name).read_bytes())
+        target = _folder() / f"rows-{key.hexdigest()[:20]}.so"
+        if target.exists():
+            return target
+        try:
+            return _compile(compiler, flags, target)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            errors.append(str(error))
+    raise RuntimeError(errors[0])
+
+
+def _compiler() -> str:
+    candidates = [os.environ.get("CXX"), "c++", "g++", "clang++"]
+    for name in candidates:
+        path = shutil.which(name) if name else None
+        if path is not None:
+            return path
+    raise RuntimeError("no C++ compiler was found")
+
+
+def _flag_choices(version: str) -> list[list[str]]:
+    """Compiler flags, the better first.
+
+    OpenMP only from GCC, and then torch's own libgomp, which the process already runs: a second
+    pool of threads would fight with torch's. Without it the kernels start plain threads.
+    """
+    vectors = VECTOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), "").split()
+    plain = [*FLAGS, *vectors, "-pthread"]
+    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")) + sorted(
+        (Path(torch.__file__).parent.parent / "torch.libs").glob("libgomp*.so*")
+    )
+    if "clang" in version or not libraries:
+        return [plain]
+    # as-needed leaves out the compiler's own libgomp, which comes later on the command line
+    return [[*plain, "-fopenmp", "-Wl,--as-needed", str(libraries[0])], plain]
+
+
+def _folder() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache
+    except OSError:
+        pass
+    return _temporary_folder()
+
+
+def _temporary_folder() -> Path:
+    """A folder of this process, which no other user can have put a library into."""
+    global _temporary
+    if _temporary is None:
+        _temporary = tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
+    return Path(_temporary.name)
+
+
+_temporary: tempfile.TemporaryDirectory[str] | None = None
+
+
+def _compile(compiler: str, flags: list[str], target: Path) -> Path:
+    """Compile beside the target and rename: another process sees all of the file or none."""
+    LOGGER.info("building the CPU kernels with %s: %s", compiler, target)
+    handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    os.close(handle)
+    try:
+        # a library among the flags must come after the source that needs it
+        _run([compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
+        os.replace(name, target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return target
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {last}")
+    return done.stdout
