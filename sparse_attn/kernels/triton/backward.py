@@ -88,12 +88,16 @@ def pair_tile(
 
 @triton.jit
 def query_rows(
-    inputs, do, o, stats, low, high, site, bounds, alive, theta, drop, moments, whole,
+    inputs, do, o, stats, low, high, site, alive, theta, drop, moments, whole,
     SKIP: tl.constexpr, MOMENTS: tl.constexpr, WHOLE: tl.constexpr, MAP: tl.constexpr,
     FLAGS: tl.constexpr, SHAPE: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of rows, having stored the rows' (gamma, kappa or pull) and d parameter."""
     q, rows, n_rows = site[0], site[1], site[2]
+    if SHAPE[4]:
+        bounds = (0, SHAPE[1])
+    else:
+        bounds = key_range(tl.min(rows, 0), site[3], SHAPE, FLAGS)
     if SHAPE[4]:
         tile = pair_tile(0, inputs, do, stats, low, site, theta, drop, MAP, FLAGS, SHAPE, DROPOUT)
     zero = tl.full([SHAPE[0]], 0.0, tl.float32)
@@ -144,6 +148,10 @@ def query_rows(
                 dv = tl.dot(tl.trans(used.to(do.dtype)), do, input_precision=FLAGS[5])
                 store_rows(dk_pointer, dk_stride, columns, all_keys, dk, SHAPE[2], SHAPE[3])
                 store_rows(dv_pointer, dv_stride, columns, all_keys, dv, SHAPE[2], SHAPE[3])
+                if SHAPE[5]:
+                    rest = columns + SHAPE[1]
+                    store_rows(dk_pointer, dk_stride, rest, all_keys, dk * 0.0, SHAPE[2], SHAPE[3])
+                    store_rows(dv_pointer, dv_stride, rest, all_keys, dv * 0.0, SHAPE[2], SHAPE[3])
     return dq
 
 
@@ -153,14 +161,16 @@ def query_kernel(
     q_strides, k_strides, v_strides, o_strides, g_strides, dq_strides, dk_strides, dv_strides,
     stats, indices, row_gradients, alive, alive_stride, theta, lengths, seed, masks, sizes,
     scaling, rate,
-    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, SKIP: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr, DROPOUT: tl.constexpr, MOMENTS: tl.constexpr, WHOLE: tl.constexpr,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
+    SKIP: tl.constexpr, HAS_LENGTHS: tl.constexpr, DROPOUT: tl.constexpr, MOMENTS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of queries, batch x heads); arguments as `forward_kernel`."""
     heads, groups, n_rows, all_keys, n_total = sizes
     block, head = tl.program_id(0), tl.program_id(1)
     b, h, h_key = place_of(head, heads, groups)
-    n_keys = keys_of(lengths, b, all_keys, HAS_LENGTHS)
+    pairs = pairs_of(masks, b, h)
+    n_keys = keys_of(lengths, b, all_keys, pairs, FLAGS, HAS_LENGTHS)
     rows = block * SHAPE[0] + tl.arange(0, SHAPE[0])
     inside = rows < n_rows
     row = head.to(tl.int64) * n_rows + rows
@@ -176,16 +186,12 @@ def query_kernel(
             out + b * o_strides[0] + h * o_strides[1], o_strides[2], rows, n_rows, SHAPE[2],
             SHAPE[3],
         )  # fmt: skip
-    site = (q, rows, n_rows, n_keys, all_keys, scaling, pairs_of(masks, b, h))
+    site = (q, rows, n_rows, n_keys, all_keys, scaling, pairs)
     inputs = (
         (key + b * k_strides[0] + h_key * k_strides[1], k_strides[2]),
         (value + b * v_strides[0] + h_key * v_strides[1], v_strides[2]),
     )
     saved, low, high = row_statistics(stats, indices, row, inside, n_total, MAP[0])
-    if SHAPE[4]:
-        bounds = (0, SHAPE[1])
-    else:
-        bounds = key_range(block * SHAPE[0], n_keys, SHAPE, FLAGS)
     alive += (head.to(tl.int64) * tl.num_programs(0) + block) * alive_stride
     drop = (0, head, rate)
     if DROPOUT:
@@ -194,10 +200,23 @@ def query_kernel(
         dk + b * dk_strides[0] + h_key * dk_strides[1], dk_strides[2],
         dv + b * dv_strides[0] + h_key * dv_strides[1], dv_strides[2], all_keys,
     )  # fmt: skip
-    result = query_rows(
-        inputs, do, o, saved, low, high, site, bounds, alive, tl.load(theta + h), drop,
-        (row, row_gradients, n_total), whole, SKIP, MOMENTS, WHOLE, MAP, FLAGS, SHAPE, DROPOUT,
-    )  # fmt: skip
+    theta_h = tl.load(theta + h)
+    moments = (row, row_gradients, n_total)
+    if HALF is None:
+        result = query_rows(
+            inputs, do, o, saved, low, high, site, alive, theta_h, drop, moments, whole,
+            SKIP, MOMENTS, WHOLE, MAP, FLAGS, SHAPE, DROPOUT,
+        )  # fmt: skip
+    elif n_keys <= HALF[1]:
+        result = query_rows(
+            inputs, do, o, saved, low, high, site, alive, theta_h, drop, moments,
+            whole, SKIP, MOMENTS, WHOLE, MAP, FLAGS, HALF, DROPOUT,
+        )  # fmt: skip
+    else:
+        result = query_rows(
+            inputs, do, o, saved, low, high, site, alive, theta_h, drop, moments, whole,
+            SKIP, MOMENTS, WHOLE, MAP, FLAGS, SHAPE, DROPOUT,
+        )  # fmt: skip
     store_rows(
         dq + b * dq_strides[0] + h * dq_strides[1], dq_strides[2], rows, n_rows, result, SHAPE[2],
         SHAPE[3],
@@ -217,7 +236,9 @@ def key_kernel(
     heads, groups, n_rows, all_keys, n_total = sizes
     block, head_key = tl.program_id(0), tl.program_id(1)
     b, h_key, _h = place_of(head_key, heads // groups, 1)
-    n_keys = keys_of(lengths, b, all_keys, HAS_LENGTHS)
+    # padding is the same for every head; a mask that differs by head has no padding
+    pairs = pairs_of(masks, b, h_key * groups)
+    n_keys = keys_of(lengths, b, all_keys, pairs, FLAGS, HAS_LENGTHS)
     columns = block * SHAPE[1] + tl.arange(0, SHAPE[1])
     k = load_rows(
         key + b * k_strides[0] + h_key * k_strides[1], k_strides[2], columns, n_keys, SHAPE[2],

@@ -23,20 +23,29 @@ def place_of(head, heads, groups):
 
 
 @triton.jit
-def keys_of(lengths, b, n_keys, HAS_LENGTHS: tl.constexpr):
-    """Number of keys of a batch entry that are not padding."""
-    if HAS_LENGTHS:
-        n_keys = tl.minimum(n_keys, tl.maximum(tl.load(lengths + b).to(tl.int32), 0))
-    return n_keys
-
-
-@triton.jit
 def pairs_of(masks, b, h):
     """Mask and bias of one head: (mask, strides, bias, strides)."""
     mask, mask_strides, bias, bias_strides = masks
     mask += b * mask_strides[0] + h * mask_strides[1]
     bias += b * bias_strides[0] + h * bias_strides[1]
     return mask, mask_strides[2], mask_strides[3], bias, bias_strides[2], bias_strides[3]
+
+
+@triton.jit
+def keys_of(lengths, b, n_keys, pairs, FLAGS: tl.constexpr, HAS_LENGTHS: tl.constexpr):
+    """Number of keys of a batch entry up to its padding: given, or the last that the mask allows."""
+    PADDING: tl.constexpr = FLAGS[6]
+    if HAS_LENGTHS:
+        n_keys = tl.minimum(n_keys, tl.maximum(tl.load(lengths + b).to(tl.int32), 0))
+    if PADDING:
+        last = n_keys * 0
+        for start in range(0, n_keys, 1024):
+            columns = start + tl.arange(0, 1024)
+            offsets = columns.to(tl.int64) * pairs[2]
+            allowed = tl.load(pairs[0] + offsets, mask=columns < n_keys, other=0)
+            last = tl.maximum(last, tl.max(tl.where(allowed != 0, columns + 1, 0), 0))
+        n_keys = last
+    return n_keys
 
 
 @triton.jit
@@ -152,24 +161,25 @@ def attend(
 def forward_kernel(
     query, key, value, out, q_strides, k_strides, v_strides, o_strides,
     stats, indices, alive, alive_stride, theta, lengths, seed, masks, sizes, scaling, rate,
-    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, SKIP: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr, DROPOUT: tl.constexpr,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
+    SKIP: tl.constexpr, HAS_LENGTHS: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of queries, batch x heads).
 
     masks = (mask, strides, bias, strides), sizes = (heads, groups, queries, keys, batch x heads x
     queries), MAP = (family, kind), FLAGS as in `scores_of`, SHAPE = (BLOCK_M, BLOCK_N, D, BLOCK_D,
-    SHORT).
+    SHORT, HALVED). HALF is SHAPE with half as many keys, for heads whose padding leaves no more.
     """
     heads, groups, n_rows, all_keys, n_total = sizes
     block, head = tl.program_id(0), tl.program_id(1)
     b, h, h_key = place_of(head, heads, groups)
-    n_keys = keys_of(lengths, b, all_keys, HAS_LENGTHS)
+    pairs = pairs_of(masks, b, h)
+    n_keys = keys_of(lengths, b, all_keys, pairs, FLAGS, HAS_LENGTHS)
     rows = block * SHAPE[0] + tl.arange(0, SHAPE[0])
     q = load_rows(
         query + b * q_strides[0] + h * q_strides[1], q_strides[2], rows, n_rows, SHAPE[2], SHAPE[3]
     )
-    site = (q, rows, n_rows, n_keys, all_keys, scaling, pairs_of(masks, b, h))
+    site = (q, rows, n_rows, n_keys, all_keys, scaling, pairs)
     keys = (key + b * k_strides[0] + h_key * k_strides[1], k_strides[2])
     values = (value + b * v_strides[0] + h_key * v_strides[1], v_strides[2])
     result = (out + b * o_strides[0] + h * o_strides[1], o_strides[2])
@@ -177,7 +187,20 @@ def forward_kernel(
     drop = (0, head, rate)
     if DROPOUT:
         drop = (tl.load(seed), head, rate)
-    attend(
-        result, (stats, indices, n_total), (values, keys), site, head, alive, tl.load(theta + h),
-        drop, SKIP, MAP, FLAGS, SHAPE, DROPOUT,
-    )  # fmt: skip
+    place = (stats, indices, n_total)
+    theta_h = tl.load(theta + h)
+    if HALF is None:
+        attend(
+            result, place, (values, keys), site, head, alive, theta_h, drop, SKIP, MAP, FLAGS,
+            SHAPE, DROPOUT,
+        )  # fmt: skip
+    elif n_keys <= HALF[1]:
+        attend(
+            result, place, (values, keys), site, head, alive, theta_h, drop, SKIP, MAP, FLAGS,
+            HALF, DROPOUT,
+        )  # fmt: skip
+    else:
+        attend(
+            result, place, (values, keys), site, head, alive, theta_h, drop, SKIP, MAP, FLAGS,
+            SHAPE, DROPOUT,
+        )  # fmt: skip

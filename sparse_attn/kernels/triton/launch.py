@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import triton
@@ -14,6 +14,8 @@ from sparse_attn.kernels.triton.forward import forward_kernel
 SHORT = 1024  # keys of a row that stay on the chip
 HOPPER = 232448  # bytes of shared memory of a block, where there is no device to ask
 WHOLE = 128  # queries of a head whose backward pass is one program
+
+Shape: TypeAlias = tuple[int, int, int, int, bool, bool]  # SHAPE of the kernels
 
 FAMILIES = {
     "pointwise": (
@@ -59,6 +61,8 @@ def plan(
     nothing = (0, 0, 0, 0)
     mask_argument = query if mask is None else mask.expand(full).view(torch.uint8)
     bias_argument = query if bias is None else bias.expand(full)
+    # the same row of the mask for every query and head: what is past its end is padding
+    padding = mask is not None and mask_argument.stride()[1:3] == (0, 0)
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     run_time = {
         "lengths": query if lengths is None else lengths,
@@ -74,7 +78,15 @@ def plan(
     }
     compile_time = {
         "MAP": (KINDS[kind], kind),
-        "FLAGS": (mask is not None, bias is not None, softcap > 0, causal, window, precision),
+        "FLAGS": (
+            mask is not None,
+            bias is not None,
+            softcap > 0,
+            causal,
+            window,
+            precision,
+            padding,
+        ),
         "HAS_LENGTHS": lengths is not None,
         "DROPOUT": dropout > 0,
     }
@@ -91,28 +103,36 @@ def is_short(key: Tensor) -> bool:
     return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
 
 
-def forward_shape(query: Tensor, key: Tensor) -> tuple[tuple[int, int, int, int, bool], int]:
+def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
     """SHAPE of the forward kernel and its number of warps."""
     dim = query.shape[3]
     block_d = max(16, triton.next_power_of_2(dim))
     if not is_short(key):
-        return (64, 64, dim, block_d, False), 4
+        return (64, 64, dim, block_d, False, False), 4
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     block_m = min(64, max(16, 16384 // block_n))
-    return (block_m, block_n, dim, block_d, True), 4 if block_n <= 128 else 8
+    return (block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
 
 
-def backward_shape(query: Tensor, key: Tensor) -> tuple[tuple[int, int, int, int, bool], int, bool]:
+def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
     """SHAPE of the query kernel, its number of warps, and whether it is WHOLE."""
     dim = query.shape[3]
     block_d = max(16, triton.next_power_of_2(dim))
     longest = max(query.shape[2], key.shape[2])
     if key.shape[2] > WHOLE or block_d > 128 or not is_short(key):
-        return (64, 64, dim, block_d, False), 4, False
+        return (64, 64, dim, block_d, False, False), 4, False
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     whole = longest <= WHOLE and query.shape[1] == key.shape[1]
     block_m = max(16, triton.next_power_of_2(query.shape[2])) if whole else 64
-    return (block_m, block_n, dim, block_d, True), 8 if block_n == 128 else 4, whole
+    return (block_m, block_n, dim, block_d, True, False), 8 if block_n == 128 else 4, whole
+
+
+def half_of(shape: Shape, padded: bool) -> Shape | None:
+    """SHAPE for heads whose padding leaves at most half of the keys."""
+    block_m, block_n, dim, block_d, short, _ = shape
+    if not (padded and short and block_n >= 64):
+        return None
+    return block_m, block_n // 2, dim, block_d, short, True
 
 
 def rows_last_contiguous(tensor: Tensor) -> Tensor:
@@ -144,6 +164,7 @@ def triton_forward(
         query, key, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
     )
     shape, warps = forward_shape(query, key)
+    padded = lengths is not None or compile_time["FLAGS"][-1]
     grid = (triton.cdiv(query.shape[2], shape[0]), query.shape[0] * query.shape[1])
     with torch.cuda.device_of(query):
         forward_kernel[grid](
@@ -151,8 +172,8 @@ def triton_forward(
             query.stride(), key.stride(), value.stride(), out.stride(),
             stats, indices, alive, alive.shape[-1], theta, run_time.pop("lengths"),
             theta if seed is None else seed,
-            **run_time, **compile_time, SHAPE=shape, SKIP=alive.numel() > 1,
-            num_warps=warps, num_stages=2,
+            **run_time, **compile_time, SHAPE=shape, HALF=half_of(shape, padded),
+            SKIP=alive.numel() > 1, num_warps=warps, num_stages=2,
         )  # fmt: skip
     return out, stats, indices, alive
 
@@ -210,6 +231,7 @@ def triton_backward(
     lines = stats.shape[1]
     row_gradients = stats.new_empty(2 if KINDS[kind] == "pointwise" else 3, lines)
     shape, warps, whole = backward_shape(q, k)
+    padded = lengths is not None or compile_time["FLAGS"][-1]
     shared = (
         stats, indices, row_gradients, alive, alive.shape[-1], theta, run_time.pop("lengths"),
         theta if seed is None else seed,
@@ -220,11 +242,11 @@ def triton_backward(
         query_kernel[(triton.cdiv(q.shape[2], shape[0]), batch * heads)](
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.stride(), g.stride(), dq.stride(), dk.stride(),
-            dv.stride(), *shared, **options, SHAPE=shape,
+            dv.stride(), *shared, **options, SHAPE=shape, HALF=half_of(shape, padded),
             MOMENTS=learns or KINDS[kind] != "pointwise", WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
-            tile = (64, 64, *shape[2:4], False)
+            tile = (64, 64, *shape[2:4], False, False)
             key_kernel[(triton.cdiv(k.shape[2], 64), batch * k.shape[1])](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),

@@ -42,6 +42,7 @@ def scores_of(k, columns, site, FLAGS: tl.constexpr):
     CAUSAL: tl.constexpr = FLAGS[3]
     WINDOW: tl.constexpr = FLAGS[4]
     PRECISION: tl.constexpr = FLAGS[5]
+    PADDING: tl.constexpr = FLAGS[6]
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     slope = scale
     if SOFTCAP:
@@ -55,7 +56,11 @@ def scores_of(k, columns, site, FLAGS: tl.constexpr):
         valid = valid & (columns[None, :] <= rows[:, None])
     if WINDOW > 0:
         valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < WINDOW)
-    if HAS_MASK:
+    if PADDING:
+        offsets = columns.to(tl.int64) * mask_n
+        allowed = tl.load(mask + offsets, mask=columns < n_keys, other=0)
+        valid = valid & (allowed != 0)[None, :]
+    elif HAS_MASK:
         allowed = load_pairs(mask, mask_m, mask_n, rows, columns, n_rows, n_keys)
         valid = valid & (allowed != 0)
     return tl.where(valid, s, float("-inf")), slope
@@ -96,11 +101,25 @@ def row_range(first_key, n_rows, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
 
 
 @triton.jit
+def mixed(x):
+    """A bijection of 32 bits under which neighbours look independent (lowbias32, C. Wellons)."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
 def dropped(x, seed, head, rows, columns, n_keys, rate):
     """x with a share `rate` of its entries 0 and the rest scaled by 1 / (1 - rate).
 
-    The counter (row, column) and the head in the key make the same choice in every kernel.
+    The choice hangs on seed, head, row and column alone, so that every kernel makes the same one.
     """
-    offsets = rows[:, None] * n_keys + columns[None, :]
-    keep = tl.rand(seed + head, offsets) >= rate
+    first = mixed(seed.to(tl.uint32) ^ mixed(head.to(tl.uint32)))
+    second = mixed((seed >> 32).to(tl.uint32) + head.to(tl.uint32))
+    counter = (rows[:, None] * n_keys + columns[None, :]).to(tl.uint32)
+    bits = mixed(mixed(counter ^ first) + second)
+    keep = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= rate  # 2^-24
     return tl.where(keep, x / (1.0 - rate), 0.0)
