@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from sparse_attn.kernels import reference
@@ -145,7 +145,13 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     config = kwargs.get("config")
     if config is not None and getattr(config, NAME, None) is None:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
-    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+    kwargs = {**kwargs, "allow_is_causal_skip": False}
+    queries = kwargs.get("q_length")
+    if queries is None or kwargs.get("mask_function") is not bidirectional_mask_function:
+        return sdpa_mask(*args, **kwargs)
+    # padding alone: one row serves all queries, and the kernels see by its stride that it does
+    mask = sdpa_mask(*args, **{**kwargs, "q_length": 1})
+    return None if mask is None else mask.expand(-1, -1, queries, -1)
 
 
 AttentionInterface.register(NAME, sparse_attention)

@@ -1,9 +1,15 @@
 """Settings shared by every test: one thread, fixed seeds, reproducible hypothesis runs."""
 
+import os
+
 import numpy
 import pytest
 import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    # Triton reads it when the kernels are imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 

@@ -52,8 +52,14 @@ class Call:
         """The mapping's one parameter for each head, (H,) float32, with its graph; 0 if none."""
         value: float | Tensor = 0.0
         if self.mapping.spec.parameters:
-            value = self.mapping.value(self.mapping.spec.parameters[0].name)
+            name = self.mapping.spec.parameters[0].name
+            value = self.mapping.value(name)
         if isinstance(value, Tensor):
+            if value.numel() not in (1, self.shape[1]):
+                raise ValueError(
+                    f"{name}: expected one value or one for each of the {self.shape[1]} heads of "
+                    f"query, got {value.numel()}"
+                )
             value = value.to(self.query.device)
         return self.query.new_ones(self.shape[1], dtype=torch.float32) * value
 

@@ -41,7 +41,7 @@ def attention(call: Call) -> Tensor:
     if not torch.is_grad_enabled():
         # flex looks at requires_grad alone, and refuses on the CPU
         inputs = [tensor.detach() for tensor in inputs]
-    return _compiled()(
+    return _compiled(call.query.device.type)(
         *inputs,
         score_mod=_score_mod(call),
         scale=call.scale,
@@ -50,8 +50,9 @@ def attention(call: Call) -> Tensor:
 
 
 @functools.cache
-def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention)
+def _compiled(device: str) -> Callable[..., Tensor]:
+    # the CPU code that torch 2.13 generates does not build for every score_mod
+    return torch.compile(flex_attention, backend="eager" if device == "cpu" else "inductor")
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor]:

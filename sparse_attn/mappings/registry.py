@@ -31,8 +31,14 @@ def register_mapping(spec: MappingSpec) -> None:
     """Add a mapping, which then works in attention, in heads and on the command line.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or the record names a kernel: those compute the mappings
+            that come with the library, and would run in place of `function`.
     """
+    if spec.kernel is not None:
+        raise ValueError(
+            f"kernel={spec.kernel!r}: expected None for {spec.name}; the kernels compute the "
+            "library's own mappings, give log_g if yours is pointwise"
+        )
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
     _SPECS[spec.name] = spec

@@ -70,7 +70,7 @@ def attention(call: Call) -> Tensor:
 
 
 def _kind(call: Call) -> str:
-    """The kernel's name; entmax has cheaper forms at alpha = 1.5, 2 and 1, where these are fixed."""
+    """The kernel's name; entmax has cheaper forms where alpha is fixed at 1, 1.5 or 2."""
     kernel = call.mapping.spec.kernel
     assert kernel is not None
     # a compiled graph must not be built again for each value of a schedule

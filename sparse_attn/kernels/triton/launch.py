@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from sparse_attn.kernels.triton.backward import key_kernel, query_kernel
+from sparse_attn.kernels.triton.backward import query_kernel
+from sparse_attn.kernels.triton.backward_keys import key_kernel
 from sparse_attn.kernels.triton.forward import forward_kernel
+from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
 SHORT = 1024  # keys of a row that stay on the chip
 HOPPER = 232448  # bytes of shared memory of a block, where there is no device to ask
 WHOLE = 128  # queries of a head whose backward pass is one program
-
-Shape: TypeAlias = tuple[int, int, int, int, bool, bool]  # SHAPE of the kernels
 
 FAMILIES = {
     "pointwise": (
@@ -55,40 +55,37 @@ def plan(
     dropout: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments shared by all kernels, run-time ones and compile-time ones."""
-    batch, heads, rows, dim = query.shape
+    batch, heads, rows, _ = query.shape
     keys = key.shape[2]
     full = (batch, heads, rows, keys)
     nothing = (0, 0, 0, 0)
     mask_argument = query if mask is None else mask.expand(full).view(torch.uint8)
     bias_argument = query if bias is None else bias.expand(full)
+    mask_strides = nothing if mask is None else mask_argument.stride()
+    bias_strides = nothing if bias is None else bias_argument.stride()
     # the same row of the mask for every query and head: what is past its end is padding
-    padding = mask is not None and mask_argument.stride()[1:3] == (0, 0)
+    padding = mask is not None and mask_strides[1:3] == (0, 0)
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     run_time = {
         "lengths": query if lengths is None else lengths,
-        "masks": (
-            mask_argument,
-            nothing if mask is None else mask_argument.stride(),
-            bias_argument,
-            nothing if bias is None else bias_argument.stride(),
-        ),
-        "sizes": (heads, heads // key.shape[1], rows, keys, batch * heads * rows),
+        "pairs": Pairs(mask_argument, *mask_strides, bias_argument, *bias_strides),
+        "sizes": Sizes(heads, heads // key.shape[1], rows, keys, batch * heads * rows),
         "scaling": (scale, softcap),
         "rate": dropout,
     }
     compile_time = {
-        "MAP": (KINDS[kind], kind),
-        "FLAGS": (
-            mask is not None,
-            bias is not None,
-            softcap > 0,
-            causal,
-            window,
-            precision,
-            padding,
+        "MAP": Map(KINDS[kind], kind, skips(kind, key)),
+        "FLAGS": Flags(
+            mask=mask is not None,
+            padding=padding,
+            bias=bias is not None,
+            softcap=softcap > 0,
+            causal=causal,
+            window=window,
+            precision=precision,
+            lengths=lengths is not None,
+            dropout=dropout > 0,
         ),
-        "HAS_LENGTHS": lengths is not None,
-        "DROPOUT": dropout > 0,
     }
     return run_time, compile_time
 
@@ -97,10 +94,16 @@ def is_short(key: Tensor) -> bool:
     """Whether a whole row of scores, and the keys under it, fit on the chip."""
     shared = HOPPER
     if key.device.type == "cuda":
-        shared = torch.cuda.get_device_properties(key.device).shared_memory_per_block_optin
+        properties = torch.cuda.get_device_properties(key.device)
+        shared = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
     room = shared // 2 // (triton.next_power_of_2(key.shape[3]) * key.element_size())
     # keys are padded to a power of two: what fits is the largest one within `room`
     return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
+
+
+def skips(kind: str, key: Tensor) -> bool:
+    """Whether tiles without support are marked and passed over."""
+    return kind in SKIPPING and not is_short(key)
 
 
 def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
@@ -108,10 +111,10 @@ def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
     dim = query.shape[3]
     block_d = max(16, triton.next_power_of_2(dim))
     if not is_short(key):
-        return (64, 64, dim, block_d, False, False), 4
+        return Shape(64, 64, dim, block_d, False, False), 4
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     block_m = min(64, max(16, 16384 // block_n))
-    return (block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
+    return Shape(block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
 
 
 def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
@@ -120,19 +123,18 @@ def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
     block_d = max(16, triton.next_power_of_2(dim))
     longest = max(query.shape[2], key.shape[2])
     if key.shape[2] > WHOLE or block_d > 128 or not is_short(key):
-        return (64, 64, dim, block_d, False, False), 4, False
+        return Shape(64, 64, dim, block_d, False, False), 4, False
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     whole = longest <= WHOLE and query.shape[1] == key.shape[1]
     block_m = max(16, triton.next_power_of_2(query.shape[2])) if whole else 64
-    return (block_m, block_n, dim, block_d, True, False), 8 if block_n == 128 else 4, whole
+    return Shape(block_m, block_n, dim, block_d, True, False), 8 if block_n == 128 else 4, whole
 
 
 def half_of(shape: Shape, padded: bool) -> Shape | None:
     """SHAPE for heads whose padding leaves at most half of the keys."""
-    block_m, block_n, dim, block_d, short, _ = shape
-    if not (padded and short and block_n >= 64):
+    if not (padded and shape.short and shape.block_n >= 64):
         return None
-    return block_m, block_n // 2, dim, block_d, short, True
+    return shape._replace(block_n=shape.block_n // 2, halved=True)
 
 
 def rows_last_contiguous(tensor: Tensor) -> Tensor:
@@ -164,8 +166,8 @@ def triton_forward(
         query, key, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
     )
     shape, warps = forward_shape(query, key)
-    padded = lengths is not None or compile_time["FLAGS"][-1]
-    grid = (triton.cdiv(query.shape[2], shape[0]), query.shape[0] * query.shape[1])
+    padded = lengths is not None or compile_time["FLAGS"].padding
+    grid = (triton.cdiv(query.shape[2], shape.block_m), query.shape[0] * query.shape[1])
     with torch.cuda.device_of(query):
         forward_kernel[grid](
             query, key, value, out,
@@ -173,7 +175,7 @@ def triton_forward(
             stats, indices, alive, alive.shape[-1], theta, run_time.pop("lengths"),
             theta if seed is None else seed,
             **run_time, **compile_time, SHAPE=shape, HALF=half_of(shape, padded),
-            SKIP=alive.numel() > 1, num_warps=warps, num_stages=2,
+            num_warps=warps, num_stages=2,
         )  # fmt: skip
     return out, stats, indices, alive
 
@@ -194,8 +196,9 @@ def _outputs(query: Tensor, key: Tensor, kind: str) -> tuple[Tensor, Tensor, Ten
     lines = batch * heads * rows
     stats = query.new_empty(2 if pointwise else 5, lines, dtype=torch.float32)
     indices = query.new_empty(1 if pointwise else 2, 1 if pointwise else lines, dtype=torch.int32)
-    skips = kind in SKIPPING and not is_short(key)
-    tiles = (batch * heads, -(-rows // 64), -(-key.shape[2] // 64)) if skips else (1, 1, 1)
+    tiles = (1, 1, 1)
+    if skips(kind, key):
+        tiles = (batch * heads, -(-rows // 64), -(-key.shape[2] // 64))
     return out, stats, indices, query.new_zeros(tiles, dtype=torch.int8)
 
 
@@ -231,22 +234,22 @@ def triton_backward(
     lines = stats.shape[1]
     row_gradients = stats.new_empty(2 if KINDS[kind] == "pointwise" else 3, lines)
     shape, warps, whole = backward_shape(q, k)
-    padded = lengths is not None or compile_time["FLAGS"][-1]
+    padded = lengths is not None or compile_time["FLAGS"].padding
     shared = (
         stats, indices, row_gradients, alive, alive.shape[-1], theta, run_time.pop("lengths"),
         theta if seed is None else seed,
     )  # fmt: skip
-    options = {**run_time, **compile_time, "SKIP": alive.numel() > 1, "num_stages": 2}
+    options = {**run_time, **compile_time, "num_stages": 2}
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
-        query_kernel[(triton.cdiv(q.shape[2], shape[0]), batch * heads)](
+        query_kernel[(triton.cdiv(q.shape[2], shape.block_m), batch * heads)](
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.stride(), g.stride(), dq.stride(), dk.stride(),
             dv.stride(), *shared, **options, SHAPE=shape, HALF=half_of(shape, padded),
             MOMENTS=learns or KINDS[kind] != "pointwise", WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
-            tile = (64, 64, *shape[2:4], False, False)
+            tile = Shape(64, 64, shape.dim, shape.block_d, False, False)
             key_kernel[(triton.cdiv(k.shape[2], 64), batch * k.shape[1])](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),

@@ -4,22 +4,38 @@ import triton
 import triton.language as tl
 
 from sparse_attn.kernels.triton.maps import tanh
+from sparse_attn.kernels.triton.names import Drop, Matrix, Site
 
 
 @triton.jit
-def load_rows(pointer, stride, rows, n, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows of a (length, D) matrix, 0 beyond its end, [rows, BLOCK_D]."""
-    d = tl.arange(0, BLOCK_D)
-    inside = (rows < n)[:, None] & (d < D)[None, :]
-    return tl.load(pointer + rows[:, None] * stride + d[None, :], mask=inside, other=0.0)
+def place_of(head, heads, groups):
+    """Batch entry, query head and key head of a flat head index, in 64 bits."""
+    b = (head // heads).to(tl.int64)
+    h = (head % heads).to(tl.int64)
+    return b, h, h // groups
 
 
 @triton.jit
-def store_rows(pointer, stride, rows, n, values, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    d = tl.arange(0, BLOCK_D)
-    inside = (rows < n)[:, None] & (d < D)[None, :]
-    values = values.to(pointer.dtype.element_ty)
-    tl.store(pointer + rows[:, None] * stride + d[None, :], values, mask=inside)
+def head_of(pointer, strides, b, h):
+    """One head of a (batch, heads, length, dim) tensor."""
+    return Matrix(pointer + b * strides[0] + h * strides[1], strides[2])
+
+
+@triton.jit
+def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
+    """Rows of a (length, dim) matrix, 0 from row n on, [rows, BLOCK_D]."""
+    d = tl.arange(0, SHAPE.block_d)
+    inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
+    places = matrix.pointer + rows[:, None] * matrix.stride + d[None, :]
+    return tl.load(places, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(matrix, rows, n, values, SHAPE: tl.constexpr):
+    d = tl.arange(0, SHAPE.block_d)
+    inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
+    places = matrix.pointer + rows[:, None] * matrix.stride + d[None, :]
+    tl.store(places, values.to(matrix.pointer.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -33,71 +49,103 @@ def load_pairs(pointer, stride_m, stride_n, rows, columns, n_rows, n_keys):
 @triton.jit
 def scores_of(k, columns, site, FLAGS: tl.constexpr):
     """Scores [BM, BN] in float32, -inf where masked, and their slope by q k^T."""
-    q, rows, n_rows, n_keys, _, scaling, pairs = site
-    scale, softcap = scaling
-    mask, mask_m, mask_n, bias, bias_m, bias_n = pairs
-    HAS_MASK: tl.constexpr = FLAGS[0]
-    HAS_BIAS: tl.constexpr = FLAGS[1]
-    SOFTCAP: tl.constexpr = FLAGS[2]
-    CAUSAL: tl.constexpr = FLAGS[3]
-    WINDOW: tl.constexpr = FLAGS[4]
-    PRECISION: tl.constexpr = FLAGS[5]
-    PADDING: tl.constexpr = FLAGS[6]
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-    slope = scale
-    if SOFTCAP:
-        bent = tanh(s / softcap)
-        s = softcap * bent
-        slope = scale * (1.0 - bent * bent)
-    if HAS_BIAS:
-        s += load_pairs(bias, bias_m, bias_n, rows, columns, n_rows, n_keys).to(tl.float32)
+    rows, n_keys = site.rows, site.n_keys
+    s = tl.dot(site.q, tl.trans(k), input_precision=FLAGS.precision) * site.scale
+    slope = site.scale
+    if FLAGS.softcap:
+        bent = tanh(s / site.softcap)
+        s = site.softcap * bent
+        slope = site.scale * (1.0 - bent * bent)
+    if FLAGS.bias:
+        bias = load_pairs(site.bias, site.bias_m, site.bias_n, rows, columns, site.n_rows, n_keys)
+        s += bias.to(tl.float32)
     valid = (columns < n_keys)[None, :]
-    if CAUSAL:
+    if FLAGS.causal:
         valid = valid & (columns[None, :] <= rows[:, None])
-    if WINDOW > 0:
-        valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < WINDOW)
-    if PADDING:
-        offsets = columns.to(tl.int64) * mask_n
-        allowed = tl.load(mask + offsets, mask=columns < n_keys, other=0)
+    if FLAGS.window > 0:
+        valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < FLAGS.window)
+    if FLAGS.padding:
+        allowed = tl.load(
+            site.mask + columns.to(tl.int64) * site.mask_n, mask=columns < n_keys, other=0
+        )
         valid = valid & (allowed != 0)[None, :]
-    elif HAS_MASK:
-        allowed = load_pairs(mask, mask_m, mask_n, rows, columns, n_rows, n_keys)
+    elif FLAGS.mask:
+        allowed = load_pairs(
+            site.mask, site.mask_m, site.mask_n, rows, columns, site.n_rows, n_keys
+        )
         valid = valid & (allowed != 0)
     return tl.where(valid, s, float("-inf")), slope
 
 
 @triton.jit
-def key_range(first_row, n_keys, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
+def site_of(
+    query, strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS: tl.constexpr,
+    SHAPE: tl.constexpr,
+):  # fmt: skip
+    """A block of queries of one head."""
+    rows = block * SHAPE.block_m + tl.arange(0, SHAPE.block_m)
+    q = load_rows(head_of(query, strides, b, h), rows, sizes.rows, SHAPE)
+    n_keys = keys_of(lengths, b, pairs, sizes, FLAGS)
+    return site_at(q, rows, b, h, n_keys, pairs, sizes, scaling)
+
+
+@triton.jit
+def site_at(q, rows, b, h, n_keys, pairs, sizes, scaling):
+    mask = pairs.mask + b * pairs.mask_b + h * pairs.mask_h
+    bias = pairs.bias + b * pairs.bias_b + h * pairs.bias_h
+    return Site(
+        q, rows, sizes.rows, n_keys, sizes.keys, scaling[0], scaling[1],
+        mask, pairs.mask_m, pairs.mask_n, bias, pairs.bias_m, pairs.bias_n,
+    )  # fmt: skip
+
+
+@triton.jit
+def keys_of(lengths, b, pairs, sizes, FLAGS: tl.constexpr):
+    """Number of keys of a batch entry before its padding: given, or the last the mask allows."""
+    n_keys = sizes.keys
+    if FLAGS.lengths:
+        n_keys = tl.minimum(n_keys, tl.maximum(tl.load(lengths + b).to(tl.int32), 0))
+    if FLAGS.padding:
+        mask = pairs.mask + b * pairs.mask_b
+        last = n_keys * 0
+        for start in range(0, n_keys, 1024):
+            columns = start + tl.arange(0, 1024)
+            places = mask + columns.to(tl.int64) * pairs.mask_n
+            allowed = tl.load(places, mask=columns < n_keys, other=0)
+            last = tl.maximum(last, tl.max(tl.where(allowed != 0, columns + 1, 0), 0))
+        n_keys = last
+    return n_keys
+
+
+@triton.jit
+def key_range(site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
     """First and last key that a block of rows may attend to; the first a multiple of BLOCK_N."""
-    BLOCK_M: tl.constexpr = SHAPE[0]
-    BLOCK_N: tl.constexpr = SHAPE[1]
-    CAUSAL: tl.constexpr = FLAGS[3]
-    WINDOW: tl.constexpr = FLAGS[4]
-    first = first_row * 0
-    last = n_keys
-    if CAUSAL:
-        last = tl.minimum(last, first_row + BLOCK_M)
-    if WINDOW > 0:
-        last = tl.minimum(last, first_row + BLOCK_M + WINDOW - 1)
-        first = tl.maximum(first_row - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    if SHAPE.short:
+        first = 0
+        last = SHAPE.block_n
+    else:
+        first_row = tl.min(site.rows, 0)
+        first = first_row * 0
+        last = site.n_keys
+        if FLAGS.causal:
+            last = tl.minimum(last, first_row + SHAPE.block_m)
+        if FLAGS.window > 0:
+            last = tl.minimum(last, first_row + SHAPE.block_m + FLAGS.window - 1)
+            first = tl.maximum(first_row - FLAGS.window + 1, 0) // SHAPE.block_n * SHAPE.block_n
     return first, last
 
 
 @triton.jit
 def row_range(first_key, n_rows, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
     """First and last row that may attend to a block of keys; the first a multiple of BLOCK_M."""
-    BLOCK_M: tl.constexpr = SHAPE[0]
-    BLOCK_N: tl.constexpr = SHAPE[1]
-    CAUSAL: tl.constexpr = FLAGS[3]
-    WINDOW: tl.constexpr = FLAGS[4]
     first = first_key * 0
     last = n_rows
-    if WINDOW > 0:
-        first = tl.maximum(first_key - WINDOW + 1, 0)
-        last = tl.minimum(last, first_key + BLOCK_N + WINDOW - 1)
-    if CAUSAL:
+    if FLAGS.window > 0:
+        first = tl.maximum(first_key - FLAGS.window + 1, 0)
+        last = tl.minimum(last, first_key + SHAPE.block_n + FLAGS.window - 1)
+    if FLAGS.causal:
         first = tl.maximum(first, first_key)
-    return first // BLOCK_M * BLOCK_M, last
+    return first // SHAPE.block_m * SHAPE.block_m, last
 
 
 @triton.jit
@@ -112,14 +160,21 @@ def mixed(x):
 
 
 @triton.jit
-def dropped(x, seed, head, rows, columns, n_keys, rate):
+def dropped(x, drop, columns, site):
     """x with a share `rate` of its entries 0 and the rest scaled by 1 / (1 - rate).
 
     The choice hangs on seed, head, row and column alone, so that every kernel makes the same one.
     """
-    first = mixed(seed.to(tl.uint32) ^ mixed(head.to(tl.uint32)))
-    second = mixed((seed >> 32).to(tl.uint32) + head.to(tl.uint32))
-    counter = (rows[:, None] * n_keys + columns[None, :]).to(tl.uint32)
+    head = drop.head.to(tl.uint32)
+    first = mixed(drop.seed.to(tl.uint32) ^ mixed(head))
+    second = mixed((drop.seed >> 32).to(tl.uint32) + head)
+    counter = (site.rows[:, None] * site.all_keys + columns[None, :]).to(tl.uint32)
     bits = mixed(mixed(counter ^ first) + second)
-    keep = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= rate  # 2^-24
-    return tl.where(keep, x / (1.0 - rate), 0.0)
+    keep = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= drop.rate  # 2^-24
+    return tl.where(keep, x / (1.0 - drop.rate), 0.0)
+
+
+@triton.jit
+def drop_of(seed, head, rate, FLAGS: tl.constexpr):
+    value = tl.load(seed) if FLAGS.dropout else head.to(tl.int64)
+    return Drop(value, head, rate)

@@ -8,26 +8,25 @@ import triton
 import triton.language as tl
 
 from sparse_attn.kernels.triton.maps import exponent, newton_step, powers, scaled, temperature_of
+from sparse_attn.kernels.triton.names import Statistics
 from sparse_attn.kernels.triton.scores import load_rows, scores_of
 
 FAR = tl.constexpr(2147483647)
 COUNTS = tl.constexpr(16)  # bisection steps by counting alone; ties are left to the second stage
 STEPS = tl.constexpr(40)  # of Newton's method, which takes 2 to 14
+RECOMPUTED = tl.constexpr(1e-5)  # by how much scores may differ when computed again
 SETTLED = tl.constexpr(1e-6)  # a step of tau below which the next one is lost in rounding
 
 
 @triton.jit
-def tile_at(start, kept, keys, site, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+def tile_at(start, block, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Scores [BM, BN] of the keys from `start` on, and the keys."""
-    BLOCK_N: tl.constexpr = SHAPE[1]
-    SHORT: tl.constexpr = SHAPE[4]
-    columns = start + tl.arange(0, BLOCK_N)
-    if SHORT:
-        s = kept
+    columns = start + tl.arange(0, SHAPE.block_n)
+    if SHAPE.short:
+        s = block.kept
     else:
-        pointer, stride = keys
-        k = load_rows(pointer, stride, columns, site[3], SHAPE[2], SHAPE[3])
-        s, _ = scores_of(k, columns, site, FLAGS)
+        k = load_rows(block.keys, columns, block.site.n_keys, SHAPE)
+        s, _ = scores_of(k, columns, block.site, FLAGS)
     return s, columns
 
 
@@ -38,32 +37,31 @@ def first_of(hit, columns):
 
 
 @triton.jit
-def is_live(alive, start, SKIP: tl.constexpr, SHAPE: tl.constexpr):
+def is_live(alive, start, MAP: tl.constexpr, SHAPE: tl.constexpr):
     """Whether a tile may still hold support."""
-    if SKIP:
-        return tl.load(alive + start // SHAPE[1]) != 0
+    if MAP.skip:
+        return tl.load(alive + start // SHAPE.block_n) != 0
     else:
         return True
 
 
 @triton.jit
 def survey(
-    kept, keys, site, bounds, alive, reach, SKIP: tl.constexpr, FLAGS: tl.constexpr,
+    block, reach, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Maximum and the first key that has it, minimum, sum and number of the valid scores of a row.
 
-    The sum is NaN or infinite where a score is. With SKIP, a tile all of whose scores are `reach`
+    The sum is NaN or infinite where a score is. With `skip`, a tile all of whose scores are `reach`
     or more below the maximum so far is marked dead: the maximum only grows.
     """
-    first, last = bounds
-    top = tl.full([SHAPE[0]], float("-inf"), tl.float32)
-    bottom = tl.full([SHAPE[0]], float("inf"), tl.float32)
-    total = tl.full([SHAPE[0]], 0.0, tl.float32)
-    n = tl.full([SHAPE[0]], 0.0, tl.float32)
-    at_top = tl.full([SHAPE[0]], FAR, tl.int32)
-    for start in range(first, last, SHAPE[1]):
-        s, columns = tile_at(start, kept, keys, site, FLAGS, SHAPE)
+    top = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
+    bottom = tl.full([SHAPE.block_m], float("inf"), tl.float32)
+    total = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    n = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    at_top = tl.full([SHAPE.block_m], FAR, tl.int32)
+    for start in range(block.first, block.last, SHAPE.block_n):
+        s, columns = tile_at(start, block, FLAGS, SHAPE)
         inside = s != float("-inf")
         tile_top = tl.max(s, 1)
         here = first_of((s == tile_top[:, None]) & inside, columns)
@@ -72,16 +70,16 @@ def survey(
         bottom = tl.minimum(bottom, tl.min(tl.where(inside, s, float("inf")), 1))
         total += tl.sum(tl.where(inside, s, 0.0), 1)
         n += tl.sum(inside.to(tl.float32), 1)
-        if SKIP:
+        if MAP.skip:
             near = (tile_top > top - reach).to(tl.int8)
-            tl.store(alive + start // SHAPE[1], tl.max(near, 0))
+            tl.store(block.alive + start // SHAPE.block_n, tl.max(near, 0))
     empty = n == 0.0
     return tl.where(empty, 0.0, top), at_top, tl.where(empty, 0.0, bottom), total, n
 
 
 @triton.jit
 def quantile(
-    kept, keys, site, bounds, r, top, bottom, n, FLAGS: tl.constexpr, SHAPE: tl.constexpr
+    block, r, top, bottom, n, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):  # fmt: skip
     """Linear-interpolation quantile of a row's n valid scores, as its distance from the maximum.
 
@@ -91,7 +89,6 @@ def quantile(
     Returns the distance t, the keys that own the lower and the upper order statistic, the share of
     the upper, and dQ/dr.
     """
-    first, last = bounds
     position = r * tl.maximum(n - 1.0, 0.0)
     below = tl.floor(position)
     share = position - below
@@ -102,39 +99,38 @@ def quantile(
     go = tl.max((low < high).to(tl.int32), 0) > 0
     while go:
         middle = low + 0.5 * (high - low)
-        count = tl.full([SHAPE[0]], 0.0, tl.float32)
-        for start in range(first, last, SHAPE[1]):
-            s, _ = tile_at(start, kept, keys, site, FLAGS, SHAPE)
+        count = tl.full([SHAPE.block_m], 0.0, tl.float32)
+        for start in range(block.first, block.last, SHAPE.block_n):
+            s, _ = tile_at(start, block, FLAGS, SHAPE)
             count += tl.sum(((s <= middle[:, None]) & (s != float("-inf"))).to(tl.float32), 1)
         narrow = (middle > low) & (middle < high)
         high = tl.where(narrow & (count >= need), middle, high)
         low = tl.where(narrow & ((count < need) | (count == need)), middle, low)
         step += 1
         go = (tl.max((narrow & (low < high)).to(tl.int32), 0) > 0) & (step < COUNTS)
-    return snap(kept, keys, site, bounds, low, high, top, need, share, n, FLAGS, SHAPE)
+    return snap(block, low, high, top, need, share, n, FLAGS, SHAPE)
 
 
 @triton.jit
 def snap(
-    kept, keys, site, bounds, low, high, top, need, share, n, FLAGS: tl.constexpr,
+    block, low, high, top, need, share, n, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """The order statistic in [low, high], and what `quantile` returns.
 
     With both ends on scores each step drops at least one distinct score: ties cannot hold it up.
     """
-    first, last = bounds
     hit = low == high
     middle = high
     floor = low
     step = 0
     go = True
     while go:
-        count = tl.full([SHAPE[0]], 0.0, tl.float32)
-        largest = tl.full([SHAPE[0]], float("-inf"), tl.float32)
-        smallest = tl.full([SHAPE[0]], float("inf"), tl.float32)
-        for start in range(first, last, SHAPE[1]):
-            s, _ = tile_at(start, kept, keys, site, FLAGS, SHAPE)
+        count = tl.full([SHAPE.block_m], 0.0, tl.float32)
+        largest = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
+        smallest = tl.full([SHAPE.block_m], float("inf"), tl.float32)
+        for start in range(block.first, block.last, SHAPE.block_n):
+            s, _ = tile_at(start, block, FLAGS, SHAPE)
             under = (s <= middle[:, None]) & (s != float("-inf"))
             count += tl.sum(under.to(tl.float32), 1)
             largest = tl.maximum(largest, tl.max(tl.where(under, s, float("-inf")), 1))
@@ -150,12 +146,12 @@ def snap(
         middle = tl.where(middle < high, middle, low)
         step += 1
         go = tl.max((low < high).to(tl.int32), 0) > 0
-    count = tl.full([SHAPE[0]], 0.0, tl.float32)
-    above = tl.full([SHAPE[0]], float("inf"), tl.float32)
-    at_low = tl.full([SHAPE[0]], FAR, tl.int32)
-    at_above = tl.full([SHAPE[0]], FAR, tl.int32)
-    for start in range(first, last, SHAPE[1]):
-        s, columns = tile_at(start, kept, keys, site, FLAGS, SHAPE)
+    count = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    above = tl.full([SHAPE.block_m], float("inf"), tl.float32)
+    at_low = tl.full([SHAPE.block_m], FAR, tl.int32)
+    at_above = tl.full([SHAPE.block_m], FAR, tl.int32)
+    for start in range(block.first, block.last, SHAPE.block_n):
+        s, columns = tile_at(start, block, FLAGS, SHAPE)
         count += tl.sum(((s <= high[:, None]) & (s != float("-inf"))).to(tl.float32), 1)
         at_low = tl.minimum(at_low, first_of(s == high[:, None], columns))
         tile_above = tl.min(tl.where(s > high[:, None], s, float("inf")), 1)
@@ -171,68 +167,65 @@ def snap(
 
 @triton.jit
 def project(
-    kept, keys, site, bounds, alive, top, temperature, theta, SKIP: tl.constexpr,
-    KIND: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+    block, top, temperature, theta, MAP: tl.constexpr,
+    FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """tau with sum p = 1 for entmax((s - top) / temperature).
 
     Newton on the convex (sum p)^e, e = alpha - 1: from 0 the iterates rise to the root and never
     pass it, so that a tile without support stays without.
     """
-    first, last = bounds
-    e = exponent(theta, KIND)
-    tau = tl.full([SHAPE[0]], 0.0, tl.float32)
+    e = exponent(theta, MAP)
+    tau = tl.full([SHAPE.block_m], 0.0, tl.float32)
     step = 0
     go = True
     while go:
-        total = tl.full([SHAPE[0]], 0.0, tl.float32)
-        slope = tl.full([SHAPE[0]], 0.0, tl.float32)
+        total = tl.full([SHAPE.block_m], 0.0, tl.float32)
+        slope = tl.full([SHAPE.block_m], 0.0, tl.float32)
         tl.debug_barrier()  # the marks of the pass before
-        for start in range(first, last, SHAPE[1]):
-            if is_live(alive, start, SKIP, SHAPE):
-                s, _ = tile_at(start, kept, keys, site, FLAGS, SHAPE)
-                y = scaled(s, top[:, None], temperature[:, None])
-                p, u = powers(y, tau[:, None], e, KIND)
+        for start in range(block.first, block.last, SHAPE.block_n):
+            if is_live(block.alive, start, MAP, SHAPE):
+                s, _ = tile_at(start, block, FLAGS, SHAPE)
+                y = scaled(s, top[:, None], temperature[:, None], 0.0)
+                p, u = powers(y, tau[:, None], e, MAP)
                 total += tl.sum(p, 1)
                 slope += tl.sum(u, 1)
-                if SKIP:
+                if MAP.skip:
                     left = tl.max((p > 0.0).to(tl.int32), 1)
-                    tl.store(alive + start // SHAPE[1], tl.max(left, 0).to(tl.int8))
-        move = newton_step(total, slope, e, KIND)
-        move = tl.where((slope > 0.0) & (move > 0.0), move, 0.0)
+                    tl.store(block.alive + start // SHAPE.block_n, tl.max(left, 0).to(tl.int8))
+        move = newton_step(total, slope, e, MAP)
+        move = tl.where(slope > 0.0, move, 0.0)
         tau += move
         step += 1
-        go = (tl.max(move, 0) > SETTLED) & (step < STEPS)
+        go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
     return tau
 
 
 @triton.jit
 def statistics(
-    kept, keys, site, bounds, alive, theta, SKIP: tl.constexpr, FAMILY: tl.constexpr,
-    KIND: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+    block, theta, MAP: tl.constexpr,
+    FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """(a, b, c, d, e), low, high of a threshold or projection row; c of a threshold row is 1."""
-    reach = 1.0 / exponent(theta, KIND)
-    if KIND == "sparsegen":
+    """Statistics of a threshold or projection row, c of the first left at 1, and the slack."""
+    reach = 1.0 / exponent(theta, MAP)
+    if MAP.kind == "sparsegen":
         reach = reach * (1.0 - theta)
-    top, at_top, bottom, total, n = survey(
-        kept, keys, site, bounds, alive, reach, SKIP, FLAGS, SHAPE
-    )
+    top, at_top, bottom, total, n = survey(block, reach, MAP, FLAGS, SHAPE)
     spoiled = total - total
     bottom = tl.where(spoiled == 0.0, bottom, top)  # nothing to select in a spoiled row
+    slack = RECOMPUTED * tl.maximum(tl.abs(top), tl.abs(bottom))
     zero = n * 0.0
-    if FAMILY == "threshold":
-        if KIND == "r-softmax":
+    if MAP.family == "threshold":
+        if MAP.kind == "r-softmax":
             r = theta + zero
-            t, low, high, share, by_r = quantile(
-                kept, keys, site, bounds, r, top, bottom, n, FLAGS, SHAPE
-            )
+            t, low, high, share, by_r = quantile(block, r, top, bottom, n, FLAGS, SHAPE)
         else:
             t, low, high, share, by_r = theta + zero, at_top, at_top, zero, zero
-        return (top + spoiled, t, zero + 1.0, share, by_r), low, high
+        share = tl.where(t == 0.0, 0.0, share)
+        return Statistics(top + spoiled, t, zero + 1.0, share, by_r, low, high), slack
     else:
-        temperature, by_total, by_theta = temperature_of(total, n, theta, KIND)
-        tau = project(
-            kept, keys, site, bounds, alive, top, temperature, theta, SKIP, KIND, FLAGS, SHAPE
-        )
-        return (top, temperature, tau + spoiled, by_total, by_theta), at_top, at_top
+        temperature, by_total, by_theta = temperature_of(total, n, theta, MAP)
+        tau = project(block, top, temperature, theta, MAP, FLAGS, SHAPE)
+        by_total = tl.where(temperature == 0.0, 0.0, by_total)
+        stats = Statistics(top, temperature, tau + spoiled, by_total, by_theta, at_top, at_top)
+        return stats, slack

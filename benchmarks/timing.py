@@ -1,0 +1,254 @@
+"""Interleaved timing: every contestant once a round, so that a ratio is of neighbours in time.
+
+A machine that others use is faster in one minute than in the next. Both sides of a ratio see the
+same minute when they run in the same round, and the median over rounds ignores the odd one.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Clock = Callable[[Callable[[], object]], float]  # runs what it is given, milliseconds
+FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU
+LONGEST_LEAD = 0.01  # seconds
+MANY_SHARES = 4
+MIB = 1 << 20
+
+
+class DeviceLostError(RuntimeError):
+    """A kernel left the GPU unusable for the rest of this process."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is timed, and what has to be done before it, untimed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure: `least` rounds, more until the contestants have shared `seconds`.
+
+    After `deadline` (of time.perf_counter) no round and no contestant begins.
+    """
+
+    seconds: float
+    least: int = 5
+    most: int = 200
+    deadline: float = float("inf")
+
+    def enough(self, samples: int, spent: float, share: float) -> bool:
+        """Whether a task that has spent so many seconds of its share needs no more rounds."""
+        slow = 0 < MANY_SHARES * share < spent
+        return samples >= (min(3, self.least) if slow else self.least) and spent >= share
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.perf_counter() > self.deadline
+
+
+@dataclass
+class Measurement:
+    """Milliseconds by round, or the reason why there are none."""
+
+    samples: dict[int, float] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and quartiles of n values."""
+
+    median: float
+    q1: float
+    q3: float
+    n: int
+
+
+def summarise(values: Iterable[float]) -> Summary | None:
+    """Median and quartiles, None of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    if len(ordered) == 1:
+        return Summary(ordered[0], ordered[0], ordered[0], 1)
+    q1, median, q3 = statistics.quantiles(ordered, n=4, method="inclusive")
+    return Summary(median, q1, q3, len(ordered))
+
+
+def ratio(one: Measurement, other: Measurement) -> Summary | None:
+    """one / other over the rounds in which both ran."""
+    both = one.samples.keys() & other.samples.keys()
+    return summarise(one.samples[number] / other.samples[number] for number in both)
+
+
+def measure(
+    tasks: Mapping[str, Task], clock: Clock, effort: Effort, base: str, seed: int = 0
+) -> dict[str, Measurement]:
+    """Time every task in interleaved rounds, in an order shuffled anew for each round.
+
+    A task takes part until it has `effort.least` samples and has used up its share of the time;
+    three samples do for one that has used it up many times over. `base` runs in every round. A task
+    that raises is left out from then on, with the reason.
+
+    Raises:
+        DeviceLostError: the GPU does not answer any more.
+    """
+    quick = effort.seconds / max(1, len(tasks))
+    found = {name: _warm_up(task, clock, effort, quick) for name, task in tasks.items()}
+    share = effort.seconds / max(1, sum(m.reason is None for m in found.values()))
+    spent = dict.fromkeys(tasks, 0.0)
+    rng = random.Random(seed)
+    for number in range(effort.most):
+        active = [
+            name
+            for name, m in found.items()
+            if m.reason is None and not effort.enough(len(m.samples), spent[name], share)
+        ]
+        if not active or effort.over or (number >= effort.least and active == [base]):
+            break
+        if base in found and found[base].reason is None and base not in active:
+            active.append(base)
+        rng.shuffle(active)
+        for name in active:
+            begun = time.perf_counter()
+            _sample(tasks[name], clock, found[name], number)
+            spent[name] += time.perf_counter() - begun
+    return found
+
+
+def _warm_up(task: Task, clock: Clock, effort: Effort, quick: float) -> Measurement:
+    """Twice, as the first call compiles and tunes; once where that call took long."""
+    result = Measurement()
+    for number in (-2, -1):
+        if effort.over:
+            result.reason = "no time left"
+        long = result.samples and 0 < 1e3 * quick < result.samples[-2]
+        if result.reason is None and not long:
+            _sample(task, clock, result, number)
+    result.samples.clear()
+    return result
+
+
+def _sample(task: Task, clock: Clock, result: Measurement, number: int) -> None:
+    try:
+        task.prepare()
+        result.samples[number] = clock(task.run)
+    except Exception as error:
+        result.samples.clear()
+        result.reason = reason(error)
+
+
+def reason(error: Exception) -> str:
+    """An exception in one line, after making sure that the GPU survived it.
+
+    Raises:
+        DeviceLostError: it did not.
+    """
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    if isinstance(error, torch.OutOfMemoryError):
+        text = "out of memory"
+    if isinstance(error, NotImplementedError | ModuleNotFoundError) and lines:
+        text = lines[0][:200]
+    if torch.cuda.is_available():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as lost:
+            raise DeviceLostError(text) from lost
+        torch.cuda.empty_cache()
+    return text
+
+
+def wall_clock(call: Callable[[], object]) -> float:
+    """Milliseconds from call to result, on the GPU until it is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - begun)
+
+
+class DeviceClock:
+    """Milliseconds that the GPU works on a call, without the time Python takes to launch it.
+
+    The GPU first spins for as long as launching took last time, so that the whole call waits in its
+    queue. Cold: the L2 cache is overwritten before the call. Warm: the same call runs just before.
+    """
+
+    def __init__(self, cold: bool) -> None:
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda") if cold else None
+        self.launch: dict[Callable[[], object], float] = {}
+
+    def __call__(self, call: Callable[[], object]) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        lead = min(LONGEST_LEAD, 2.5 * self.launch.get(call, LONGEST_LEAD) + 2e-4)
+        torch.cuda._sleep(int(lead * 2e9))  # cycles, at about 2 GHz
+        if self.flush is None:
+            call()
+        else:
+            self.flush.zero_()
+        begun = time.perf_counter()
+        start.record()
+        call()
+        end.record()
+        self.launch[call] = time.perf_counter() - begun
+        torch.cuda.synchronize()
+        return start.elapsed_time(end)
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
+    """MiB that a call allocates at its peak, beyond what was allocated before it.
+
+    Both devices count tensors in PyTorch's allocator, which repeats exactly: on the GPU its own
+    high-water mark, on the CPU the running sum of what torch.profiler reports. Resident memory of
+    the process would also count what the allocator keeps, and so depend on the calls before.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / MIB
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
+        result = call()
+    del result
+    assert record.profiler is not None
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    total = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        total += event.nbytes()
+        peak = max(peak, total)
+    return peak / MIB
+
+
+def peak_memories(
+    tasks: Mapping[str, Task],
+    measured: dict[str, Measurement],
+    device: torch.device,
+    effort: Effort,
+) -> dict[str, float]:
+    """`peak_memory` of every task that was timed; one that fails now loses its times too."""
+    found = {}
+    for name, measurement in list(measured.items()):
+        if measurement.reason is None and not effort.over:
+            try:
+                tasks[name].prepare()
+                found[name] = peak_memory(tasks[name].run, device)
+            except Exception as error:
+                measured[name] = Measurement(reason=reason(error))
+    return found

@@ -1,0 +1,303 @@
+// Probability mappings on one row of scores, forward and backward.
+//
+// A row is padded with -inf to whole vectors; -inf is a masked entry. Formulas: the docstrings of
+// sparse_attn/mappings; gradients: ds_j = c u_j (g_j - gamma) + kappa, see the bodies below.
+#pragma once
+#include "simd.h"
+
+template <class T> struct Row {
+  T *x;       // scores; then the weights, dropout applied
+  T *g;       // gradient of the weights; then that of the scores
+  T *u, *v;   // scratch
+  const T *keep;  // 0 or 1 / (1 - dropout), or null
+  int64_t n;  // whole vectors
+  T theta;
+  bool want_theta;
+  int64_t valid;  // number of valid entries
+  T top;          // the largest of them
+};
+
+#define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
+
+template <class T> INLINE T largest_of(const Row<T> &row) {
+  Vec<T> best = all(-INF<T>);
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j);
+    best = x > best ? x : best;
+  }
+  return largest<T>(best);
+}
+
+// ---- p = w / sum w. Parts: the weight w up to a factor, the slope u, the slope by theta v.
+
+template <class T> struct Parts {
+  Vec<T> w, u, v;
+};
+
+template <class T> struct Plain {
+  static constexpr bool by_theta = false;
+  Plain(const Row<T> &) {}
+  T finish(Row<T> &, T pull) { return pull; }
+};
+
+template <class T> struct Softmax : Plain<T> {
+  T top;
+  Softmax(const Row<T> &row) : Plain<T>(row), top(row.top) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> w = exp(x - top);
+    return {w, w, w};
+  }
+};
+
+template <class T> INLINE Vec<T> largest_size(const Row<T> &row, T shift) {
+  Vec<T> best = Vec<T>{};
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j);
+    Vec<T> size = magnitude(x + shift);
+    best = (x > -INF<T>) & (size > best) ? size : best;
+  }
+  return all(largest<T>(best));
+}
+
+template <class T> struct SoftmaxAbs : Plain<T> {
+  Vec<T> top;
+  SoftmaxAbs(const Row<T> &row) : Plain<T>(row), top(largest_size<T>(row, 0)) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> w = exp(magnitude(x) - top);
+    return {w, x > 0 ? w : x < 0 ? -w : Vec<T>{}, w};
+  }
+};
+
+// w = (z + shift)^2 + eps over its largest value, which the squares alone would overflow
+template <class T> struct SquarePlus : Plain<T> {
+  T shift, eps, size, scaled_eps;
+  SquarePlus(const Row<T> &row, T shift, T eps) : Plain<T>(row), shift(shift), eps(eps) {
+    T largest = largest_size<T>(row, shift)[0], root = std::sqrt(eps);
+    size = largest > root ? largest : root;
+    scaled_eps = size > 0 ? (root / size) * (root / size) : 1;
+    if (!(size > 0)) size = 1;
+  }
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> z = (x + shift) / size;
+    Vec<T> w = z * z + scaled_eps;
+    return {w, z * (2 / size), all(T(1) / size / size)};
+  }
+};
+
+template <class T> struct Spherical : SquarePlus<T> {
+  static constexpr bool by_theta = true;
+  Spherical(const Row<T> &row) : SquarePlus<T>(row, 0, row.theta) {}
+};
+
+template <class T> struct Taylor : SquarePlus<T> {
+  Taylor(const Row<T> &row) : SquarePlus<T>(row, 1, 1) {}
+};
+
+template <class T> struct Relu : Plain<T> {
+  T top;
+  bool some;
+  static constexpr T tiny = std::numeric_limits<T>::min();
+  Relu(const Row<T> &row) : Plain<T>(row), top(row.top), some(row.top >= tiny) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    if (!some) return {all(T(1)), Vec<T>{}, Vec<T>{}};
+    auto positive = x >= tiny;
+    Vec<T> one = all(T(1) / top);
+    return {positive ? x / top : Vec<T>{}, positive ? one : Vec<T>{}, Vec<T>{}};
+  }
+};
+
+// w = e^(a z) sigma(z + b) over its largest value, which is at the largest z
+template <class T, bool times_exp> struct Sigmoid : Plain<T> {
+  static constexpr bool by_theta = times_exp;
+  T top, bias, top_part;
+  Sigmoid(const Row<T> &row)
+      : Plain<T>(row), top(row.top), bias(times_exp ? row.theta : 0),
+        top_part(top + bias < 0 ? top + bias : 0) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> y = x + bias;
+    Vec<T> small = exp(-magnitude(y));
+    Vec<T> fraction = 1 / (small + 1);
+    Vec<T> power = at_most(y, Vec<T>{}) - top_part;
+    Vec<T> w = exp(times_exp ? power + (x - top) : power) * fraction;
+    Vec<T> v = w * (y > 0 ? small * fraction : fraction);
+    return {w, times_exp ? w + v : v, v};
+  }
+};
+
+// w = (1 + y/t) e^y inside y > -t, y = z - max z
+template <class T> struct Within : Plain<T> {
+  static constexpr bool by_theta = true;
+  T top, t, inverse;
+  Within(const Row<T> &row, T t) : Plain<T>(row), top(row.top), t(t), inverse(t > 0 ? 1 / t : 0) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> y = x - top;
+    if (!(t > 0)) {
+      Vec<T> w = y == 0 ? all(T(1)) : Vec<T>{};
+      return {w, w, Vec<T>{}};
+    }
+    auto inside = y > -t;
+    Vec<T> e = inside ? exp(y) : Vec<T>{};
+    Vec<T> h = e * inverse;
+    Vec<T> w = inside ? e + h * y : Vec<T>{};
+    return {w, w + h, h};
+  }
+};
+
+template <class T> INLINE int64_t first_equal(const T *x, T value) {
+  int64_t j = 0;
+  while (x[j] != value) j++;
+  return j;
+}
+
+template <class T> struct TSoftmax : Within<T> {
+  int64_t owner;
+  TSoftmax(const Row<T> &row) : Within<T>(row, row.theta) {
+    owner = row.g ? first_equal(row.x, row.top) : 0;
+  }
+  T finish(Row<T> &row, T pull) {
+    row.g[owner] -= pull;
+    return pull;
+  }
+};
+
+template <class T> struct Neighbours {
+  T low, high;
+};
+
+template <class T> INLINE int64_t count_up_to(const Row<T> &row, T bound) {
+  Int<T> total = Int<T>{};
+  EACH_VECTOR(row, j) total -= (Int<T>)(load(row.x + j) <= bound);
+  return count<T>(total);
+}
+
+// max{x <= bound}, min{x > bound}
+template <class T> INLINE Neighbours<T> around(const Row<T> &row, T bound) {
+  Vec<T> low = all(-INF<T>), high = all(-INF<T>);
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j);
+    auto under = x <= bound;
+    Vec<T> negated = -x;
+    low = under & (x > low) ? x : low;
+    high = ~under & (negated > high) ? negated : high;
+  }
+  return {largest<T>(low), -largest<T>(high)};
+}
+
+// s_(k) and s_(k+1) of the valid entries, k from 0, by counting: no sort. Interpolation finds some
+// bound with k + 1 entries below it; ties, which have none, end by steps from value to value.
+template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int64_t k) {
+  int64_t masked = row.n - row.valid, target = k + 1 + masked;
+  Vec<T> least = all(-INF<T>);
+  Vec<T> total = Vec<T>{}, squares = Vec<T>{};
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j);
+    auto valid = x > -INF<T>;
+    Vec<T> y = valid ? x - row.top : Vec<T>{};
+    least = valid & (-x > least) ? -x : least;
+    total += y;
+    squares += y * y;
+  }
+  T below = -largest<T>(least), above = row.top;
+  T mean = sum<T>(total) / row.valid;
+  T variance = sum<T>(squares) / row.valid - mean * mean;
+  T deviation = std::sqrt(variance > 0 ? variance : 0);
+  // the quantile of a normal distribution (Shore 1982), then secants
+  T share = (k + T(1)) / (row.valid + 1), odds = std::log(share / (1 - share)) * T(0.5513);
+  T mid = row.top + mean + deviation * odds;
+  int64_t count_below = masked, count_above = row.n;
+  for (int step = 0; step < 12; step++) {
+    if (!(mid >= below && mid < above)) mid = below + (above - below) / 2;
+    if (!(mid >= below && mid < above)) break;
+    int64_t c = count_up_to(row, mid);
+    if (c == target) return around(row, mid);
+    if (c < target) below = mid, count_below = c;
+    else above = mid, count_above = c;
+    T fraction = (target - T(0.5) - count_below) / (count_above - count_below);
+    mid = below + (above - below) * (step % 3 == 2 ? T(0.5) : fraction);
+  }
+  // `below` may be the least entry itself, which interpolation has not counted
+  for (;;) {
+    mid = below + (above - below) / 2;
+    if (!(mid < above)) mid = below;
+    Neighbours<T> near = around(row, mid);
+    if (count_up_to(row, mid) < target) {
+      below = near.high;
+      if (!(below < above)) break;
+    } else {
+      above = near.low;
+      if (!(below < above)) break;
+    }
+  }
+  T answer = above;
+  return {answer, count_up_to(row, answer) > target ? answer : around(row, answer).high};
+}
+
+template <class T> struct RSoftmax : Within<T> {
+  T low, high, part;
+  RSoftmax(const Row<T> &row) : Within<T>(row, 0), low(row.top), high(row.top), part(0) {
+    T position = row.theta * (row.valid - 1);
+    int64_t k = (int64_t)position;
+    if (k >= row.valid - 1) return;
+    part = position - k;
+    Neighbours<T> s = order_statistics(row, k);
+    low = s.low, high = s.high;
+    T shifted_low = low - row.top, shifted_high = high - row.top;
+    this->t = -(shifted_low + part * (shifted_high - shifted_low));
+    this->inverse = this->t > 0 ? 1 / this->t : 0;
+    owners[0] = row.g ? first_equal(row.x, low) : 0;
+    owners[1] = row.g ? first_equal(row.x, high) : 0;
+  }
+  int64_t owners[2] = {0, 0};
+  T finish(Row<T> &row, T pull) {
+    row.g[owners[0]] -= (1 - part) * pull;
+    row.g[owners[1]] -= part * pull;
+    return -pull * (row.valid - 1) * (high - low);
+  }
+};
+
+template <class T, template <class> class Map> void share_forward(Row<T> &row) {
+  Map<T> map(row);
+  Vec<T> total = Vec<T>{};
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j);
+    Vec<T> w = x > -INF<T> ? map.parts(x).w : Vec<T>{};
+    total += w;
+    store<T>(row.x + j, w);
+  }
+  T inverse = 1 / sum<T>(total);
+  EACH_VECTOR(row, j) {
+    Vec<T> p = load(row.x + j) * inverse;
+    store<T>(row.x + j, row.keep ? p * load(row.keep + j) : p);
+  }
+}
+
+// ds = u (g - delta), delta = sum p g; dtheta from sum v (g - delta)
+template <class T, template <class> class Map> T share_backward(Row<T> &row) {
+  Map<T> map(row);
+  Vec<T> total = Vec<T>{}, inner = Vec<T>{};
+  EACH_VECTOR(row, j) {
+    Vec<T> x = load(row.x + j), g = load(row.g + j);
+    auto valid = x > -INF<T>;
+    Parts<T> parts = map.parts(x);
+    Vec<T> w = valid ? parts.w : Vec<T>{};
+    if (row.keep) {
+      g *= load(row.keep + j);
+      store<T>(row.g + j, g);
+    }
+    total += w;
+    inner += w * g;
+    store<T>(row.x + j, w);
+    store<T>(row.u + j, valid ? parts.u : Vec<T>{});
+    if (Map<T>::by_theta) store<T>(row.v + j, valid ? parts.v : Vec<T>{});
+  }
+  T inverse = 1 / sum<T>(total), delta = sum<T>(inner) * inverse;
+  Vec<T> pull = Vec<T>{};
+  EACH_VECTOR(row, j) {
+    Vec<T> away = (load(row.g + j) - delta) * inverse, p = load(row.x + j) * inverse;
+    if (Map<T>::by_theta) pull += load(row.v + j) * away;
+    store<T>(row.g + j, load(row.u + j) * away);
+    store<T>(row.x + j, row.keep ? p * load(row.keep + j) : p);
+  }
+  return map.finish(row, Map<T>::by_theta ? sum<T>(pull) : 0);
+}
+

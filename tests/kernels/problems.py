@@ -1,0 +1,286 @@
+"""Calls of attention with random inputs, their gradients, and the budget of their errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+
+# Every fixed value is a float32 number, so that float64 and float32 solve the same problem.
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("softmax", {}),
+    ("sigsoftmax", {}),
+    ("sigsoftmax", {"bias": 1.5}),
+    ("taylor-softmax", {}),
+    ("spherical-softmax", {"eps": 0.03125}),
+    ("spherical-softmax", {"eps": 0.0}),
+    ("softmax-abs", {}),
+    ("normalized-relu", {}),
+    ("normalized-sigmoid", {}),
+    ("t-softmax", {"t": 1.75}),
+    ("t-softmax", {"t": 0.0}),
+    ("t-softmax", {"t": float("inf")}),
+    ("r-softmax", {"r": 0.0}),
+    ("r-softmax", {"r": 0.15625}),
+    ("r-softmax", {"r": 0.8125}),
+    ("r-softmax", {"r": 1.0}),
+    ("sparsemax", {}),
+    ("sparsegen", {"lam": 0.5}),
+    ("sparsegen", {"lam": -2.0}),
+    ("sparsecone", {"q": 0.5}),
+    ("sparsecone", {"q": 0.0}),
+    ("sparsehourglass", {"q": 0.5}),
+    ("sparsehourglass", {"q": 0.0}),
+    ("sparsehourglass", {"q": 10.0}),
+    ("entmax", {"alpha": 1.0}),
+    ("entmax", {"alpha": 1.001953125}),
+    ("entmax", {"alpha": 1.25}),
+    ("entmax", {"alpha": 1.5}),
+    ("entmax", {"alpha": 2.0}),
+]
+# One mapping for each solver, and the one whose rows share a sum.
+SOLVERS = [
+    ("softmax", {}),
+    ("t-softmax", {"t": 1.75}),
+    ("r-softmax", {"r": 0.3125}),
+    ("sparsehourglass", {"q": 0.5}),
+    ("entmax", {"alpha": 1.5}),
+]
+LEARNED = [
+    ("sigsoftmax", {"bias": 0.5}),
+    ("spherical-softmax", {"eps": 0.25}),
+    ("t-softmax", {"t": 1.75}),
+    ("r-softmax", {"r": 0.3125}),
+    ("sparsegen", {"lam": 0.5}),
+    ("sparsecone", {"q": 0.5}),
+    ("sparsehourglass", {"q": 0.5}),
+    ("entmax", {"alpha": 1.25}),
+    ("entmax", {"alpha": 1.75}),
+]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of attention. `mask` and `bias` give their shapes in the letters B, H, Q, K, 1."""
+
+    mapping: str
+    params: dict[str, Any] = field(default_factory=dict)
+    learn: str = ""
+    per_head: bool = False
+    batch: int = 2
+    heads: int = 2
+    kv_heads: int = 2
+    queries: int = 20
+    keys: int = 20
+    dim: int = 32
+    value_dim: int = 0
+    spread: float = 3.0
+    layout: str = "contiguous"
+    mask: str | None = None
+    bias: str | None = None
+    bias_learned: bool = False
+    bias_masks: bool = False
+    key_lengths: tuple[int, ...] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        plain = Problem(self.mapping)
+        shown = [self.mapping, *(f"{k}={v}" for k, v in (self.params | self.options).items())]
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if name not in ("mapping", "params", "options") and value != getattr(plain, name):
+                shown.append(name if value is True else f"{name}={value}")
+        return "-".join(shown).replace(" ", "")
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return {"B": self.batch, "H": self.heads, "Q": self.queries, "K": self.keys, "1": 1}
+
+    def make_mapping(self, device: str = "cpu") -> Mapping:
+        heads = self.heads if self.per_head else None
+        params = dict(self.params)
+        if self.per_head and self.learn:
+            # one value a head, so that a kernel that takes the wrong head shows it
+            value = params[self.learn]
+            params[self.learn] = [value * (1 + 0.125 * h / self.heads) for h in range(self.heads)]
+        learn = (self.learn,) if self.learn else ()
+        return Mapping(self.mapping, learn=learn, heads=heads, **params).to(device)
+
+    def named(self, shape: str) -> list[int]:
+        return [self.shape[letter] for letter in shape]
+
+
+@dataclass
+class Inputs:
+    """The tensors of a problem: values rounded to `stored`, held in `computed`."""
+
+    problem: Problem
+    stored: torch.dtype
+    computed: torch.dtype
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        p = self.problem
+        self.random = torch.Generator().manual_seed(1)
+        self.query = self._leaf(p.heads, p.queries, p.dim, p.spread)
+        self.key = self._leaf(p.kv_heads, p.keys, p.dim)
+        self.value = self._leaf(p.kv_heads, p.keys, p.value_dim or p.dim)
+        shape = (p.batch, p.heads, p.queries, p.value_dim or p.dim)
+        self.grad = self._normal(*shape)
+        self.mapping = p.make_mapping(self.device)
+        self.arguments: dict[str, Any] = dict(p.options)
+        if p.mask is not None:
+            keep = torch.rand(p.named(p.mask), generator=self.random) < 0.7
+            self.arguments["mask"] = keep.to(self.device)
+        if p.key_lengths is not None:
+            self.arguments["key_lengths"] = torch.tensor(p.key_lengths, device=self.device)
+        if p.bias is not None:
+            self.arguments["bias"] = self._bias(p)
+
+    def _normal(self, *shape: int) -> Tensor:
+        values = torch.randn(shape, generator=self.random, dtype=torch.float64)
+        return values.to(self.stored).to(self.device, self.computed)
+
+    def _leaf(self, heads: int, length: int, dim: int, scale: float = 1.0) -> Tensor:
+        batch = self.problem.batch
+        values = (self._normal(batch, heads, length, dim) * scale).to(self.stored)
+        return lay_out(values.to(self.computed), self.problem.layout).requires_grad_()
+
+    def _bias(self, p: Problem) -> Tensor:
+        assert p.bias is not None
+        bias = self._normal(*p.named(p.bias))
+        if p.bias_masks:
+            drop = torch.rand(p.named(p.bias), generator=self.random) < 0.2
+            bias = bias.masked_fill(drop.to(self.device), -torch.inf)
+        return bias.requires_grad_(p.bias_learned)
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        found = {"query": self.query, "key": self.key, "value": self.value}
+        found |= dict(self.mapping.named_parameters())
+        if self.problem.bias_learned:
+            found["bias"] = self.arguments["bias"]
+        return found
+
+    def attend(self, impl: str | None, **changed: Any) -> Tensor:
+        arguments = {**self.arguments, **changed}
+        return attention(self.query, self.key, self.value, self.mapping, impl=impl, **arguments)
+
+    def solve(self, impl: str | None, **changed: Any) -> dict[str, Tensor]:
+        """The output and the gradient of every leaf."""
+        output = self.attend(impl, **changed)
+        gradients = torch.autograd.grad(output, list(self.leaves.values()), self.grad)
+        result = {"output": output.detach()}
+        result |= {f"d{n}": g for n, g in zip(self.leaves, gradients, strict=True)}
+        return result
+
+
+def lay_out(values: Tensor, layout: str) -> Tensor:
+    """The same values with other strides."""
+    batch, heads, length, dim = values.shape
+    if layout == "transposed":  # as Transformers hands them over
+        return values.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "sliced":  # one part of a fused projection
+        wide = values.new_full((batch, length, 3, heads, dim), torch.nan)
+        wide[:, :, 1] = values.transpose(1, 2)
+        return wide[:, :, 1].transpose(1, 2)
+    if layout == "columns":  # the last dimension is not the dense one
+        return values.transpose(2, 3).contiguous().transpose(2, 3)
+    if layout == "every-second":
+        wide = values.new_full((batch, heads, length, 2 * dim), torch.nan)
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    assert layout == "contiguous"
+    return values.clone()
+
+
+def solve(
+    problem: Problem, impl: str | None, stored: torch.dtype, computed: torch.dtype, device: str
+) -> dict[str, Tensor]:
+    """Output and gradients of a problem whose numbers are of `stored`, computed in `computed`."""
+    return Inputs(problem, stored, computed, device).solve(impl)
+
+
+# A kernel adds in another order than the reference, and both miss the truth by roundings of like
+# size: twice the error of the reference leaves room for chance, not for a lost digit.
+FACTOR = 2.0
+# Where the reference happens to be exact (one key, one-hot rows, good luck with few numbers) this
+# many roundings of the largest number are still allowed, and those that the scores stand for: a
+# score z has an error of z eps before anything is done to it, and e^z the same in proportion. A
+# gradient that is 0 is a difference of numbers as large as those of the output and of dvalue.
+FLOOR = 4.0
+
+
+def assert_within_budget(problem: Problem, impl: str, dtype: torch.dtype, device: str) -> None:
+    """Error against float64 at most FACTOR times that of the reference in `dtype`, and a floor."""
+    got = solve(problem, impl, dtype, dtype, device)
+    truth = solve(problem, "reference", dtype, torch.float64, device)
+    yardstick = solve(problem, "reference", dtype, dtype, device)
+    # scores are computed in float32 whatever the dtype
+    scores_eps = largest_score(problem, dtype) * torch.finfo(torch.float32).eps
+    for name, expected in truth.items():
+        assert got[name].shape == expected.shape, name
+        assert got[name].dtype == yardstick[name].dtype, name
+        assert got[name].isfinite().all(), f"{name} is not finite"
+        eps = torch.finfo(got[name].dtype).eps
+        error = (got[name].double() - expected.double()).abs()
+        own = (yardstick[name].double() - expected.double()).abs().max().item()
+        largest = (expected if expected.any() else truth["dvalue"]).abs().max().item()
+        floor = (FLOOR * eps + scores_eps) * max(1.0, largest)
+        if name.startswith("draw"):  # one number, the sum over rows of either sign
+            floor += (FLOOR * eps + scores_eps) * (problem.batch * problem.queries) ** 0.5
+        allowed = FACTOR * own + floor
+        worst = int(error.argmax())
+        where = [int(i) for i in torch.unravel_index(torch.tensor(worst), error.shape)]
+        assert error.max() <= allowed, (
+            f"{name}: error {error.max():.3e} > {allowed:.3e} (reference in {dtype}: {own:.3e}), "
+            f"worst at {where}: got {got[name].flatten()[worst]:.9g}, "
+            f"expected {expected.flatten()[worst]:.9g}"
+        )
+
+
+def largest_score(problem: Problem, dtype: torch.dtype) -> float:
+    """The largest |q k^T| of a problem, scaled as in attention."""
+    inputs = Inputs(problem, dtype, torch.float32)
+    key = inputs.key.repeat_interleave(problem.heads // problem.kv_heads, dim=1)
+    scale = problem.options.get("scale", problem.dim**-0.5)
+    return (inputs.query @ key.mT * scale).detach().abs().max().item()
+
+
+def assert_equal_to_rounding(problem: Problem, impl: str, tolerance: float = 1e-12) -> None:
+    """The reference in float64, to all digits but the last few."""
+    got = solve(problem, impl, torch.float64, torch.float64, "cpu")
+    expected = solve(problem, "reference", torch.float64, torch.float64, "cpu")
+    for name, wanted in expected.items():
+        assert got[name].dtype == wanted.dtype, name
+        # the gradient of a parameter passes through its float32 value
+        relative = tolerance if wanted.dtype == torch.float64 else 2e-5
+        close = relative * max(1.0, wanted.abs().max().item())
+        torch.testing.assert_close(
+            got[name], wanted, rtol=relative, atol=close, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def rows_call(
+    scores: Tensor, mapping: Mapping, impl: str | None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """p of each row of scores [..., Q, N], through attention: the keys and values are unit vectors.
+
+    Returns the leaf of the scores besides, whose gradient is that of the map alone.
+    """
+    unit = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
+    leaf = scores.reshape(1, 1, -1, scores.shape[-1]).clone()
+    leaf.requires_grad_(torch.is_grad_enabled())
+    unit = unit.expand(1, 1, *unit.shape)
+    p = attention(leaf, unit, unit, mapping, scale=1.0, impl=impl, **options)
+    return p[0, 0], leaf
+
+
+def vary(base: Problem, **lists: Any) -> list[Problem]:
+    """The base with one field changed at a time."""
+    return [replace(base, **{name: value}) for name, values in lists.items() for value in values]

@@ -1,0 +1,149 @@
+"""torch.compile: one graph, the same numbers, few compilations."""
+
+import itertools
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+
+from .backends import CPU, CUDA, MARKS
+from .problems import LEARNED, SOLVERS, Inputs, Problem
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # Dynamo itself makes an instance of an autograd function, which torch deprecates
+    pytest.mark.filterwarnings(
+        "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
+    ),
+]
+backends = pytest.mark.parametrize(
+    "backend", [pytest.param(b, marks=MARKS[b], id=str(b)) for b in (CPU, CUDA)]
+)
+
+
+def compiled(mapping, impl, compiler="aot_eager", **options):
+    """attention(query, key, value, **tensors) in one graph, and the count of compilations."""
+    counter = CompileCounterWithBackend(compiler)
+
+    def function(query, key, value, **tensors):
+        return attention(query, key, value, mapping, impl=impl, **options, **tensors)
+
+    return torch.compile(function, backend=counter, fullgraph=True), counter
+
+
+def assert_compiles(case, backend, compiler="aot_eager", impl=None, **tolerance):
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    impl = impl or backend.impl
+    expected = inputs.solve(impl)
+    tensors = {k: v for k, v in inputs.arguments.items() if torch.is_tensor(v)}
+    fast, counter = compiled(inputs.mapping, impl, compiler, **case.options)
+    leaves = inputs.leaves
+    output = fast(inputs.query, inputs.key, inputs.value, **tensors)
+    gradients = torch.autograd.grad(output, list(leaves.values()), inputs.grad)
+    got = dict(zip(["output", *(f"d{n}" for n in leaves)], (output, *gradients), strict=True))
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, **tolerance)
+    assert counter.frame_count == 1
+
+
+CASES = [
+    *(Problem(name, params, queries=9, keys=13, mask="BHQK") for name, params in SOLVERS),
+    *(
+        Problem(name, params, learn=next(iter(params)), per_head=True, queries=9, keys=13)
+        for name, params in LEARNED
+    ),
+    Problem("entmax", {"alpha": 1.5}, learn="alpha", key_lengths=(7, 20), bias="1H1K",
+            heads=4, layout="transposed", options={"causal": True, "window": 5, "softcap": 9.0}),
+]  # fmt: skip
+
+
+@backends
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_graph(backend, case):
+    assert_compiles(case, backend, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_the_gradient_of_a_bias(masks):
+    case = Problem("r-softmax", {"r": 0.25}, bias="1HQK", bias_learned=True, bias_masks=masks)
+    assert_compiles(case, CPU, rtol=1e-6, atol=1e-6)
+
+
+# torch's own inductor imports a module that torch deprecates
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@backends
+def test_inductor(backend):
+    case = Problem("r-softmax", {"r": 0.25}, learn="r", queries=9, keys=13, mask="B11K")
+    assert_compiles(case, backend, "inductor", rtol=1e-5, atol=1e-5)
+
+
+@backends
+@pytest.mark.parametrize(("name", "values"), [("r-softmax", "r"), ("entmax", "alpha")])
+def test_fixed_values_that_change_compile_at_most_once_more(backend, name, values):
+    """A schedule changes the value at every step."""
+    mapping = Mapping(name)
+    inputs = Inputs(Problem(name), torch.float32, torch.float32, backend.device)
+    inputs.mapping = mapping
+    fast, counter = compiled(mapping, backend.impl)
+    seen = []
+    for step in range(8):
+        mapping.set_value(values, 0.1 * step if name == "r-softmax" else 1 + step / 8)
+        output = fast(inputs.query, inputs.key, inputs.value)
+        torch.testing.assert_close(output, inputs.attend(backend.impl), rtol=1e-6, atol=1e-6)
+        seen.append(output.detach())
+        assert counter.frame_count <= 2
+    assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
+
+
+@backends
+def test_lengths_that_change_compile_at_most_twice_more(backend):
+    """Batches of sentences have every length; the first change makes the length a symbol."""
+    fast, counter = compiled(Mapping("r-softmax", r=0.25), backend.impl)
+    for length in (16, 23, 40, 57, 64, 31):
+        inputs = Inputs(
+            Problem("r-softmax", {"r": 0.25}, queries=length, keys=length),
+            torch.float32, torch.float32, backend.device,
+        )  # fmt: skip
+        output = fast(inputs.query, inputs.key, inputs.value)
+        torch.testing.assert_close(output, inputs.attend(backend.impl), rtol=1e-6, atol=1e-6)
+    assert counter.frame_count <= 3
+
+
+@backends
+def test_dropout_in_a_graph(backend):
+    """The seed is drawn when the graph runs, not when it is made."""
+    fast, counter = compiled(Mapping("softmax"), backend.impl, dropout=0.5)
+    unit = torch.eye(32, device=backend.device).expand(1, 1, 32, 32)
+    query = torch.zeros(1, 1, 32, 32, device=backend.device, requires_grad=True)
+    torch.manual_seed(4)
+    first, second = fast(query, unit, unit), fast(query, unit, unit)
+    torch.manual_seed(4)
+    assert torch.equal(fast(query, unit, unit), first)
+    assert not torch.equal(first, second)
+    share = (first != 0).float().mean()
+    assert 0.4 < share < 0.6
+    assert counter.frame_count == 1
+
+
+@backends
+def test_dropout_in_a_graph_has_one_mask_in_both_passes(backend):
+    fast, _ = compiled(Mapping("sparsemax"), backend.impl, dropout=0.5)
+    inputs = Inputs(Problem("sparsemax"), torch.float32, torch.float32, backend.device)
+    output = fast(inputs.query, inputs.key, inputs.value)
+    (gradient,) = torch.autograd.grad(output, inputs.value, inputs.grad)
+    left, right = (gradient * inputs.value).sum(), (output * inputs.grad).sum()
+    torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["softmax", "r-softmax"])
+def test_without_impl(name):
+    """The choice is made while tracing."""
+    assert_compiles(Problem(name), CPU, impl="reference", rtol=1e-5, atol=1e-5)
+    fast, counter = compiled(Mapping(name), None)
+    inputs = Inputs(Problem(name), torch.float32, torch.float32)
+    output = fast(inputs.query, inputs.key, inputs.value)
+    torch.testing.assert_close(output, inputs.attend("reference"), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1

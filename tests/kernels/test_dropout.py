@@ -1,0 +1,224 @@
+"""Dropout: its share, its scale, its seed, and the same mask in the backward pass."""
+
+import math
+
+import pytest
+import torch
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+
+from .backends import each, over
+from .problems import SETTINGS, SOLVERS, Inputs, Problem
+
+RATE = 0.375
+SIZE = 32  # keys and head_dim are equal, so that unit vectors as values give the weights back
+OPTIONS = [{}, {"causal": True}, {"key_lengths": (20, 32)}, {"window": 5}, {"mask": "BHQK"}]
+
+
+def problem(name, params, **changed):
+    learn = next(iter(params), "")
+    # the ends of the ranges cannot be learned
+    learn = "" if params and next(iter(params.values())) in (0.0, 1.0, 2.0, math.inf) else learn
+    shape = {"heads": 2, "kv_heads": 1, "queries": 17, "keys": SIZE, "dim": SIZE}
+    fields = {k: changed.pop(k) for k in ("mask", "key_lengths") if k in changed}
+    return Problem(name, params, learn=learn, **shape, **fields, options=changed)
+
+
+def dropped_weights(inputs, impl, **changed):
+    """The weights after dropout."""
+    unit = torch.eye(SIZE, device=inputs.device, dtype=inputs.computed)
+    value, inputs.value = inputs.value, unit.expand_as(inputs.value)
+    with torch.no_grad():
+        weights = inputs.attend(impl, **changed)
+    inputs.value = value
+    return weights
+
+
+def drop(inputs, impl, seed=5):
+    torch.manual_seed(seed)
+    return dropped_weights(inputs, impl, dropout=RATE)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@over("name params", SOLVERS, SOLVERS[2:4])
+def test_gradients_are_those_of_the_dropped_weights(backend, name, params, options):
+    """With the mask read off the output, everything is a formula in float64."""
+    check_gradients(problem(name, params, **options), backend)
+
+
+@over("name params", SETTINGS, SOLVERS)
+def test_gradients_of_every_mapping(backend, name, params):
+    check_gradients(problem(name, params), backend)
+
+
+def check_gradients(case, backend):
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    weights = dropped_weights(inputs, backend.impl).double()
+    kept = drop(inputs, backend.impl).double()
+    alive = kept != 0
+    torch.testing.assert_close(kept, alive * weights / (1 - RATE), rtol=1e-5, atol=1e-7)
+
+    torch.manual_seed(5)
+    got = inputs.solve(backend.impl, dropout=RATE)
+    truth = Inputs(case, torch.float32, torch.float64, backend.device)
+    unit = torch.eye(SIZE, dtype=torch.float64, device=backend.device)
+    p = attention(
+        truth.query, truth.key, unit.expand_as(truth.value), truth.mapping, impl="reference",
+        **truth.arguments,
+    )  # fmt: skip
+    value = truth.value.repeat_interleave(case.heads // case.kv_heads, 1)
+    output = (p * alive / (1 - RATE)) @ value
+    leaves = truth.leaves
+    wanted = torch.autograd.grad(output, list(leaves.values()), truth.grad)
+    torch.testing.assert_close(got["output"].double(), output, rtol=1e-4, atol=1e-5)
+    for leaf, gradient in zip(leaves, wanted, strict=True):
+        scale = gradient.abs().max().item()
+        torch.testing.assert_close(
+            got[f"d{leaf}"].double(), gradient.double(), rtol=1e-4, atol=1e-4 * max(1.0, scale)
+        )
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SOLVERS)
+def test_the_output_is_linear_in_the_values(backend, name, params):
+    """out = W v with one W forward and backward: <dv, v> = <out, dout>."""
+    inputs = Inputs(problem(name, params), torch.float32, torch.float32, backend.device)
+    got = inputs.solve(backend.impl, dropout=RATE)
+    left = (got["dvalue"] * inputs.value).double().sum()
+    right = (got["output"] * inputs.grad).double().sum()
+    torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+@each()
+@pytest.mark.parametrize(
+    ("name", "params"), [("softmax", {}), ("taylor-softmax", {}), ("entmax", {"alpha": 1.25})]
+)
+def test_the_gradient_is_the_slope_of_the_same_mask(backend, name, params):
+    """A step along a direction, with the seed held, moves the output as the gradient says."""
+    inputs = Inputs(problem(name, params), torch.float32, torch.float32, backend.device)
+    torch.manual_seed(3)
+    slope = (inputs.solve(backend.impl, dropout=RATE)["dquery"] * inputs.query).double().sum()
+    ends = []
+    for step in (2.0**-9, -(2.0**-9)):
+        with torch.no_grad():
+            query, inputs.query = inputs.query, inputs.query * (1 + step)
+            torch.manual_seed(3)
+            ends.append((inputs.attend(backend.impl, dropout=RATE) * inputs.grad).double().sum())
+            inputs.query = query
+    expected = (ends[0] - ends[1]) / 2.0**-8
+    torch.testing.assert_close(slope, expected, rtol=2e-2, atol=2e-2)
+
+
+def uniform(backend, batch=2, heads=3, kv_heads=3, queries=40, keys=64, **options):
+    """Which of equal weights are kept, (batch, heads, queries, keys)."""
+    query = torch.zeros(batch, heads, queries, keys, device=backend.device)
+    unit = torch.eye(keys, device=backend.device).expand(batch, kv_heads, keys, keys)
+    return attention(
+        query, unit, unit, Mapping("softmax"), dropout=RATE, impl=backend.impl, **options
+    )
+
+
+@each()
+def test_share_and_scale(backend):
+    kept = uniform(backend)
+    scaled = torch.tensor(1 / 64 / (1 - RATE), device=backend.device)
+    assert ((kept == 0) | ((kept - scaled).abs() < 1e-6)).all()
+    alive = (kept != 0).double()
+    # four standard errors of a share of independent draws
+    for part, draws in ((alive.mean(), alive.numel()), (alive[1, 2].mean(), 40 * 64)):
+        assert (part - (1 - RATE)).abs() < 4 * math.sqrt(RATE * (1 - RATE) / draws)
+    per_row, per_key = alive.mean(-1), alive.mean((0, 1, 2))
+    assert (per_row - (1 - RATE)).abs().max() < 5 * math.sqrt(RATE * (1 - RATE) / 64)
+    assert (per_key - (1 - RATE)).abs().max() < 5 * math.sqrt(RATE * (1 - RATE) / 240)
+
+
+@each()
+def test_masks_of_sequences_heads_rows_and_keys_are_independent(backend):
+    """Also the heads that share a key head, and neighbours: no correlation beyond chance."""
+    alive = (uniform(backend, batch=2, heads=4, kv_heads=2) != 0).double() - (1 - RATE)
+    chance = RATE * (1 - RATE)
+
+    def correlation(a, b):
+        return (a * b).mean() / chance, 5 / math.sqrt(a.numel())
+
+    heads = [alive[b, h] for b in range(2) for h in range(4)]
+    pairs = [(a, b) for i, a in enumerate(heads) for b in heads[:i]]
+    pairs += [(alive[:, :, k:], alive[:, :, :-k]) for k in (1, 2, 16, 32)]
+    pairs += [(alive[..., k:], alive[..., :-k]) for k in (1, 2, 4, 16, 32)]
+    pairs += [(h[:, :40], h[:, :40].T) for h in heads]
+    for a, b in pairs:
+        found, limit = correlation(a, b)
+        assert found.abs() < limit
+
+
+@each()
+def test_the_seed_decides(backend):
+    torch.manual_seed(1)
+    first, second = uniform(backend), uniform(backend)
+    torch.manual_seed(1)
+    assert torch.equal(uniform(backend), first)
+    assert not torch.equal(first, second)
+    agree = ((first != 0) == (second != 0)).double().mean()
+    independent = (1 - RATE) ** 2 + RATE**2
+    assert (agree - independent).abs() < 0.03
+
+
+@each()
+def test_neighbouring_seeds_have_unrelated_masks(backend):
+    masks = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        masks.append((uniform(backend, batch=1) != 0).double() - (1 - RATE))
+    for i, a in enumerate(masks):
+        for b in masks[:i]:
+            share = (a * b).mean() / (RATE * (1 - RATE))
+            assert share.abs() < 5 / math.sqrt(a.numel())
+
+
+@each()
+def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
+    case = Problem("r-softmax", {"r": 0.3125}, batch=1, heads=1, kv_heads=1, queries=4, keys=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    with torch.no_grad():
+        expected = inputs.attend(backend.impl)
+        runs = torch.stack([inputs.attend(backend.impl, dropout=RATE) for _ in range(60)])
+    error = (runs.mean(0) - expected).abs() / (runs.std(0) / math.sqrt(60) + 1e-6)
+    assert error.max() < 5
+
+
+@each()
+def test_no_dropout_draws_nothing(backend):
+    """A model in evaluation leaves the stream of random numbers alone."""
+    inputs = Inputs(Problem("sparsemax"), torch.float32, torch.float32, backend.device)
+    before = torch.get_rng_state()
+    first = inputs.attend(backend.impl)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(inputs.attend(backend.impl, dropout=0.0), first)
+
+
+@each()
+@pytest.mark.parametrize("rate", [1e-6, 0.999])
+def test_extreme_rates(backend, rate):
+    inputs = Inputs(problem("softmax", {}), torch.float32, torch.float32, backend.device)
+    kept = dropped_weights(inputs, backend.impl, dropout=rate)
+    share = (kept != 0).double().mean()
+    assert abs(share - (1 - rate)) < 0.01
+    assert all(
+        value.isfinite().all() for value in inputs.solve(backend.impl, dropout=rate).values()
+    )
+
+
+@each()
+def test_dropout_repeats_under_checkpointing(backend):
+    """The forward pass runs twice, with the state of the generator brought back."""
+    from torch.utils.checkpoint import checkpoint
+
+    inputs = Inputs(problem("sparsemax", {}), torch.float32, torch.float32, backend.device)
+    torch.manual_seed(2)
+    expected = inputs.solve(backend.impl, dropout=RATE)
+    torch.manual_seed(2)
+    output = checkpoint(inputs.attend, backend.impl, dropout=RATE, use_reentrant=False)
+    gradients = torch.autograd.grad(output, list(inputs.leaves.values()), inputs.grad)
+    for name, gradient in zip(inputs.leaves, gradients, strict=True):
+        assert torch.equal(gradient, expected[f"d{name}"]), name

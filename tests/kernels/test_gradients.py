@@ -1,0 +1,180 @@
+"""Gradients against finite differences, and which tensors may ask for them."""
+
+import pytest
+import torch
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+
+from .backends import each
+from .problems import LEARNED, SETTINGS, SOLVERS, Inputs, Problem
+
+SMOOTH = [
+    s for s in SETTINGS if s[1] not in ({"r": 1.0}, {"t": 0.0}) and s != ("sparsecone", {"q": 0.0})
+]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("name", "params"), SMOOTH)
+def test_gradcheck_on_the_cpu(name, params, causal):
+    """Random scores are away from the kinks."""
+    shape = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 3, "keys": 5, "dim": 3}
+    case = Problem(name, params, bias="HQK", bias_learned=True, **shape)
+    inputs = Inputs(case, torch.float64, torch.float64)
+    leaves = (inputs.query, inputs.key, inputs.value, inputs.arguments["bias"])
+
+    def function(query, key, value, bias):
+        options = {"bias": bias, "causal": causal, "softcap": 8.0, "impl": "cpu"}
+        return attention(query, key, value, inputs.mapping, **options)
+
+    assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), LEARNED)
+def test_parameters_against_finite_differences(backend, name, params):
+    """The reference in float64, with the parameter moved both ways, knows no chain rule."""
+    (parameter, at), step = next(iter(params.items())), 2.0**-12
+    case = Problem(name, params, learn=parameter, queries=5, keys=9, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs.solve(backend.impl)
+    raw = getattr(inputs.mapping, f"raw_{parameter}")
+    (got,) = torch.autograd.grad((inputs.attend(backend.impl) * inputs.grad).sum(), raw)
+    (inside,) = torch.autograd.grad(inputs.mapping.value(parameter).sum(), raw)
+    ends = []
+    for value in (at + step, at - step):
+        wide = Inputs(case, torch.float32, torch.float64, backend.device)
+        wide.mapping = Mapping(name, **{parameter: value})
+        ends.append((wide.attend("reference") * wide.grad).sum())
+    slope = (ends[0] - ends[1]) / (2 * step) * inside
+    torch.testing.assert_close(got.double(), slope.double(), rtol=5e-3, atol=5e-3)
+
+
+WANTED = [
+    {"query"},
+    {"key"},
+    {"value"},
+    {"parameter"},
+    {"query", "value"},
+    {"key", "parameter"},
+]
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids="-".join)
+@each()
+@pytest.mark.parametrize(("name", "params"), [("r-softmax", {"r": 0.3125}), ("sigsoftmax", {})])
+def test_any_part_of_the_gradients_alone(backend, name, params, wanted):
+    learn = "r" if name == "r-softmax" else "bias"
+    case = Problem(name, params, learn=learn, queries=5, keys=9, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    everything = inputs.solve(backend.impl)
+    leaves = inputs.leaves
+    leaves["parameter"] = leaves.pop(f"raw_{learn}")
+    everything["dparameter"] = everything.pop(f"draw_{learn}")
+    for leaf_name, leaf in leaves.items():
+        leaf.requires_grad_(leaf_name in wanted)
+    output = inputs.attend(backend.impl)
+    names = sorted(wanted)
+    gradients = torch.autograd.grad(output, [leaves[n] for n in names], inputs.grad)
+    for leaf_name, gradient in zip(names, gradients, strict=True):
+        torch.testing.assert_close(
+            gradient, everything[f"d{leaf_name}"], rtol=1e-5, atol=2e-6, msg=leaf_name
+        )
+
+
+@each()
+def test_no_gradient_is_asked_for(backend):
+    inputs = Inputs(
+        Problem("r-softmax", {"r": 0.3125}), torch.float32, torch.float32, backend.device
+    )
+    with torch.no_grad():
+        assert not inputs.attend(backend.impl).requires_grad
+    with torch.inference_mode():
+        inputs.attend(backend.impl)
+    for leaf in (inputs.query, inputs.key, inputs.value):
+        leaf.requires_grad_(False)
+    assert not inputs.attend(backend.impl).requires_grad
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SOLVERS)
+def test_gradients_of_any_strides(backend, name, params):
+    """The gradient of a sum has stride 0; one that comes back through a transpose is not dense."""
+    inputs = Inputs(Problem(name, params, dim=16), torch.float32, torch.float32, backend.device)
+    leaves = list(inputs.leaves.values())
+    output = inputs.attend(backend.impl)
+    ones = torch.ones_like(output)
+    expected = torch.autograd.grad(output, leaves, ones, retain_graph=True)
+    summed = torch.autograd.grad(output.sum(), leaves, retain_graph=True)
+    moved = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
+    assert not moved.is_contiguous()
+    for got, wanted in zip(summed, expected, strict=True):
+        assert torch.equal(got, wanted)
+    dense = torch.autograd.grad(output, leaves, inputs.grad, retain_graph=True)
+    for got, wanted in zip(torch.autograd.grad(output, leaves, moved), dense, strict=True):
+        assert torch.equal(got, wanted)
+
+
+@each()
+def test_gradients_are_linear_in_the_incoming_one(backend):
+    case = Problem("entmax", {"alpha": 1.5}, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    leaves = list(inputs.leaves.values())
+    output = inputs.attend(backend.impl)
+    zero = torch.autograd.grad(output, leaves, torch.zeros_like(output), retain_graph=True)
+    assert all((g == 0).all() for g in zero)
+    once = torch.autograd.grad(output, leaves, inputs.grad, retain_graph=True)
+    twice = torch.autograd.grad(output, leaves, 2 * inputs.grad)
+    for got, wanted in zip(twice, once, strict=True):
+        assert torch.equal(got, 2 * wanted)
+
+
+@each()
+def test_gradients_accumulate_where_one_tensor_is_all_three(backend):
+    """query is key is value, as in the simplest self-attention."""
+    states = torch.randn(1, 2, 9, 16, device=backend.device, requires_grad=True)
+    mapping = Mapping("sparsemax")
+    got, wanted = (
+        torch.autograd.grad(
+            attention(states, states, states, mapping, impl=i).square().sum(), states
+        )
+        for i in (backend.impl, "reference")
+    )
+    torch.testing.assert_close(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+
+
+@each()
+def test_inputs_changed_in_place_are_noticed(backend):
+    """The backward pass computes the weights once more, from what it saved."""
+    inputs = Inputs(Problem("sparsemax", dim=16), torch.float32, torch.float32, backend.device)
+    leaf, inputs.key = inputs.key, inputs.key * 1
+    output = inputs.attend(backend.impl)
+    inputs.key.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        torch.autograd.grad(output.sum(), leaf)
+
+
+@each()
+def test_second_derivatives_are_refused_not_wrong(backend):
+    inputs = Inputs(Problem("sigsoftmax", dim=16), torch.float32, torch.float32, backend.device)
+    output = inputs.attend(backend.impl)
+    with pytest.raises((RuntimeError, NotImplementedError)):  # noqa: PT012 - either call may refuse
+        (first,) = torch.autograd.grad(output.square().sum(), inputs.query, create_graph=True)
+        torch.autograd.grad(first.square().sum(), inputs.query)
+
+
+@each()
+def test_training_lowers_the_loss(backend):
+    """Steps on queries, keys and a learned bias: gradients that are wrong do not get there."""
+    case = Problem("sigsoftmax", {}, learn="bias", batch=1, queries=6, keys=8, dim=16, spread=1)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    target = inputs.value.detach()[:, :, :6]
+    optimizer = torch.optim.Adam([inputs.query, inputs.key, *inputs.mapping.parameters()], lr=0.1)
+    losses = []
+    for _ in range(40):
+        loss = (inputs.attend(backend.impl) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.05 * losses[0]

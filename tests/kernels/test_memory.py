@@ -1,0 +1,67 @@
+"""What is kept for the backward pass: nothing of the size of the scores."""
+
+import gc
+
+import pytest
+import torch
+
+from .backends import each
+from .problems import LEARNED, SETTINGS, Inputs, Problem
+
+SIZE = 128
+SHAPE = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": SIZE, "keys": SIZE, "dim": 16}
+CASES = [
+    *(Problem(name, params, **SHAPE) for name, params in SETTINGS),
+    *(Problem(name, params, learn=next(iter(params)), **SHAPE) for name, params in LEARNED),
+    Problem("r-softmax", {"r": 0.25}, key_lengths=(100,), mask="111K", **SHAPE),
+    Problem("entmax", {"alpha": 1.5}, bias="11K", **SHAPE, options={"causal": True, "window": 9}),
+    Problem("sparsemax", {}, **SHAPE, options={"dropout": 0.25, "softcap": 4.0}),
+]
+
+
+def large_tensors():
+    gc.collect()
+    return {
+        id(t): t.shape for t in gc.get_objects() if isinstance(t, torch.Tensor)
+        and not isinstance(t, torch.nn.Parameter) and t.numel() >= SIZE * SIZE
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@each()
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_of_the_size_of_the_scores_is_saved(backend, case):
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor.untyped_storage().nbytes() // tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = inputs.attend(backend.impl)
+    assert saved, "the backward pass must need something"
+    assert max(saved) < SIZE * SIZE, saved
+    assert sum(saved) < 8 * inputs.query.numel()
+    assert output.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@each()
+def test_nothing_of_the_size_of_the_scores_is_left_alive(backend):
+    """Also not beside autograd's own list of saved tensors."""
+    inputs = Inputs(Problem("sparsemax", **SHAPE), torch.float32, torch.float32, backend.device)
+    before = large_tensors()
+    output = inputs.attend(backend.impl)
+    new = {k: v for k, v in large_tensors().items() if k not in before}
+    assert not new
+    del output
+
+
+def test_the_hook_sees_the_reference_keep_them():
+    """The test above can fail."""
+    inputs = Inputs(Problem("sparsemax", **SHAPE), torch.float32, torch.float32)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, id):
+        inputs.attend("reference")
+    assert max(sizes) >= SIZE * SIZE

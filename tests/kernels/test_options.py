@@ -1,0 +1,257 @@
+"""Masks, lengths, bias, softcap, causal, window: which keys count; others leak nothing."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from .backends import each, on, over
+from .problems import (
+    SETTINGS,
+    SOLVERS,
+    Inputs,
+    Problem,
+    assert_equal_to_rounding,
+    assert_within_budget,
+    vary,
+)
+
+# Every shape that broadcasts to (batch, heads, queries, keys).
+FOUR = ["".join(pick) for pick in itertools.product("B1", "H1", "Q1", "K1")]
+SHAPES = [*FOUR, "HQK", "1QK", "H1K", "QK", "1K", "Q1", "K", "1", ""]
+MANY = {"queries": 37, "keys": 45}
+
+
+def options(name: str, params: dict, **size: int) -> list[Problem]:
+    """Every argument that changes scores or masks them, and the pairs that could interfere."""
+    plain = Problem(name, params, **size)
+    lengths = (plain.keys // 2, plain.keys)[: plain.batch]
+    return [
+        *(replace(plain, options=o) for o in (
+            {"causal": True},
+            {"window": 1},
+            {"window": 7},
+            {"window": 1000},
+            {"causal": True, "window": 4},
+            {"softcap": 2.0},
+            {"scale": 0.5},
+            {"scale": -0.25},
+            {"scale": 0.0},
+        )),
+        *vary(plain, mask=["BHQK", "B11K", "QK"], bias=["BHQK", "1H1K", "HQK"]),
+        replace(plain, key_lengths=lengths),
+        replace(plain, key_lengths=(0, 1)[: plain.batch]),
+        # lengths outside of the keys mean none of them, or all
+        replace(plain, key_lengths=(-2, 1000)[: plain.batch]),
+        replace(plain, bias="BHQK", bias_masks=True, options={"softcap": 3.0}),
+        replace(plain, mask="BHQK", key_lengths=lengths, bias="H1K", options={"causal": True}),
+        replace(plain, queries=plain.keys + 5, options={"causal": True}),
+        replace(plain, queries=5, options={"causal": True, "window": 2}),
+        # the last queries are further from every key than the window
+        replace(plain, queries=plain.keys + 9, options={"window": 3}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [c for name, params in SOLVERS for c in options(name, params, **MANY)], ids=str
+)
+def test_float64_on_the_cpu_equals_the_reference(case):
+    assert_equal_to_rounding(case, "cpu")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Problem(name, params, mask="BHQK", key_lengths=(7, 20), options={"causal": True})
+        for name, params in SETTINGS
+    ],
+    ids=str,
+)
+def test_every_mapping_under_a_mask_equals_the_reference(case):
+    assert_equal_to_rounding(case, "cpu")
+
+
+@on(
+    [c for name, params in SOLVERS for c in options(name, params, **MANY)],
+    [
+        *options("r-softmax", {"r": 0.3125}, batch=1, heads=1, kv_heads=1, queries=7, keys=11),
+        *options("sparsehourglass", {"q": 0.5}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[
+            ::3
+        ],
+        *options("sigsoftmax", {}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[1::3],
+        *options("entmax", {"alpha": 1.5}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[2::3],
+    ],
+)
+def test_float32_is_within_budget(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@on(
+    [Problem("t-softmax", {"t": 1.75}, mask=shape) for shape in SHAPES],
+    [Problem("t-softmax", {"t": 1.75}, queries=3, keys=5, mask=shape) for shape in SHAPES[::2]],
+)
+def test_masks_of_every_shape(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@on(
+    [Problem("entmax", {"alpha": 1.5}, bias=shape) for shape in SHAPES],
+    [Problem("sigsoftmax", {}, queries=3, keys=5, bias=shape) for shape in SHAPES[1::2]],
+)
+def test_biases_of_every_shape(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_gradient_of_a_bias_of_every_shape(shape, masks):
+    case = Problem("t-softmax", {"t": 1.75}, bias=shape, bias_learned=True, bias_masks=masks)
+    assert_equal_to_rounding(case, "cpu")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Problem(n, p, bias="HQK", bias_learned=True, key_lengths=(7, 20), options={"softcap": 3.0})
+        for n, p in SETTINGS
+    ],
+    ids=str,
+)
+def test_the_gradient_of_a_bias_for_every_mapping(case):
+    assert_equal_to_rounding(case, "cpu")
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float64])
+@each()
+def test_a_bias_of_another_dtype(backend, stored):
+    """A float32 bias of learned positions beside half-precision states, and the reverse."""
+    case = Problem("r-softmax", {"r": 0.3125}, batch=1, queries=5, keys=7, bias="HQK")
+    inputs = Inputs(case, torch.bfloat16, torch.float32, backend.device)
+    bias = inputs.arguments["bias"]
+    expected = inputs.solve("reference")
+    got = inputs.solve(backend.impl, bias=bias.to(stored))
+    for name, wanted in expected.items():
+        assert got[name].dtype == wanted.dtype
+        torch.testing.assert_close(got[name], wanted, rtol=1e-5, atol=1e-5)
+
+
+# What is masked
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SOLVERS)
+def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
+    case = Problem(name, params, queries=5, keys=7)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    mask = torch.ones(2, 1, 5, 7, dtype=torch.bool, device=backend.device)
+    mask[0, 0, 3] = False
+    mask[1] = False
+    got = inputs.solve(backend.impl, mask=mask)
+    assert (got["output"][0, :, 3] == 0).all()
+    assert (got["output"][1] == 0).all()
+    assert (got["dquery"][0, :, 3] == 0).all()
+    assert (got["output"][0, :, :3] != 0).any(-1).all()
+    for leaf in ("dquery", "dkey", "dvalue"):
+        assert (got[leaf][1] == 0).all(), leaf
+        assert (got[leaf][0] != 0).any(), leaf
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf, 1e30])
+@over("name params", SOLVERS, SOLVERS[1:4])
+def test_keys_beyond_the_lengths_are_not_read(backend, name, params, junk):
+    case = Problem(name, params, queries=5, keys=19, key_lengths=(3, 19), dim=16)
+    assert_untouched(case, backend, junk, slice(3, None))
+
+
+@over("name params", SETTINGS, SOLVERS)
+def test_large_values_under_a_mask_change_nothing(backend, name, params):
+    """Not NaN: 0 times NaN is NaN in the reference too."""
+    case = Problem(name, params, queries=5, keys=9, dim=16)
+    mask = torch.ones(2, 1, 1, 9, dtype=torch.bool, device=backend.device)
+    mask[0, ..., 3:] = False
+    assert_untouched(case, backend, 1e30, slice(3, None), mask=mask)
+
+
+def assert_untouched(case, backend, junk, keys, **changed):
+    """Junk in some keys and values of the first sequence leaves every other bit as it was."""
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    clean = inputs.solve(backend.impl, **changed)
+    with torch.no_grad():
+        inputs.key[0, :, keys] = junk
+        inputs.value[0, :, keys] = junk
+    dirty = inputs.solve(backend.impl, **changed)
+    for name, value in clean.items():
+        assert value.isfinite().all(), name
+        assert torch.equal(dirty[name], value), name
+        if name in ("dkey", "dvalue"):
+            assert (value[0, :, keys] == 0).all(), name
+
+
+@over("name params", SETTINGS, SOLVERS)
+def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
+    case = Problem(name, params, queries=5, keys=9, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    mask = torch.ones(9, dtype=torch.bool, device=backend.device)
+    mask[4:6] = False
+    with torch.no_grad():
+        clean = inputs.attend(backend.impl, mask=mask)
+        inputs.key[:, :, 4:6] = torch.nan
+        assert torch.equal(inputs.attend(backend.impl, mask=mask), clean)
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+@over("name params", SETTINGS, SOLVERS)
+def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
+    """A NaN shows: it is not taken for a masked key."""
+    case = Problem(name, params, queries=5, keys=9, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    with torch.no_grad():
+        clean = inputs.attend(backend.impl)
+        if junk == torch.inf:  # a score of +inf, without the NaN of inf - inf in q k^T
+            bias = torch.zeros(2, 2, 5, 9, device=backend.device)
+            bias[1, 0, 3, 2] = torch.inf
+            dirty = inputs.attend(backend.impl, bias=bias)
+        else:
+            inputs.query[1, 0, 3, 2] = junk
+            dirty = inputs.attend(backend.impl)
+    assert dirty[1, 0, 3].isnan().all()
+    clean[1, 0, 3] = dirty[1, 0, 3] = 0
+    assert torch.equal(dirty, clean)
+
+
+@over("name params", SETTINGS, SOLVERS)
+def test_a_spoiled_query_without_keys_gives_zeros(backend, name, params):
+    case = Problem(name, params, queries=3, keys=5, dim=16, key_lengths=(0, 5))
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    with torch.no_grad():
+        inputs.query[0] = torch.nan
+        assert (inputs.attend(backend.impl)[0] == 0).all()
+
+
+@over("name params", SETTINGS, SOLVERS)
+def test_one_valid_key_takes_everything(backend, name, params):
+    """Weight 1 whatever the score; also where g of it is 0 or the temperature is."""
+    case = Problem(name, params, queries=9, keys=9, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    mask = torch.eye(9, dtype=torch.bool, device=backend.device).roll(2, 1)
+    got = inputs.solve(backend.impl, mask=mask)
+    torch.testing.assert_close(got["output"], inputs.value.detach().roll(-2, 2), rtol=1e-6, atol=0)
+    for leaf in ("dquery", "dkey"):
+        torch.testing.assert_close(got[leaf], torch.zeros_like(got[leaf]), rtol=0, atol=2e-5)
+
+
+@each()
+def test_a_masked_run_equals_the_run_without_those_keys(backend):
+    case = Problem("r-softmax", {"r": 0.3125}, queries=5, keys=19, dim=16)
+    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    keep = torch.tensor([0, 3, 4, 7, 8, 9, 15, 18], device=backend.device)
+    mask = torch.zeros(19, dtype=torch.bool, device=backend.device)
+    mask[keep] = True
+    masked = inputs.solve(backend.impl, mask=mask)
+    inputs.key = inputs.key.detach()[:, :, keep].requires_grad_()
+    inputs.value = inputs.value.detach()[:, :, keep].requires_grad_()
+    short = inputs.solve(backend.impl)
+    masked["dkey"], masked["dvalue"] = masked["dkey"][:, :, keep], masked["dvalue"][:, :, keep]
+    for name, value in short.items():
+        torch.testing.assert_close(masked[name], value, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,209 @@
+"""Outputs and gradients against the reference: to rounding in float64, by budget elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from .backends import CPU, CUDA, FLEX, FLEX_CUDA, MARKS, TRITON, on
+from .problems import (
+    LEARNED,
+    SETTINGS,
+    SOLVERS,
+    Inputs,
+    Problem,
+    assert_equal_to_rounding,
+    assert_within_budget,
+    solve,
+    vary,
+)
+
+half_dtypes = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+LENGTHS = ((1, 1), (1, 63), (63, 1), (63, 63), (111, 70), (70, 111), (1000, 3), (3, 1000))
+ODD = [
+    Problem(name, params, batch=1, queries=queries, keys=keys)
+    for name, params in SETTINGS
+    for queries, keys in LENGTHS
+]
+LEARNING = [
+    Problem(name, params, learn=next(iter(params)), per_head=per_head, queries=63, keys=70)
+    for name, params in LEARNED
+    for per_head in (False, True)
+]
+SHAPES = [
+    problem
+    for name, params in SOLVERS
+    for problem in (
+        *vary(Problem(name, params, queries=63, keys=111), dim=[32, 64, 80, 96, 128, 1, 17]),
+        *vary(Problem(name, params), layout=["transposed", "sliced", "columns", "every-second"]),
+        Problem(name, params, heads=4, kv_heads=2),
+        Problem(name, params, heads=3, kv_heads=1),
+        Problem(name, params, spread=50.0, queries=33, keys=65),
+        Problem(name, params, spread=1e-3, queries=33, keys=65),
+    )
+]
+LONG = [
+    Problem(name, params, batch=1, heads=1, kv_heads=1, queries=1000, keys=1000)
+    for name, params in SOLVERS
+]
+# The interpreter runs one program after another: one head, one block or two.
+ONE = {"batch": 1, "heads": 1, "kv_heads": 1}
+INTERPRETED = [
+    *(Problem(name, params, queries=9, keys=21, **ONE) for name, params in SETTINGS),
+    Problem("r-softmax", {"r": 0.15625}, queries=111, keys=70, **ONE),
+    Problem("entmax", {"alpha": 1.5}, queries=63, keys=111, **ONE),
+    Problem("sigsoftmax", {}, queries=1, keys=1, **ONE),
+    Problem("sparsemax", {}, queries=3, keys=1, **ONE),
+]
+# Beyond 128 keys the backward pass, beyond 1024 all passes of the Triton kernels go tile by tile.
+TILED = [
+    *(Problem(name, params, queries=5, keys=150, **ONE) for name, params in SOLVERS),
+    *(Problem(name, params, queries=3, keys=1100, **ONE) for name, params in SOLVERS),
+    Problem("sparsemax", {}, queries=3, keys=1100, spread=9.0, mask="11QK", **ONE),
+    Problem("r-softmax", {"r": 0.3125}, queries=70, keys=1100, **ONE, options={"causal": True}),
+]
+INTERPRETED_SHAPES = [
+    Problem("sigsoftmax", {}, batch=2, heads=4, kv_heads=2, queries=5, keys=7),
+    Problem("r-softmax", {"r": 0.3125}, batch=1, heads=2, kv_heads=1, queries=5, keys=7),
+    *vary(Problem("r-softmax", {"r": 0.3125}, queries=7, **ONE), dim=[17, 64, 80, 128]),
+    *vary(Problem("sparsemax", {}, queries=7), layout=["sliced", "columns", "every-second"]),
+    *vary(Problem("t-softmax", {"t": 1.75}, queries=7, **ONE), spread=[50.0, 1e-3]),
+]
+
+
+def half(case: Problem) -> Problem:
+    """Smaller scores: q k^T of the reference must stay inside float16."""
+    return case if case.spread <= 3 else replace(case, spread=9.0)
+
+
+@pytest.mark.parametrize("case", [*ODD, *SHAPES, *LONG], ids=str)
+def test_float64_on_the_cpu_equals_the_reference(case):
+    assert_equal_to_rounding(case, "cpu")
+
+
+@pytest.mark.parametrize("case", LEARNING, ids=str)
+def test_float64_gradients_of_parameters_equal_those_of_the_reference(case):
+    assert_equal_to_rounding(case, "cpu")
+
+
+@on([p for p in ODD if (p.queries, p.keys) in ((63, 63), (70, 111))], INTERPRETED)
+def test_float32_is_within_budget(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@on([*SHAPES, *LONG, *TILED], [*INTERPRETED_SHAPES, *TILED])
+def test_float32_is_within_budget_in_every_shape(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@half_dtypes
+@on(
+    [Problem(name, params, queries=63, keys=70) for name, params in SETTINGS],
+    [Problem(name, params, queries=5, keys=19, **ONE) for name, params in SOLVERS],
+)
+def test_half_precision_is_within_budget(backend, case, dtype):
+    if backend == TRITON and dtype == torch.bfloat16:
+        pytest.skip("tl.dot of Triton 3.6's interpreter takes the bits of bfloat16 for integers")
+    assert_within_budget(case, backend.impl, dtype, backend.device)
+
+
+@half_dtypes
+@on([half(case) for case in SHAPES])
+def test_half_precision_is_within_budget_in_every_shape(backend, case, dtype):
+    assert_within_budget(case, backend.impl, dtype, backend.device)
+
+
+@on(
+    LEARNING,
+    [
+        Problem(name, params, learn=next(iter(params)), per_head=True, batch=2, queries=5, keys=9)
+        for name, params in LEARNED
+    ],
+)
+def test_gradients_of_parameters_are_within_budget(backend, case):
+    assert_within_budget(case, backend.impl, torch.float32, backend.device)
+
+
+@half_dtypes
+@on([case for case in LEARNING if case.per_head])
+def test_gradients_of_parameters_in_half_precision(backend, case, dtype):
+    assert_within_budget(case, backend.impl, dtype, backend.device)
+
+
+@half_dtypes
+@pytest.mark.parametrize("case", [half(case) for case in SHAPES[:13]], ids=str)
+def test_half_precision_on_the_cpu_is_float32_rounded_once(case, dtype):
+    """Nothing between the inputs and the results is rounded to half precision."""
+    got = solve(case, "cpu", dtype, dtype, "cpu")
+    expected = solve(case, "cpu", dtype, torch.float32, "cpu")
+    for name, wanted in expected.items():
+        assert torch.equal(got[name], wanted.to(got[name].dtype)), name
+
+
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [
+        pytest.param(backend, case, marks=MARKS[backend], id=f"{backend}-{case}")
+        for backend in (FLEX, FLEX_CUDA)
+        for case in (
+            Problem("sigsoftmax", {"bias": 0.5}, bias="HQK", mask="B11K"),
+            Problem("taylor-softmax", {}, heads=4, options={"causal": True, "softcap": 3.0}),
+            Problem("spherical-softmax", {"eps": 0.25}, key_lengths=(20, 0)),
+            Problem("normalized-relu", {}, keys=30, options={"window": 4}),
+        )
+    ],
+)
+def test_flex_is_within_budget(backend, case):
+    """Its CPU kernel has no backward pass, so only the output is looked at there."""
+    if backend.device == "cuda":
+        assert_within_budget(case, "flex", torch.float32, "cuda")
+        return
+    truth = Inputs(case, torch.float32, torch.float64)
+    inputs = Inputs(case, torch.float32, torch.float32)
+    with torch.no_grad():
+        expected = truth.attend("reference")
+        torch.testing.assert_close(inputs.attend("flex").double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@on(
+    [Problem(name, params, queries=9, keys=33) for name, params in SETTINGS],
+    [Problem(name, params, queries=5, keys=9, **ONE) for name, params in SOLVERS],
+)
+def test_two_runs_are_bitwise_equal(backend, case):
+    first = solve(case, backend.impl, torch.float32, torch.float32, backend.device)
+    again = solve(case, backend.impl, torch.float32, torch.float32, backend.device)
+    for name, value in first.items():
+        assert torch.equal(value, again[name]), name
+
+
+@pytest.mark.parametrize("case", [LEARNING[3], LEARNING[-1], SHAPES[2], LONG[2]], ids=str)
+def test_several_threads_give_the_same_bits(case):
+    case = replace(case, bias="1H1K", bias_learned=True)
+    alone = solve(case, "cpu", torch.float32, torch.float32, "cpu")
+    torch.set_num_threads(3)
+    try:
+        together = solve(case, "cpu", torch.float32, torch.float32, "cpu")
+    finally:
+        torch.set_num_threads(1)
+    for name, value in alone.items():
+        assert torch.equal(value, together[name]), name
+
+
+@on(
+    [Problem(name, params, queries=9, keys=33) for name, params in [*SOLVERS, *LEARNED]],
+    [Problem(name, params, queries=5, keys=9, **ONE) for name, params in SOLVERS],
+)
+def test_results_do_not_depend_on_what_memory_held(backend, case, poisoned):
+    """Every element of every buffer is written before it is read."""
+    case = replace(case, mask="BHQK", learn=next((n for n in case.params if n != "t"), ""))
+    got = solve(case, backend.impl, torch.float32, torch.float32, backend.device)
+    poisoned.end()
+    clean = solve(case, backend.impl, torch.float32, torch.float32, backend.device)
+    for name, value in clean.items():
+        assert torch.equal(got[name], value), name
+
+
+def test_the_backends_are_the_ones_the_project_has():
+    from sparse_attn.kernels.dispatch import IMPLEMENTATIONS
+
+    assert {b.impl for b in (CPU, TRITON, CUDA, FLEX)} | {"reference"} == set(IMPLEMENTATIONS)

@@ -1,0 +1,214 @@
+"""The maps alone: keys and values are unit vectors, so the queries are the scores, the output p."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_attn import Mapping
+from tests.mappings.cases import CASES
+
+from .backends import each
+from .problems import SETTINGS, SOLVERS, rows_call
+
+ROWS = [case for case in CASES if case.name not in ("weighted-softmax", "plif", "monotone")]
+SPARSE = [s for s in SETTINGS if s[0] in ("t-softmax", "r-softmax", "entmax")] + [
+    s for s in SETTINGS if s[0].startswith("sparse")
+]
+GOLDEN = [1.0, 0.2, -1.5, 0.7]
+
+
+def expected_rows(case, scores):
+    """The numpy reference of tests/mappings, float64."""
+    return case.log_rows(scores.cpu()).exp()
+
+
+@each()
+@pytest.mark.parametrize("case", ROWS, ids=str)
+def test_rows_equal_the_independent_reference(backend, case):
+    """Also where the library's own reference is of no help: numpy shares no code with it."""
+    scores = (3 * torch.randn(7, 64, dtype=torch.float64)).float().to(backend.device)
+    p, _ = rows_call(scores, Mapping(case.name, **case.params), backend.impl)
+    torch.testing.assert_close(
+        p.detach().double().cpu(), expected_rows(case, scores), rtol=3e-5, atol=3e-7
+    )
+
+
+@each()
+@pytest.mark.parametrize("case", ROWS, ids=str)
+def test_golden_row(backend, case):
+    """The row of spec.md section 9, padded by a mask."""
+    scores = torch.zeros(1, 16, device=backend.device)
+    scores[0, :4] = torch.tensor(GOLDEN)
+    mask = torch.arange(16, device=backend.device) < 4
+    p, _ = rows_call(scores, Mapping(case.name, **case.params), backend.impl, mask=mask)
+    expected = torch.zeros(16, dtype=torch.float64)
+    expected[:4] = torch.from_numpy(np.exp(case.log_row(np.float64(np.float32(GOLDEN)))))
+    torch.testing.assert_close(p[0].detach().double().cpu(), expected, rtol=3e-6, atol=2e-7)
+
+
+@each()
+@pytest.mark.parametrize("keys", [2, 33, 128])
+@pytest.mark.parametrize(("name", "params"), SPARSE)
+def test_zeros_are_where_the_reference_has_them(backend, name, params, keys):
+    """Entries within rounding of the threshold, none or few, may fall on either side."""
+    scores = torch.randn(16, keys, device=backend.device)
+    mapping = Mapping(name, **params)
+    p, _ = rows_call(scores, mapping, backend.impl)
+    truth, _ = rows_call(scores.double(), mapping, "reference")
+    clear = (truth == 0) | (truth > 1e-6)
+    assert clear.float().mean() > 0.9
+    assert torch.equal((p == 0)[clear], (truth == 0)[clear])
+    torch.testing.assert_close(p.detach().sum(-1), torch.ones_like(p[:, 0]), rtol=1e-5, atol=0)
+    assert (p >= 0).all()
+
+
+@each()
+@pytest.mark.parametrize("r", [0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 0.9, 1.0])
+def test_r_softmax_gives_the_exact_number_of_zeros(backend, r):
+    """floor(r (n - 1)) + 1 of the n valid keys of a padded batch, for every n; for r = 1 n - 1."""
+    for keys in (1, 5, 32, 63):
+        scores = torch.randn(8, keys, device=backend.device)
+        for valid in {1, keys // 3, keys} & set(range(1, keys + 1)):
+            lengths = torch.tensor([valid], device=backend.device)
+            mapping = Mapping("r-softmax", r=r)
+            p, _ = rows_call(scores, mapping, backend.impl, key_lengths=lengths)
+            zeros = (p[:, :valid] == 0).sum(-1)
+            # position r (n - 1) in float32, as the mapping counts it
+            low = int(torch.tensor(r) * (valid - 1))
+            wanted = 0 if valid == 1 else min(low + 1, valid - 1)
+            assert (zeros == wanted).all(), (keys, valid, zeros.tolist(), wanted)
+            assert (p[:, valid:] == 0).all()
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_ties_are_exact(backend, name, params):
+    """Small integers: equal scores are equal in every precision, and share."""
+    scores = torch.randint(-2, 3, (12, 32), device=backend.device).float()
+    mapping = Mapping(name, **params)
+    p, leaf = rows_call(scores, mapping, backend.impl)
+    truth, _ = rows_call(scores.double(), mapping, "reference")
+    torch.testing.assert_close(p.detach().double(), truth.detach(), rtol=2e-6, atol=2e-7)
+    assert torch.equal(p == 0, truth == 0)
+    for value in range(-2, 3):
+        for row, weights in zip(scores, p, strict=True):
+            same = weights[row == value]
+            assert (same == same[:1]).all()
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    assert gradient.isfinite().all()
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SPARSE)
+def test_gradients_at_ties_are_subgradients(backend, name, params):
+    """p does not change with a common shift, and zeros keep their distance to the support.
+
+    Only the threshold's own entries of the quantile may be pulled from outside.
+    """
+    if name in ("sparsecone", "sparsehourglass"):
+        pytest.skip(f"{name} changes with a common shift")
+    scores = torch.randint(-2, 3, (12, 32), device=backend.device).float()
+    p, leaf = rows_call(scores, Mapping(name, **params), backend.impl)
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    torch.testing.assert_close(
+        gradient.sum(-1), torch.zeros_like(gradient[..., 0]), rtol=0, atol=1e-5
+    )
+    outside = (gradient[0, 0] != 0) & (p == 0)
+    owners = 2 if name == "r-softmax" else 0
+    assert (outside.sum(-1) <= owners).all()
+
+
+@each()
+@pytest.mark.parametrize("level", [0.0, 1.0, -3.0])
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_equal_scores_are_uniform(backend, name, params, level):
+    """Also where that is 0/0: no positive score, no temperature, a quantile equal to the top."""
+    scores = torch.full((3, 16), level, device=backend.device)
+    lengths = torch.tensor([13], device=backend.device)
+    p, leaf = rows_call(scores, Mapping(name, **params), backend.impl, key_lengths=lengths)
+    expected = torch.full_like(p, 1 / 13)
+    expected[:, 13:] = 0
+    torch.testing.assert_close(p, expected, rtol=1e-5, atol=0)
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    assert gradient.isfinite().all()
+    assert (gradient[..., 13:] == 0).all()
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_nearly_equal_scores(backend, name, params):
+    """Differences of a few roundings, as after a bad start: the threshold is no further off."""
+    scores = 1 + torch.randint(0, 4, (6, 32), device=backend.device) * 2.0**-23
+    p, leaf = rows_call(scores, Mapping(name, **params), backend.impl)
+    truth, _ = rows_call(scores.double(), Mapping(name, **params), "reference")
+    torch.testing.assert_close(p.detach().double(), truth.detach(), rtol=1e-4, atol=1e-6)
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    assert gradient.isfinite().all()
+
+
+@each()
+@pytest.mark.parametrize("scale", [1e3, 1e15, 1e30])
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_large_scores(backend, name, params, scale):
+    """Nothing overflows that need not: the float64 reference, or one key at least."""
+    scores = scale * torch.randn(6, 32, device=backend.device)
+    mapping = Mapping(name, **params)
+    p, leaf = rows_call(scores, mapping, backend.impl)
+    truth, wide = rows_call(scores.double(), mapping, "reference")
+    torch.testing.assert_close(p.detach().double(), truth.detach(), rtol=1e-4, atol=1e-6)
+    weight = torch.randn_like(p)
+    (gradient,) = torch.autograd.grad(p, leaf, weight)
+    (wanted,) = torch.autograd.grad(truth, wide, weight.double())
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_tiny_scores(backend, name, params):
+    """The squares of these scores underflow; weights and gradients stay finite."""
+    scores = 1e-30 * torch.randn(4, 16, device=backend.device)
+    p, leaf = rows_call(scores, Mapping(name, **params), backend.impl)
+    assert p.isfinite().all()
+    torch.testing.assert_close(p.detach().sum(-1), torch.ones_like(p[:, 0]), rtol=1e-5, atol=0)
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    assert gradient.isfinite().all()
+
+
+@each()
+def test_t_softmax_at_its_ends(backend):
+    scores = torch.randn(4, 16, device=backend.device)
+    dense, _ = rows_call(scores, Mapping("t-softmax", t=math.inf), backend.impl)
+    torch.testing.assert_close(dense, scores.softmax(-1), rtol=1e-5, atol=1e-7)
+    hard, leaf = rows_call(scores, Mapping("t-softmax", t=0.0), backend.impl)
+    assert torch.equal(hard.argmax(-1), scores.argmax(-1))
+    assert (hard.amax(-1) == 1).all()
+    (gradient,) = torch.autograd.grad(hard, leaf, torch.randn_like(hard))
+    assert (gradient == 0).all()
+
+
+@each()
+def test_the_quantile_owns_its_entries(backend):
+    """dr-softmax/ds reaches the two entries around the quantile, weighted by its interpolation."""
+    scores = torch.tensor([[5.0, 1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 7.0]], device=backend.device)
+    mapping = Mapping("r-softmax", r=0.25)  # position 1.75: between the scores 1 and 2
+    p, leaf = rows_call(scores, mapping, backend.impl)
+    truth, wide = rows_call(scores.double(), mapping, "reference")
+    weight = torch.randn_like(p)
+    (gradient,) = torch.autograd.grad(p, leaf, weight)
+    (wanted,) = torch.autograd.grad(truth, wide, weight.double())
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-5, atol=1e-7)
+    row = gradient[0, 0, 0]
+    assert row[5] == 0
+    assert row[1] != 0
+
+
+@each()
+@pytest.mark.parametrize(("name", "params"), SOLVERS)
+def test_the_order_of_keys_does_not_matter(backend, name, params):
+    scores = torch.randn(4, 32, device=backend.device)
+    order = torch.randperm(32).to(backend.device)
+    p, _ = rows_call(scores, Mapping(name, **params), backend.impl)
+    moved, _ = rows_call(scores[:, order], Mapping(name, **params), backend.impl)
+    torch.testing.assert_close(moved, p[:, order], rtol=1e-5, atol=1e-7)
