@@ -106,13 +106,14 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
     """Whether someone looks at the weights, which the fused implementations never form.
 
     Not every model hands `output_attentions` down to here; Transformers' collector knows anyway.
-    A forward hook on the mapping is the other way to see them.
+    A hook on the mapping is the other way to see them: it runs where the mapping is called.
     """
     collected = _active_collector.get() or {}
     return bool(
         kwargs.get("output_attentions")
         or any("attentions" in name for name in collected)
         or mapping._forward_hooks
+        or mapping._forward_pre_hooks
     )
 
 

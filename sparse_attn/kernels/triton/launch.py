@@ -68,7 +68,7 @@ def plan(
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     run_time = {
         "lengths": query if lengths is None else lengths,
-        "pairs": Pairs(mask_argument, *mask_strides, bias_argument, *bias_strides),
+        "pairs": Pairs._make((mask_argument, *mask_strides, bias_argument, *bias_strides)),
         "sizes": Sizes(heads, heads // key.shape[1], rows, keys, batch * heads * rows),
         "scaling": (scale, softcap),
         "rate": dropout,

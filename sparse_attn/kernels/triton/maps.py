@@ -198,7 +198,7 @@ def weights(s, stats, columns, theta, MAP: tl.constexpr):
     elif MAP.family == "threshold":
         y = s - a
         weight, _ = within(y, b, slack, columns, stats.low[:, None], MAP)
-        p = weight * tl.exp(y) * c
+        p = weight * tl.where(b == 0.0, 1.0, tl.exp(y)) * c
     else:
         y = scaled(s, a, b, slack)
         p, _ = powers(y, c, exponent(theta, MAP), MAP)
@@ -219,7 +219,7 @@ def slopes(s, p, stats, columns, theta, MAP: tl.constexpr):
         _, inside = within(y, b, slack, columns, stats.low[:, None], MAP)
         steep = inside & (b > 0.0) & (b < float("inf"))
         v = tl.where(steep, tl.exp(y) * c / tl.where(b == 0.0, 1.0, b), 0.0)
-        u = p + v
+        u = tl.where(b == 0.0, 0.0, p + v)
     else:
         e = exponent(theta, MAP)
         y = scaled(s, a, b, slack)

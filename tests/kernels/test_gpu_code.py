@@ -1,0 +1,81 @@
+"""The Triton kernels compile for real GPUs, which needs a compiler but no GPU.
+
+The interpreter runs Python that the compiler would refuse; this is what tells them apart.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from sparse_attn import Mapping
+from sparse_attn.kernels import triton as kernels
+from sparse_attn.kernels.call import Call
+
+
+class NoGpu:
+    '''What Triton asks of a driver before it launches; a warm-up does not launch.'''
+
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", int(sys.argv[1]), 32))
+
+
+class WarmUp:
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def compile(*args, **kwargs):
+            code = self.kernel.warmup(*args, grid=grid, **kwargs)
+            assert len(code.asm["cubin"]) > 0
+            print(self.kernel.__name__, code.metadata.shared)
+
+        return compile
+
+
+driver.set_active(NoGpu())
+for name in ("forward_kernel", "query_kernel", "key_kernel"):
+    setattr(kernels.launch, name, WarmUp(getattr(kernels.launch, name)))
+call = eval(sys.argv[2])
+output = kernels.attention(call)
+output.backward(torch.ones_like(output))
+"""
+CALLS = {
+    "whole": """Call(*(torch.zeros(1, 2, 100, 64, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)), Mapping("r-softmax"), mask=torch.ones(1, 1, 1, 100, dtype=torch.bool),
+        dropout=0.1)""",
+    "short": """Call(*(torch.zeros(1, h, 300, 64, dtype=torch.bfloat16, requires_grad=True)
+        for h in (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
+        mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0)""",
+    "long": """Call(*(torch.zeros(1, 2, 2000, 128, dtype=torch.float16, requires_grad=True)
+        for _ in range(3)), Mapping("entmax", alpha=1.25), causal=True)""",
+    "window": """Call(*(torch.zeros(1, 1, 2000, 80, requires_grad=True) for _ in range(3)),
+        Mapping("sigsoftmax", learn="bias"), window=100, key_lengths=torch.tensor([1500]))""",
+}
+KERNELS = {"whole": 2, "short": 3, "long": 3, "window": 3}
+
+
+@pytest.mark.parametrize(("call", "capability"), [*((call, 90) for call in CALLS), ("long", 80)])
+def test_compiles(call, capability, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(capability), CALLS[call]],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(shared) == KERNELS[call]
+    assert max(shared) <= {80: 166912, 90: 232448}[capability]
