@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,10 @@ demo: $(INSTALLED)
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+
+# Times attention and training steps beside other libraries, into results/benchmarks.
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -14,8 +14,10 @@ from sparse_attn.kernels.triton.forward import forward_kernel
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
 SHORT = 1024  # keys of a row that stay on the chip
+ROWS_HELD = 6  # rows in shared memory for each of a tile, by what the compiler reports, at most
 HOPPER = 232448  # bytes of shared memory of a block, where there is no device to ask
-WHOLE = 128  # queries of a head whose backward pass is one program
+WHOLE = 128  # queries of a head whose backward pass is one program,
+WHOLE_BYTES = 256  # if their rows are no larger
 
 FAMILIES = {
     "pointwise": (
@@ -65,7 +67,7 @@ def plan(
     bias_strides = nothing if bias is None else bias_argument.stride()
     # the same row of the mask for every query and head: what is past its end is padding
     padding = mask is not None and mask_strides[1:3] == (0, 0)
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     run_time = {
         "lengths": query if lengths is None else lengths,
         "pairs": Pairs._make((mask_argument, *mask_strides, bias_argument, *bias_strides)),
@@ -90,15 +92,31 @@ def plan(
     return run_time, compile_time
 
 
+def row_bytes(tensor: Tensor) -> int:
+    """Shared memory for one row of queries, keys or values; float32 is held in two halves."""
+    halves = 2 if tensor.dtype == torch.float32 else 1
+    return max(16, triton.next_power_of_2(tensor.shape[3])) * tensor.element_size() * halves
+
+
+def shared_memory(tensor: Tensor) -> int:
+    """Bytes of shared memory that one program may use."""
+    if tensor.device.type != "cuda":
+        return HOPPER
+    properties = torch.cuda.get_device_properties(tensor.device)
+    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
 def is_short(key: Tensor) -> bool:
     """Whether a whole row of scores, and the keys under it, fit on the chip."""
-    shared = HOPPER
-    if key.device.type == "cuda":
-        properties = torch.cuda.get_device_properties(key.device)
-        shared = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    room = shared // 2 // (triton.next_power_of_2(key.shape[3]) * key.element_size())
-    # keys are padded to a power of two: what fits is the largest one within `room`
+    # a third is left for queries and scratch; keys are padded to a power of two
+    room = shared_memory(key) * 2 // 3 // row_bytes(key)
     return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
+
+
+def tile_side(key: Tensor) -> int:
+    """Queries and keys of a tile where a row takes several: the largest of 64, 32 and 16."""
+    side = shared_memory(key) // (ROWS_HELD * row_bytes(key))
+    return 64 if side >= 64 else 32 if side >= 32 else 16
 
 
 def skips(kind: str, key: Tensor) -> bool:
@@ -111,7 +129,8 @@ def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
     dim = query.shape[3]
     block_d = max(16, triton.next_power_of_2(dim))
     if not is_short(key):
-        return Shape(64, 64, dim, block_d, False, False), 4
+        side = tile_side(key)
+        return Shape(side, side, dim, block_d, False, False), 4
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     block_m = min(64, max(16, 16384 // block_n))
     return Shape(block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
@@ -122,8 +141,9 @@ def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
     dim = query.shape[3]
     block_d = max(16, triton.next_power_of_2(dim))
     longest = max(query.shape[2], key.shape[2])
-    if key.shape[2] > WHOLE or block_d > 128 or not is_short(key):
-        return Shape(64, 64, dim, block_d, False, False), 4, False
+    side = tile_side(key)
+    if key.shape[2] > WHOLE or not is_short(key) or row_bytes(key) > WHOLE_BYTES:
+        return Shape(side, side, dim, block_d, False, False), 4, False
     block_n = max(16, triton.next_power_of_2(key.shape[2]))
     whole = longest <= WHOLE and query.shape[1] == key.shape[1]
     block_m = max(16, triton.next_power_of_2(query.shape[2])) if whole else 64
@@ -198,7 +218,8 @@ def _outputs(query: Tensor, key: Tensor, kind: str) -> tuple[Tensor, Tensor, Ten
     indices = query.new_empty(1 if pointwise else 2, 1 if pointwise else lines, dtype=torch.int32)
     tiles = (1, 1, 1)
     if skips(kind, key):
-        tiles = (batch * heads, -(-rows // 64), -(-key.shape[2] // 64))
+        side = tile_side(key)
+        tiles = (batch * heads, -(-rows // side), -(-key.shape[2] // side))
     return out, stats, indices, query.new_zeros(tiles, dtype=torch.int8)
 
 
@@ -249,8 +270,9 @@ def triton_backward(
             MOMENTS=learns or KINDS[kind] != "pointwise", WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
-            tile = Shape(64, 64, shape.dim, shape.block_d, False, False)
-            key_kernel[(triton.cdiv(k.shape[2], 64), batch * k.shape[1])](
+            side = tile_side(k)
+            tile = Shape(side, side, shape.dim, shape.block_d, False, False)
+            key_kernel[(triton.cdiv(k.shape[2], side), batch * k.shape[1])](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *shared, **options, SHAPE=tile, num_warps=4,

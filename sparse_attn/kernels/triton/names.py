@@ -22,7 +22,7 @@ class Flags(NamedTuple):
     softcap: bool
     causal: bool
     window: int  # 0 for none
-    precision: str  # of products of float32: "ieee" or "tf32"
+    precision: str  # of products of float32: "tf32x3" (as good as float32) or "tf32"
     lengths: bool
     dropout: bool
 
