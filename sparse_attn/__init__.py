@@ -1,6 +1,6 @@
 """sparse-attn: swap the probability function inside Transformers."""
 
-from sparse_attn import functional
+from sparse_attn import functional, kernels
 from sparse_attn.loading import load_pretrained
 from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
 from sparse_attn.patching import patch_model, patched, unpatch_model
@@ -12,6 +12,7 @@ __all__ = [
     "SparsitySchedule",
     "SparsityScheduleCallback",
     "functional",
+    "kernels",
     "load_pretrained",
     "mapping_names",
     "patch_model",

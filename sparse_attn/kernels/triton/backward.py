@@ -151,11 +151,12 @@ def query_kernel(
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of queries, batch x heads); arguments as `forward_kernel`.
+    """Grid: blocks of queries, fastest, times batch x heads; arguments as `forward_kernel`.
 
     MOMENTS: the sums over a row are needed, and not only delta, which `out` gives as well.
     """
-    block, head = tl.program_id(0), tl.program_id(1)
+    blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
+    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     site = site_of(query, q_strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS, SHAPE)
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
@@ -166,7 +167,7 @@ def query_kernel(
         o = load_rows(head_of(out, o_strides, b, h), site.rows, sizes.rows, SHAPE)
     line = head.to(tl.int64) * sizes.rows + site.rows
     stats = load_statistics(saved, indices, line, sizes.lines, site.rows < sizes.rows, MAP)
-    alive += (head.to(tl.int64) * tl.num_programs(0) + block) * alive_stride
+    alive += (head.to(tl.int64) * blocks + block) * alive_stride
     drop = drop_of(seed, head, rate, FLAGS)
     theta_h = tl.load(theta + h)
     if HALF is None:

@@ -26,8 +26,10 @@ def key_kernel(
     scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of keys, batch x key heads); every query head of the group in turn."""
-    block, head_key = tl.program_id(0), tl.program_id(1)
+    """Grid: blocks of keys, fastest, times batch x key heads; query heads in turn."""
+    key_blocks = tl.cdiv(sizes.keys, SHAPE.block_n)
+    block = tl.program_id(0) % key_blocks
+    head_key = tl.program_id(0) // key_blocks
     b, h_key, _group = place_of(head_key, sizes.heads // sizes.groups, 1)
     n_keys = keys_of(lengths, b, pairs, sizes, FLAGS)
     columns = block * SHAPE.block_n + tl.arange(0, SHAPE.block_n)

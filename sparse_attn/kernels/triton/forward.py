@@ -118,18 +118,19 @@ def forward_kernel(
     saved, indices, alive, alive_stride, theta, lengths, seed, pairs, sizes, scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of queries, batch x heads).
+    """Grid: blocks of queries, fastest, times batch x heads.
 
     scaling = (scale, softcap); pairs, sizes and the constants as in names.py. HALF is SHAPE with
     half as many keys, for heads whose padding leaves no more, or None.
     """
-    block, head = tl.program_id(0), tl.program_id(1)
+    blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
+    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     site = site_of(query, q_strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS, SHAPE)
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
     result = head_of(out, o_strides, b, h)
     line = head.to(tl.int64) * sizes.rows + site.rows
-    alive += (head.to(tl.int64) * tl.num_programs(0) + block) * alive_stride
+    alive += (head.to(tl.int64) * blocks + block) * alive_stride
     drop = drop_of(seed, head, rate, FLAGS)
     theta_h = tl.load(theta + h)
     if HALF is None:

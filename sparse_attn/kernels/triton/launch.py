@@ -187,7 +187,7 @@ def triton_forward(
     )
     shape, warps = forward_shape(query, key)
     padded = lengths is not None or compile_time["FLAGS"].padding
-    grid = (triton.cdiv(query.shape[2], shape.block_m), query.shape[0] * query.shape[1])
+    grid = (triton.cdiv(query.shape[2], shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         forward_kernel[grid](
             query, key, value, out,
@@ -263,7 +263,7 @@ def triton_backward(
     options = {**run_time, **compile_time, "num_stages": 2}
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
-        query_kernel[(triton.cdiv(q.shape[2], shape.block_m), batch * heads)](
+        query_kernel[(triton.cdiv(q.shape[2], shape.block_m) * batch * heads,)](
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.stride(), g.stride(), dq.stride(), dk.stride(),
             dv.stride(), *shared, **options, SHAPE=shape, HALF=half_of(shape, padded),
@@ -272,7 +272,7 @@ def triton_backward(
         if not whole:
             side = tile_side(k)
             tile = Shape(side, side, shape.dim, shape.block_d, False, False)
-            key_kernel[(triton.cdiv(k.shape[2], side), batch * k.shape[1])](
+            key_kernel[(triton.cdiv(k.shape[2], side) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *shared, **options, SHAPE=tile, num_warps=4,

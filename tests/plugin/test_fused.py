@@ -1,0 +1,96 @@
+"""Patched models use the fused kernels by themselves, and the weights agree with them."""
+
+import pytest
+import torch
+
+from sparse_attn import attention, patch_model
+from sparse_attn.kernels import dispatch
+
+from .families import BY_NAME
+from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch, run_valid
+
+BERT = BY_NAME["bert"]
+FUSED = [entry for entry in MAPPINGS if entry[0] not in ("plif", "monotone")]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Every call that goes to a kernel, with the implementation it got."""
+    seen = []
+    choose = dispatch._choose
+
+    def spy(call, impl):
+        implementation = choose(call, impl)
+        seen.append((implementation.__name__.rsplit(".", 1)[-1], call))
+        return implementation
+
+    monkeypatch.setattr(dispatch, "_choose", spy)
+    return seen
+
+
+@pytest.mark.parametrize("mapping", FUSED, ids=mapping_id)
+def test_output_is_that_of_the_reference(mapping, calls):
+    inputs = BERT.inputs()
+    model = patch(BERT.build(), mapping)
+    fused = run_valid(model, inputs, BERT)
+    assert [name for name, _ in calls] == ["cpu"] * BERT.modules
+    calls.clear()
+    exact = run_valid(model, {**inputs, "output_attentions": True}, BERT)
+    assert calls == []
+    assert_near(fused, exact, 5e-6)
+
+
+def test_gradients_are_those_of_the_reference():
+    inputs = BERT.inputs()
+    model = patch_model(BERT.build(), "t-softmax", t=1.5, learn="t", per="head")
+    gradients = []
+    for options in ({}, {"output_attentions": True}):
+        model.zero_grad()
+        model(**inputs, **options).last_hidden_state.square().sum().backward()
+        gradients.append(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        largest = gradients[1][name].abs().max().clamp(min=1e-3)
+        assert (gradient - gradients[1][name]).abs().max() <= 2e-5 * largest, name
+
+
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_on_the_mapping_sees_every_call(kind, calls):
+    model = patch_model(BERT.build(), "sparsemax")
+    seen = []
+    for mapping in mappings_of(model):
+        getattr(mapping, kind)(lambda *_: seen.append(1))
+    model(**BERT.inputs())
+    assert len(seen) == BERT.modules
+    assert calls == []
+
+
+def test_a_padding_mask_is_one_row(calls):
+    inputs = BERT.inputs()
+    patch_model(BERT.build(), "sparsemax")(**inputs)
+    length = inputs["input_ids"].shape[1]
+    for _, call in calls:
+        assert call.mask.shape == (3, 1, length, length)
+        assert call.mask.stride(2) == 0
+
+
+def test_dropout_is_the_models(calls):
+    model = patch_model(BERT.build(), "sparsemax").train()
+    model(**BERT.inputs())
+    rate = model.config.attention_probs_dropout_prob
+    assert rate > 0
+    assert {call.dropout for _, call in calls} == {rate}
+    calls.clear()
+    model.eval()(**BERT.inputs())
+    assert {call.dropout for _, call in calls} == {0.0}
+
+
+def test_position_bias_with_softcap_is_refused():
+    layer = patch_model(BERT.build(), "softmax").encoder.layer[0].attention.self
+    query = torch.randn(2, 4, 5, 4)
+    with pytest.raises(NotImplementedError, match="position_bias and softcap together"):
+        attention.sparse_attention(
+            layer, query, query, query, None, position_bias=torch.zeros(5, 5), softcap=1.0
+        )
