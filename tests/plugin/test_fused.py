@@ -54,7 +54,7 @@ def test_gradients_are_those_of_the_reference():
         )
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
-        largest = gradients[1][name].abs().max().clamp(min=1e-3)
+        largest = gradients[1][name].abs().max().clamp(min=0.1)  # of key biases it is 0
         assert (gradient - gradients[1][name]).abs().max() <= 2e-5 * largest, name
 
 
