@@ -30,7 +30,7 @@ PASSES = ("forward", "forward+backward")
 CHECKED = 2048  # longest rows whose outputs are compared with the reference
 # of outputs that are averages of standard normal values
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-GRADIENT_TOLERANCE = 0.5
+GRADIENT_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 
 
 def run(case: Case, device: torch.device, effort: Effort, skip: str | None) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def _check(
         ]
         if train:
             error = max(((a - b).norm() / b.norm()).item() for a, b in pairs)
-            tolerance = GRADIENT_TOLERANCE
+            tolerance = GRADIENT_TOLERANCE[data.query.dtype]
         else:
             error = (pairs[0][0] - pairs[0][1]).abs().max().item()
             tolerance = TOLERANCE[data.query.dtype]

@@ -162,6 +162,6 @@ def problem(case: Case, device: torch.device) -> Problem:
     if case.lengths is not None:
         lengths = torch.tensor(case.lengths, device=device)
         valid = torch.arange(case.length, device=device) < lengths[:, None]
-        mask = valid[:, None, None].expand(-1, 1, case.length, -1).contiguous()
+        mask = valid[:, None, None].expand(-1, 1, case.length, -1)
         grad = grad * valid[:, None, :, None]  # no loss looks at padding
     return Problem(case, query, key, value, grad, lengths, mask)

@@ -74,6 +74,7 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name} ({meaning}), which {mapping.name} does not "
                 "define; unpatch this model"
             )
+    query, key, value = (_autocast(tensor) for tensor in (query, key, value))
     mask, bias, causal = _masking(module, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
@@ -102,6 +103,14 @@ def sparse_attention(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def _autocast(tensor: Tensor) -> Tensor:
+    """As autocast hands tensors to SDPA: norms give float32 where projections give half."""
+    device = tensor.device.type
+    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
+
+
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
     """Whether someone looks at the weights, which the fused implementations never form.
 
@@ -114,6 +123,8 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
         or any("attentions" in name for name in collected)
         or mapping._forward_hooks
         or mapping._forward_pre_hooks
+        or mapping._backward_hooks
+        or mapping._backward_pre_hooks
     )
 
 

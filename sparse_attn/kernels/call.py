@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from sparse_attn.mappings import Mapping
 
@@ -48,8 +49,26 @@ class Call:
         """Query heads to one key head."""
         return self.query.shape[1] // self.key.shape[1]
 
+    @property
+    def span(self) -> int:
+        """The window, 0 for none; cut where it is longer than any row, lest sums overflow."""
+        return 0 if self.window is None else min(self.window, 2**30)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether forward-mode or functorch derivatives are taken, which custom operators lose."""
+        if torch.compiler.is_compiling():
+            return False
+        if torch._C._are_functorch_transforms_active():
+            return True
+        inputs = (self.query, self.key, self.value)
+        return any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
+
     def parameter(self) -> Tensor:
-        """The mapping's one parameter for each head, (H,) float32, with its graph; 0 if none."""
+        """The mapping's one parameter for each head, (H,), with its graph; 0 if there is none.
+
+        float64 if the inputs are, else float32.
+        """
         value: float | Tensor = 0.0
         if self.mapping.spec.parameters:
             name = self.mapping.spec.parameters[0].name
@@ -61,7 +80,8 @@ class Call:
                     f"query, got {value.numel()}"
                 )
             value = value.to(self.query.device)
-        return self.query.new_ones(self.shape[1], dtype=torch.float32) * value
+        dtype = torch.float64 if self.query.dtype == torch.float64 else torch.float32
+        return self.query.new_ones(self.shape[1], dtype=dtype) * value
 
     def _check_tensors(self) -> None:
         q, k, v = self.query, self.key, self.value
@@ -76,6 +96,12 @@ class Call:
                     f"{name}: expected a floating-point tensor of the dtype of query, {q.dtype}, "
                     f"got {tensor.dtype}; cast with .to({q.dtype})"
                 )
+            if tensor.device != q.device:
+                raise ValueError(
+                    f"{name}: expected the device of query, {q.device}, got {tensor.device}"
+                )
+        if q.shape[3] == 0:
+            raise ValueError(f"query: head_dim must be at least 1, got shape {tuple(q.shape)}")
         if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise ValueError(
                 f"key: expected batch {q.shape[0]} and head_dim {q.shape[3]} as in query, got "
@@ -107,6 +133,11 @@ class Call:
                 f"mask: expected a boolean tensor, True = attend, got {self.mask.dtype}; give an "
                 "additive mask as bias="
             )
+        if self.bias is not None and not self.bias.is_floating_point():
+            raise TypeError(
+                f"bias: expected a floating-point tensor, got {self.bias.dtype}; give a boolean "
+                "mask as mask="
+            )
         for name, tensor in (("mask", self.mask), ("bias", self.bias)):
             if tensor is not None and not _broadcasts(tensor.shape, self.shape):
                 raise ValueError(
@@ -125,6 +156,18 @@ class Call:
 def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+def no_second_derivative(*_: object) -> None:
+    """What differentiating a fused backward pass gives.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        "the fused kernels are differentiable once; use kernels.attention(..., impl='reference'), "
+        "or output_attentions=True in a patched model"
+    )
 
 
 SOFTMAX = Mapping("softmax")

@@ -75,6 +75,8 @@ def run(call: Call, impl: str | None = None) -> Tensor:
 def _choose(call: Call, impl: str | None) -> ModuleType:
     if impl is None:
         names = AUTOMATIC.get(call.query.device.type, ("reference",))
+        if call.is_transformed:
+            names = ("reference",)
         return next(i for n in names if (i := IMPLEMENTATIONS[n]).refusal(call) is None)
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl={impl!r}: expected one of {', '.join(IMPLEMENTATIONS)}, or None")

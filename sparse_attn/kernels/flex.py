@@ -12,12 +12,18 @@ from torch.nn.attention.flex_attention import flex_attention
 from sparse_attn.kernels import reference
 from sparse_attn.kernels.call import Call
 
+LOG_ZERO = torch.finfo(torch.float32).min / 2
+
 
 def refusal(call: Call) -> str | None:
     """Why FlexAttention cannot do the call, None if it can."""
     spec = call.mapping.spec
     if spec.log_g is None or spec.weights is not None:
         return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"
+    if len(spec.parameters) > 1 or any(p.per_entry for p in spec.parameters):
+        return f"{spec.name} has more than one parameter, or one for each score"
+    if call.key_lengths is not None:
+        return "it would compute the padding that key_lengths leaves out"
     if call.query.dtype == torch.float64:
         return "FlexAttention computes in float32, the inputs are float64"
     if call.dropout:
@@ -76,6 +82,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor]:
         # g(-inf) is not 0 for the even functions
         score = torch.where(inside, score, 0.0)
         log_weight = log_g(score) if takes is None else log_g(score, takes[h])
-        return torch.where(inside, log_weight, -torch.inf)
+        # log 0 is the lowest number, which the kernel's change of base would turn into -inf
+        return torch.where(inside, log_weight.clamp(min=LOG_ZERO), -torch.inf)
 
     return score_mod

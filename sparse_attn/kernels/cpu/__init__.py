@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.call import Call, no_second_derivative
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.job import Job, computed, rows_dense
 
@@ -51,7 +51,7 @@ def attention(call: Call) -> Tensor:
         call.softcap or 0.0,
         call.dropout,
         call.causal,
-        call.window or 0,
+        call.span,
     )
     return out.transpose(1, 2)
 
@@ -154,7 +154,9 @@ def _(
     *args: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     by_bias = _bias_gradient(computed(query), bias, args[-2])
-    by_query, by_key, by_value = (torch.empty_like(rows_dense(t)) for t in (query, key, value))
+    by_query, by_key, by_value = (
+        torch.empty_like(rows_dense(computed(t)), dtype=query.dtype) for t in (query, key, value)
+    )
     return by_query, by_key, by_value, by_bias, torch.empty_like(parameter)
 
 
@@ -185,3 +187,4 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+_backward.register_autograd(no_second_derivative)

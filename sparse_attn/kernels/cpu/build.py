@@ -90,12 +90,15 @@ def _flag_choices(version: str) -> list[list[str]]:
 
 
 def _folder() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
+    """The user's cache, if no other user can put a library into it."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = cache.stat()
+        own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        if own and not status.st_mode & 0o022 and os.access(cache, os.W_OK):
             return cache
-    except OSError:
+    except (OSError, RuntimeError):  # no home, or not a folder
         pass
     return _temporary_folder()
 

@@ -66,7 +66,7 @@ class Job:
         sizes = (batch, heads, key.shape[1], queries, keys, dim, value.shape[3])
         for field, size in zip(_INTEGERS.split(), sizes, strict=False):
             setattr(self.arguments, field, size)
-        self.arguments.parameter = self._pointer(parameter.float().contiguous())
+        self.arguments.parameter = self._pointer(parameter.double().contiguous())
         if lengths is not None:
             self.arguments.lengths = self._pointer(lengths.to(torch.int64).contiguous())
         if seed is not None:
@@ -87,7 +87,7 @@ class Job:
         arguments.scale, arguments.softcap, arguments.dropout = scale, softcap, dropout
         arguments.causal, arguments.window = causal, window
 
-    def put(self, name: str, tensor: Tensor, first: int = 0) -> None:
+    def put(self, name: str, tensor: Tensor) -> None:
         """Point the view `name` to a tensor of 4 dimensions."""
         view = getattr(self.arguments, name)
         view.data = self._pointer(tensor)

@@ -3,8 +3,6 @@
 // One task is one key head (or a segment of its queries) and belongs to one thread, which adds up
 // its gradients in a fixed order: results do not depend on the schedule, and nothing is atomic.
 #include <atomic>
-#include <cstdlib>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -24,7 +22,7 @@ struct Arguments {
   int64_t causal, window;
   double scale, softcap, dropout;
   const int64_t *seed, *lengths;
-  const float *parameter;
+  const double *parameter;
   int64_t want_parameter;
   View query, key, value, mask, bias;
   View out;  // its gradient in backward

@@ -19,15 +19,6 @@ template <class T> struct Row {
 
 #define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
 
-template <class T> INLINE T largest_of(const Row<T> &row) {
-  Vec<T> best = all(-INF<T>);
-  EACH_VECTOR(row, j) {
-    Vec<T> x = load(row.x + j);
-    best = x > best ? x : best;
-  }
-  return largest<T>(best);
-}
-
 // ---- p = w / sum w. Parts: the weight w up to a factor, the slope u, the slope by theta v.
 
 template <class T> struct Parts {

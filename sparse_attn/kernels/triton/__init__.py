@@ -1,7 +1,7 @@
 """Attention in Triton: scores stay on the chip, forward and backward.
 
-Rows of up to 1,024 keys are worked on whole; longer ones in tiles, with a row's threshold found by
-computing the scores again. The kernels can be run without a GPU by Triton's interpreter
+Rows of up to 1,024 keys (fewer in float32 or at large head_dim) are worked on whole; longer ones in
+tiles, with a row's threshold found by computing the scores again. The kernels can be run without a GPU by Triton's interpreter
 (TRITON_INTERPRET=1).
 """
 
@@ -17,7 +17,7 @@ from sparse_attn.kernels.call import Call
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
-    from sparse_attn.kernels.triton import launch  # registers the operators
+    from sparse_attn.kernels.triton import launch, plan  # the first registers the operators
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
@@ -28,10 +28,12 @@ def refusal(call: Call) -> str | None:
     if not INSTALLED:
         return "triton is not installed; pip install triton"
     spec, query = call.mapping.spec, call.query
-    if spec.kernel not in launch.KINDS:
+    if spec.kernel not in plan.KINDS:
         return f"{spec.name} has no Triton kernel"
     if query.device.type != "cuda" and not INTERPRETED:
         return f"it needs CUDA tensors, got {query.device.type} (or TRITON_INTERPRET=1)"
+    if query.device.type == "cuda" and not plan.runs_on(query):
+        return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if query.dtype not in DTYPES:
         return f"it takes float32, float16 and bfloat16, got {query.dtype}"
     if call.value.shape[3] != query.shape[3] or query.shape[3] > HEAD_DIM:
@@ -51,7 +53,7 @@ def attention(call: Call) -> Tensor:
     seed = None
     if call.dropout:
         seed = torch.randint(2**62, (1,), device=call.query.device)
-    return launch.triton_forward(
+    out: Tensor = launch.triton_forward(
         call.query,
         call.key,
         call.value,
@@ -63,10 +65,11 @@ def attention(call: Call) -> Tensor:
         _kind(call),
         call.softcap or 0.0,
         call.causal,
-        call.window or 0,
+        call.span,
         call.scale,
         call.dropout,
     )[0]
+    return out.transpose(1, 2)
 
 
 def _kind(call: Call) -> str:

@@ -45,7 +45,6 @@ def load_statistics(saved, indices, line, lines, inside, MAP: tl.constexpr):
 def tile_of(k, v, columns, do, stats, site, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr):
     """Weights, their gradients and slopes for a tile of queries and keys."""
     s, chain = scores_of(k, columns, site, FLAGS)
-    s = tl.where((site.rows < site.n_rows)[:, None], s, float("-inf"))
     p = weights(s, stats, columns, theta, MAP)
     g = tl.dot(do, tl.trans(v), input_precision=FLAGS.precision)
     used = p

@@ -75,7 +75,7 @@ def solved_rows(
             p = weights(s, stats, columns, theta, MAP)
             total += tl.sum(p, 1)
             if MAP.skip:
-                left = tl.max((p > 0.0).to(tl.int32), 1)
+                left = tl.max((p != 0.0).to(tl.int32), 1)
                 tl.store(alive + start // SHAPE.block_n, tl.max(left, 0).to(tl.int8))
             if FLAGS.dropout:
                 p = dropped(p, drop, columns, site)

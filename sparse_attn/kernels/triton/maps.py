@@ -26,6 +26,12 @@ E_MIN = tl.constexpr(1e-7)  # entmax with alpha - 1 below this is softmax to the
 
 
 @triton.jit
+def nan_of(theta):
+    """NaN of a parameter, which spoils its rows; 0 of any number, infinity included."""
+    return tl.where(theta == theta, 0.0, float("nan"))
+
+
+@triton.jit
 def log_sigmoid(x):
     return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
 
@@ -66,7 +72,7 @@ def log_g(s, theta, MAP: tl.constexpr):
         f = log_sigmoid(s)
     else:
         f = s
-    return f + (s - s)  # NaN and inf must spoil the row
+    return f + (s - s) + nan_of(theta)  # NaN and inf must spoil the row
 
 
 @triton.jit
@@ -219,7 +225,7 @@ def slopes(s, p, stats, columns, theta, MAP: tl.constexpr):
         _, inside = within(y, b, slack, columns, stats.low[:, None], MAP)
         steep = inside & (b > 0.0) & (b < float("inf"))
         v = tl.where(steep, tl.exp(y) * c / tl.where(b == 0.0, 1.0, b), 0.0)
-        u = tl.where(b == 0.0, 0.0, p + v)
+        u = p + v
     else:
         e = exponent(theta, MAP)
         y = scaled(s, a, b, slack)

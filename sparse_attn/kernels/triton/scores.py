@@ -26,7 +26,7 @@ def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
     """Rows of a (length, dim) matrix, 0 from row n on, [rows, BLOCK_D]."""
     d = tl.arange(0, SHAPE.block_d)
     inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
-    places = matrix.pointer + rows[:, None] * matrix.stride + d[None, :]
+    places = matrix.pointer + rows.to(tl.int64)[:, None] * matrix.stride + d[None, :]
     return tl.load(places, mask=inside, other=0.0)
 
 
@@ -34,7 +34,7 @@ def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
 def store_rows(matrix, rows, n, values, SHAPE: tl.constexpr):
     d = tl.arange(0, SHAPE.block_d)
     inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
-    places = matrix.pointer + rows[:, None] * matrix.stride + d[None, :]
+    places = matrix.pointer + rows.to(tl.int64)[:, None] * matrix.stride + d[None, :]
     tl.store(places, values.to(matrix.pointer.dtype.element_ty), mask=inside)
 
 
@@ -59,7 +59,8 @@ def scores_of(k, columns, site, FLAGS: tl.constexpr):
     if FLAGS.bias:
         bias = load_pairs(site.bias, site.bias_m, site.bias_n, rows, columns, site.n_rows, n_keys)
         s += bias.to(tl.float32)
-    valid = (columns < n_keys)[None, :]
+    # rows beyond the end would find support everywhere, and keep every tile alive
+    valid = (columns < n_keys)[None, :] & (rows < site.n_rows)[:, None]
     if FLAGS.causal:
         valid = valid & (columns[None, :] <= rows[:, None])
     if FLAGS.window > 0:
@@ -168,8 +169,8 @@ def dropped(x, drop, columns, site):
     head = drop.head.to(tl.uint32)
     first = mixed(drop.seed.to(tl.uint32) ^ mixed(head))
     second = mixed((drop.seed >> 32).to(tl.uint32) + head)
-    counter = (site.rows[:, None] * site.all_keys + columns[None, :]).to(tl.uint32)
-    bits = mixed(mixed(counter ^ first) + second)
+    row = mixed(site.rows.to(tl.uint32) + first)
+    bits = mixed(mixed(row[:, None] ^ columns.to(tl.uint32)[None, :]) + second)
     keep = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= drop.rate  # 2^-24
     return tl.where(keep, x / (1.0 - drop.rate), 0.0)
 

@@ -7,7 +7,14 @@ computes it again, tile by tile, and tiles in which nothing is left are passed o
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import exponent, newton_step, powers, scaled, temperature_of
+from sparse_attn.kernels.triton.maps import (
+    exponent,
+    nan_of,
+    newton_step,
+    powers,
+    scaled,
+    temperature_of,
+)
 from sparse_attn.kernels.triton.names import Statistics
 from sparse_attn.kernels.triton.scores import load_rows, scores_of
 
@@ -71,8 +78,10 @@ def survey(
         total += tl.sum(tl.where(inside, s, 0.0), 1)
         n += tl.sum(inside.to(tl.float32), 1)
         if MAP.skip:
-            near = (tile_top > top - reach).to(tl.int8)
-            tl.store(block.alive + start // SHAPE.block_n, tl.max(near, 0))
+            dead = tile_top < top - reach - RECOMPUTED * tl.abs(top)  # NaN is not dead
+            tl.store(
+                block.alive + start // SHAPE.block_n, tl.max(1 - dead.to(tl.int32), 0).to(tl.int8)
+            )
     empty = n == 0.0
     return tl.where(empty, 0.0, top), at_top, tl.where(empty, 0.0, bottom), total, n
 
@@ -191,7 +200,7 @@ def project(
                 total += tl.sum(p, 1)
                 slope += tl.sum(u, 1)
                 if MAP.skip:
-                    left = tl.max((p > 0.0).to(tl.int32), 1)
+                    left = tl.max((p != 0.0).to(tl.int32), 1)
                     tl.store(block.alive + start // SHAPE.block_n, tl.max(left, 0).to(tl.int8))
         move = newton_step(total, slope, e, MAP)
         move = tl.where(slope > 0.0, move, 0.0)
@@ -211,7 +220,7 @@ def statistics(
     if MAP.kind == "sparsegen":
         reach = reach * (1.0 - theta)
     top, at_top, bottom, total, n = survey(block, reach, MAP, FLAGS, SHAPE)
-    spoiled = total - total
+    spoiled = total - total + nan_of(theta)
     bottom = tl.where(spoiled == 0.0, bottom, top)  # nothing to select in a spoiled row
     slack = RECOMPUTED * tl.maximum(tl.abs(top), tl.abs(bottom))
     zero = n * 0.0

@@ -1,0 +1,172 @@
+"""Which kernel, tiles and arguments a call gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
+
+SHORT = 1024  # keys of a row that stay on the chip, at most
+ROWS_HELD = 6  # rows in shared memory for each of a tile, by what the compiler reports, at most
+HOPPER = 232448  # bytes of shared memory of a block, where there is no device to ask
+WHOLE = 128  # queries of a head whose backward pass is one program,
+WHOLE_BYTES = 256  # if their rows are no larger
+
+FAMILIES = {
+    "pointwise": (
+        "softmax",
+        "sigsoftmax",
+        "taylor-softmax",
+        "spherical-softmax",
+        "softmax-abs",
+        "normalized-relu",
+        "normalized-sigmoid",
+    ),
+    "threshold": ("t-softmax", "r-softmax"),
+    "projection": (
+        "sparsemax",
+        "sparsegen",
+        "sparsecone",
+        "sparsehourglass",
+        "entmax",
+        "entmax-1.5",
+    ),
+}
+KINDS = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
+SKIPPING = ("sparsemax", "sparsegen", "entmax", "entmax-1.5")  # no support, no gradient
+
+
+def plan(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    kind: str,
+    softcap: float,
+    causal: bool,
+    window: int,
+    scale: float,
+    dropout: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments shared by all kernels, run-time ones and compile-time ones."""
+    batch, heads, rows, _ = query.shape
+    keys = key.shape[2]
+    full = (batch, heads, rows, keys)
+    nothing = (0, 0, 0, 0)
+    mask_argument = query if mask is None else mask.expand(full).view(torch.uint8)
+    bias_argument = query if bias is None else bias.expand(full)
+    mask_strides = nothing if mask is None else mask_argument.stride()
+    bias_strides = nothing if bias is None else bias_argument.stride()
+    # the same row of the mask for every query and head: what is past its end is padding
+    padding = mask is not None and mask_strides[1:3] == (0, 0)
+    run_time = {
+        "lengths": query if lengths is None else lengths.contiguous(),
+        "pairs": Pairs._make((mask_argument, *mask_strides, bias_argument, *bias_strides)),
+        "sizes": Sizes(heads, heads // key.shape[1], rows, keys, batch * heads * rows),
+        "scaling": (scale, softcap),
+        "rate": dropout,
+    }
+    compile_time = {
+        "MAP": Map(KINDS[kind], kind, skips(kind, key)),
+        "FLAGS": Flags(
+            mask=mask is not None,
+            padding=padding,
+            bias=bias is not None,
+            softcap=softcap > 0,
+            causal=causal,
+            window=window,
+            precision=product_precision(),
+            lengths=lengths is not None,
+            dropout=dropout > 0,
+        ),
+    }
+    return run_time, compile_time
+
+
+def product_precision() -> str:
+    """How float32 is multiplied, as the user set it for PyTorch's own products."""
+    setting = torch.backends.cuda.matmul.fp32_precision
+    if setting == "none":
+        setting = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    return "tf32" if setting == "tf32" else "tf32x3"
+
+
+def row_bytes(tensor: Tensor) -> int:
+    """Shared memory for one row of queries, keys or values; float32 is held in two halves."""
+    halves = 2 if tensor.dtype == torch.float32 else 1
+    return max(16, triton.next_power_of_2(tensor.shape[3])) * tensor.element_size() * halves
+
+
+def shared_memory(tensor: Tensor) -> int:
+    """Bytes of shared memory that one program may use."""
+    if tensor.device.type != "cuda":
+        return HOPPER
+    properties = torch.cuda.get_device_properties(tensor.device)
+    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def runs_on(tensor: Tensor) -> bool:
+    """Whether the GPU has the products the kernels use, and room for their smallest tiles."""
+    able = torch.version.hip is None and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
+    return able and ROWS_HELD * 16 * row_bytes(tensor) <= shared_memory(tensor)
+
+
+def is_short(key: Tensor) -> bool:
+    """Whether a whole row of scores, and the keys under it, fit on the chip."""
+    # a third is left for queries and scratch; keys are padded to a power of two
+    room = shared_memory(key) * 2 // 3 // row_bytes(key)
+    return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
+
+
+def tile_side(key: Tensor) -> int:
+    """Queries and keys of a tile where a row takes several: the largest of 64, 32 and 16."""
+    side = shared_memory(key) // (ROWS_HELD * row_bytes(key))
+    return 64 if side >= 64 else 32 if side >= 32 else 16
+
+
+def fits_whole(key: Tensor) -> bool:
+    """Whether queries, keys, values and gradients of a whole head fit on the chip."""
+    return 4 * WHOLE * row_bytes(key) <= min(shared_memory(key), 4 * WHOLE * WHOLE_BYTES)
+
+
+def skips(kind: str, key: Tensor) -> bool:
+    """Whether tiles without support are marked and passed over."""
+    return kind in SKIPPING and not is_short(key)
+
+
+def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
+    """SHAPE of the forward kernel and its number of warps."""
+    dim = query.shape[3]
+    block_d = max(16, triton.next_power_of_2(dim))
+    if not is_short(key):
+        side = tile_side(key)
+        return Shape(side, side, dim, block_d, False, False), 4
+    block_n = max(16, triton.next_power_of_2(key.shape[2]))
+    block_m = min(64, max(16, 16384 // block_n))
+    return Shape(block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
+
+
+def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
+    """SHAPE of the query kernel, its number of warps, and whether it is WHOLE."""
+    dim = query.shape[3]
+    block_d = max(16, triton.next_power_of_2(dim))
+    longest = max(query.shape[2], key.shape[2])
+    side = tile_side(key)
+    if key.shape[2] > WHOLE or not is_short(key) or not fits_whole(key):
+        return Shape(side, side, dim, block_d, False, False), 4, False
+    block_n = max(16, triton.next_power_of_2(key.shape[2]))
+    whole = longest <= WHOLE and query.shape[1] == key.shape[1]
+    block_m = max(16, triton.next_power_of_2(query.shape[2])) if whole else 64
+    return Shape(block_m, block_n, dim, block_d, True, False), 8 if block_n == 128 else 4, whole
+
+
+def half_of(shape: Shape, padded: bool) -> Shape | None:
+    """SHAPE for heads whose padding leaves at most half of the keys."""
+    if not (padded and shape.short and shape.block_n >= 64):
+        return None
+    return shape._replace(block_n=shape.block_n // 2, halved=True)
