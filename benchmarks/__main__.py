@@ -54,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     pace = PACES["quick" if options.quick else device.type]
     budget = pace.budget if options.budget is None else options.budget
     said = {"quick": options.quick, "budget": budget, "skip": options.skip}
-    report = Report(options.out, device, {**said, "only": options.only, "case": options.case})
+    folder = "runs/benchmarks" if options.quick else "results/benchmarks"
+    report = Report(
+        options.out or ROOT / folder, device, {**said, "only": options.only, "case": options.case}
+    )
     if options.keep:
         report.keep()
     measure_all(chosen, device, pace, budget, report, options.skip)
@@ -122,7 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--out", type=Path, default=ROOT / "results/benchmarks", help="folder to write into")
+    add(
+        "--out",
+        type=Path,
+        help="folder to write into; default: results/benchmarks, with --quick runs/benchmarks",
+    )
     add("--only", nargs="+", choices=GROUPS, metavar="GROUP", help="measure these groups alone")
     add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in their name")
     add("--skip", metavar="TEXT", help="leave out contestants with this in their name")

@@ -15,7 +15,7 @@ from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from sparse_attn.kernels import reference
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.call import Call, as_autocast
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.mappings import Mapping
 
@@ -74,7 +74,7 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name} ({meaning}), which {mapping.name} does not "
                 "define; unpatch this model"
             )
-    query, key, value = (_autocast(tensor) for tensor in (query, key, value))
+    query, key, value = as_autocast(query, key, value)
     mask, bias, causal = _masking(module, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
@@ -101,14 +101,6 @@ def sparse_attention(
     else:
         output = run(call)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _autocast(tensor: Tensor) -> Tensor:
-    """As autocast hands tensors to SDPA: norms give float32 where projections give half."""
-    device = tensor.device.type
-    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:

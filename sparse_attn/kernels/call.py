@@ -85,20 +85,26 @@ class Call:
 
     def _check_tensors(self) -> None:
         q, k, v = self.query, self.key, self.value
+        if not hasattr(self.mapping, "spec"):  # PEFT wraps a Mapping and stands for it
+            raise TypeError(
+                f"mapping: expected a sparse_attn.Mapping, got {self.mapping!r}; make one with "
+                "Mapping(name, **parameters)"
+            )
+        self._check_kinds()
         for name, tensor in (("query", q), ("key", k), ("value", v)):
             if tensor.dim() != 4:
                 raise ValueError(
                     f"{name}: expected 4 dimensions (batch, heads, length, head_dim), got shape "
                     f"{tuple(tensor.shape)}"
                 )
-            if not tensor.is_floating_point() or tensor.dtype != q.dtype:
+            if not tensor.is_floating_point():
                 raise TypeError(
-                    f"{name}: expected a floating-point tensor of the dtype of query, {q.dtype}, "
-                    f"got {tensor.dtype}; cast with .to({q.dtype})"
+                    f"{name}: expected a floating-point tensor, got {tensor.dtype}; use .float()"
                 )
-            if tensor.device != q.device:
-                raise ValueError(
-                    f"{name}: expected the device of query, {q.device}, got {tensor.device}"
+            if tensor.dtype != q.dtype:
+                raise TypeError(
+                    f"{name}: expected the dtype of query, {q.dtype}, got {tensor.dtype}; cast "
+                    f"with .to({q.dtype})"
                 )
         if q.shape[3] == 0:
             raise ValueError(f"query: head_dim must be at least 1, got shape {tuple(q.shape)}")
@@ -117,13 +123,28 @@ class Call:
                 f"{tuple(v.shape)}"
             )
 
+    def _check_kinds(self) -> None:
+        needed = ("query", "key", "value")
+        for name in (*needed, "mask", "key_lengths", "bias"):
+            tensor = getattr(self, name)
+            if tensor is None and name not in needed:
+                continue
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+            if tensor.device != self.query.device:
+                raise ValueError(
+                    f"{name}: expected the device of query, {self.query.device}, got "
+                    f"{tensor.device}"
+                )
+
     def _check_numbers(self) -> None:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: expected a number in [0, 1)")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise ValueError(f"softcap={self.softcap}: expected a finite number above 0, or None")
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"window={self.window}: expected at least 1, or None")
+        whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
+        if self.window is not None and not (whole and self.window >= 1):
+            raise ValueError(f"window={self.window}: expected at least 1, a whole number, or None")
         if not math.isfinite(self.scale):
             raise ValueError(f"scale={self.scale}: expected a finite number")
 
@@ -142,7 +163,8 @@ class Call:
             if tensor is not None and not _broadcasts(tensor.shape, self.shape):
                 raise ValueError(
                     f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
-                    f"queries, keys) = {self.shape}"
+                    f"queries, keys) = {self.shape}; a padding mask (batch, keys) goes in as "
+                    "mask[:, None, None, :]"
                 )
         lengths = self.key_lengths
         whole = lengths is not None and lengths.dtype in (torch.int32, torch.int64)
@@ -156,6 +178,15 @@ class Call:
 def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors as autocast hands them to SDPA: all in its dtype, but for float64."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
 def no_second_derivative(*_: object) -> None:

@@ -7,7 +7,7 @@ from types import ModuleType
 from torch import Tensor
 
 from sparse_attn.kernels import cpu, flex, reference, triton
-from sparse_attn.kernels.call import Call, without_weights
+from sparse_attn.kernels.call import Call, as_autocast, without_weights
 from sparse_attn.mappings import Mapping
 
 IMPLEMENTATIONS: dict[str, ModuleType] = {
@@ -43,7 +43,8 @@ def attention(
             dividing H: query head h attends to key head h // (H / Hkv).
         mapping: the `Mapping` from scores to weights, computed in float32 at least.
         mask: boolean, True = attend, broadcastable to (B, H, Q, K).
-        key_lengths: (B,) integers; keys from there on are padding and not computed.
+        key_lengths: (B,) integers; keys from there on are padding and not computed. More than K
+            is K, less than 0 is 0.
         bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
         softcap: scores become softcap * tanh(scores / softcap) before the bias.
         causal: query i attends to keys j <= i.
@@ -54,12 +55,14 @@ def attention(
         impl: `reference`, `cpu`, `triton` or `flex`; None for the fastest that can do the call.
 
     Returns:
-        (B, H, Q, Dv) in the dtype of query; zeros where a query has no valid key.
+        (B, H, Q, Dv) in the dtype of query, or of autocast; zeros where a query has no valid key.
 
     Raises:
         TypeError, ValueError: an argument of wrong dtype, shape or range.
         NotImplementedError: `impl` names an implementation that cannot do this call, and why.
     """
+    if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
+        query, key, value = as_autocast(query, key, value)
     call = Call(
         query, key, value, mapping, mask, key_lengths, bias, softcap, causal, window, scale, dropout
     )

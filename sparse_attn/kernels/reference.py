@@ -23,7 +23,11 @@ def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
     """The output and the weights (B, H, Q, K) before dropout."""
     key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
     value = _without_padding(call.value, call).repeat_interleave(call.groups, dim=1)
-    scores = call.query @ key.transpose(-2, -1) * call.scale  # [B, H, Q, K]
+    # half precision would round the scores before a support is chosen from them
+    exact = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
+    with torch.autocast(call.query.device.type, enabled=False):
+        scores = call.query.to(exact) @ key.transpose(-2, -1).to(exact)  # [B, H, Q, K]
+    scores = scores * call.scale
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if call.bias is not None:

@@ -160,3 +160,56 @@ def test_dropout_differs_between_rows():
     value = torch.eye(64).expand(1, 1, 64, 64)
     out = attention(query, key, value, Mapping("softmax"), dropout=0.5, impl="triton")
     assert ((out[0, 0, 0] == 0) != (out[0, 0, 1] == 0)).any()
+
+
+def test_a_damaged_library_is_built_again(tmp_path, monkeypatch):
+    from sparse_attn.kernels.cpu import build
+
+    if isinstance(build.library(), str):
+        pytest.skip(build.library())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = build._built()
+    path.write_text("junk")
+    assert build._loaded(path) is not None
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+    from sparse_attn.kernels.cpu import build
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build._folder() == tmp_path / "sparse_attn"
+    (tmp_path / "sparse_attn").chmod(0o777)
+    assert build._folder() != tmp_path / "sparse_attn"
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch):
+    from sparse_attn.kernels.cpu import build
+
+    monkeypatch.setenv("CXX", "/nowhere/g++ -O1")
+    with pytest.raises(RuntimeError, match="CXX='/nowhere/g\\+\\+ -O1' was not found"):
+        build._compiler()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"mapping": "r-softmax"}, TypeError, "mapping: expected a sparse_attn.Mapping"),
+        ({"mask": [[True]]}, TypeError, "mask: expected a tensor, got list"),
+        ({"key_lengths": torch.ones(1).to("meta")}, ValueError, "key_lengths: expected the device"),
+        ({"window": 2.5}, ValueError, "window=2.5: expected at least 1, a whole number"),
+        ({"mask": torch.ones(3, 8) > 0}, ValueError, r"mask\[:, None, None, :\]"),
+    ],
+)
+def test_wrong_arguments_name_the_remedy(change, error, message):
+    query, key, value = qkv()
+    mapping = change.pop("mapping", None) or Mapping("softmax")
+    with pytest.raises(error, match=message):
+        attention(query, key, value, mapping, **change)
+
+
+def test_autocast_takes_mixed_dtypes():
+    """Norms of queries and keys give float32 under autocast where values are half (Qwen3)."""
+    query, key, value = qkv()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attention(query, key, value.bfloat16(), Mapping("sparsemax"))
+    assert out.dtype == torch.bfloat16

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -35,7 +36,7 @@ def library() -> ctypes.CDLL | str:
     with _lock:
         if _result is None:
             try:
-                _result = ctypes.CDLL(str(_built()))
+                _result = _loaded(_built())
             except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                 _result = f"the CPU kernels cannot be built: {error}"
                 LOGGER.warning(
@@ -44,13 +45,24 @@ def library() -> ctypes.CDLL | str:
         return _result
 
 
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library, built again if the file is damaged."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(_built()))
+
+
 def _built() -> Path:
     """Path of the compiled library, whose name is the hash of all that goes into it."""
     compiler = _compiler()
-    version = _run([compiler, "--version"])
+    version = _run([*compiler, "--version"])
     errors = []
     for flags in _flag_choices(version):
-        key = hashlib.sha256("\0".join([version, platform.machine(), *flags]).encode())
+        key = hashlib.sha256(
+            "\0".join([version, platform.machine(), *compiler[1:], *flags]).encode()
+        )
         for name in SOURCES:
             key.update((SOURCE / name).read_bytes())
         target = _folder() / f"rows-{key.hexdigest()[:20]}.so"
@@ -63,13 +75,17 @@ def _built() -> Path:
     raise RuntimeError(errors[0])
 
 
-def _compiler() -> str:
-    candidates = [os.environ.get("CXX"), "c++", "g++", "clang++"]
-    for name in candidates:
-        path = shutil.which(name) if name else None
-        if path is not None:
-            return path
-    raise RuntimeError("no C++ compiler was found")
+def _compiler() -> list[str]:
+    """The command of CXX, which may have arguments, or the first compiler there is."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen and shutil.which(chosen[0]) is None:
+        raise RuntimeError(f"CXX={os.environ['CXX']!r} was not found")
+    for name in ("c++", "g++", "clang++"):
+        if not chosen and shutil.which(name):
+            chosen = [name]
+    if not chosen:
+        raise RuntimeError("no C++ compiler was found")
+    return chosen
 
 
 def _flag_choices(version: str) -> list[list[str]]:
@@ -114,14 +130,14 @@ def _temporary_folder() -> Path:
 _temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
-def _compile(compiler: str, flags: list[str], target: Path) -> Path:
+def _compile(compiler: list[str], flags: list[str], target: Path) -> Path:
     """Compile beside the target and rename: another process sees all of the file or none."""
-    LOGGER.info("building the CPU kernels with %s: %s", compiler, target)
+    LOGGER.info("building the CPU kernels with %s: %s", shlex.join(compiler), target)
     handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     try:
         # a library among the flags must come after the source that needs it
-        _run([compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
+        _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)

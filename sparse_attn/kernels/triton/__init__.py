@@ -1,8 +1,8 @@
 """Attention in Triton: scores stay on the chip, forward and backward.
 
 Rows of up to 1,024 keys (fewer in float32 or at large head_dim) are worked on whole; longer ones in
-tiles, with a row's threshold found by computing the scores again. The kernels can be run without a GPU by Triton's interpreter
-(TRITON_INTERPRET=1).
+tiles, with a row's threshold found by computing the scores again. Without a GPU the kernels run in
+Triton's interpreter (TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations

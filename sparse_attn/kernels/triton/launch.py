@@ -133,8 +133,9 @@ def triton_backward(
         query_kernel[(triton.cdiv(q.shape[2], shape.block_m) * batch * heads,)](
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.transpose(1, 2).stride(), g.stride(),
-            dq.stride(), dk.stride(), dv.stride(), *shared, **options, SHAPE=shape, HALF=half_of(shape, padded),
-            MOMENTS=learns or KINDS[kind] != "pointwise", WHOLE=whole, num_warps=warps,
+            dq.stride(), dk.stride(), dv.stride(), *shared, **options, SHAPE=shape,
+            HALF=half_of(shape, padded), MOMENTS=learns or KINDS[kind] != "pointwise",
+            WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
             side = tile_side(k)
