@@ -64,6 +64,12 @@ class Call:
         inputs = (self.query, self.key, self.value)
         return any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
 
+    def seed(self) -> Tensor | None:
+        """What the choice of dropped weights hangs on, (1,) int64; None without dropout."""
+        if not self.dropout:
+            return None
+        return torch.randint(2**62, (1,), device=self.query.device)
+
     def parameter(self) -> Tensor:
         """The mapping's one parameter for each head, (H,), with its graph; 0 if there is none.
 
@@ -178,6 +184,11 @@ class Call:
 def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+def rows_dense(tensor: Tensor) -> Tensor:
+    """The tensor, copied only where its last dimension is strided."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.kernels.call import Call, no_second_derivative
+from sparse_attn.kernels.call import Call, no_second_derivative, rows_dense
 from sparse_attn.kernels.cpu import build
-from sparse_attn.kernels.cpu.job import Job, computed, rows_dense
+from sparse_attn.kernels.cpu.job import Job, computed
 
 POINTWISE = ("softmax", "sigsoftmax", "taylor-softmax", "spherical-softmax", "softmax-abs")
 NORMALIZED = ("normalized-relu", "normalized-sigmoid")
@@ -36,7 +36,6 @@ def attention(call: Call) -> Tensor:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
     kernel = call.mapping.spec.kernel
     assert kernel is not None
-    seed = torch.randint(2**62, (1,)) if call.dropout else None
     out: Tensor = _forward(
         call.query,
         call.key,
@@ -45,7 +44,7 @@ def attention(call: Call) -> Tensor:
         call.key_lengths,
         call.bias,
         call.parameter(),
-        seed,
+        call.seed(),
         kernel,
         call.scale,
         call.softcap or 0.0,

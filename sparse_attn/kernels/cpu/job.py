@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from sparse_attn.kernels.call import rows_dense
 from sparse_attn.kernels.cpu import build
 
 TILE_BYTES = 96 * 1024  # scores of a tile: with their gradients and the keys, less than a L2 cache
@@ -153,11 +154,6 @@ class Job:
 
 def computed(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def rows_dense(tensor: Tensor) -> Tensor:
-    """With the last dimension contiguous."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def _flat(tensor: Tensor) -> Tensor:

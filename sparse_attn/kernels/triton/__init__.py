@@ -50,9 +50,6 @@ def refusal(call: Call) -> str | None:
 
 def attention(call: Call) -> Tensor:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
-    seed = None
-    if call.dropout:
-        seed = torch.randint(2**62, (1,), device=call.query.device)
     out: Tensor = launch.triton_forward(
         call.query,
         call.key,
@@ -61,7 +58,7 @@ def attention(call: Call) -> Tensor:
         call.mask,
         call.key_lengths,
         call.bias,
-        seed,
+        call.seed(),
         _kind(call),
         call.softcap or 0.0,
         call.causal,

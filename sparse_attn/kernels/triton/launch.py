@@ -8,11 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from sparse_attn.kernels.call import no_second_derivative
+from sparse_attn.kernels.call import no_second_derivative, rows_dense
 from sparse_attn.kernels.triton.backward import query_kernel
 from sparse_attn.kernels.triton.backward_keys import key_kernel
 from sparse_attn.kernels.triton.forward import forward_kernel
-from sparse_attn.kernels.triton.names import Shape
 from sparse_attn.kernels.triton.plan import (
     KINDS,
     backward_shape,
@@ -21,12 +20,8 @@ from sparse_attn.kernels.triton.plan import (
     plan,
     skips,
     tile_side,
+    tiled,
 )
-
-
-def rows_last_contiguous(tensor: Tensor) -> Tensor:
-    """The tensor, copied only where its last dimension is strided."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 @torch.library.custom_op("sparse_attn::triton_forward", mutates_args=())
@@ -47,13 +42,12 @@ def triton_forward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """out (B, Q, H, D), row statistics, indices of owning keys, live tiles."""
-    query, key, value = map(rows_last_contiguous, (query, key, value))
+    query, key, value = map(rows_dense, (query, key, value))
     out, stats, indices, alive = _outputs(query, key, kind)
     run_time, compile_time = plan(
         query, key, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
     )
-    shape, warps = forward_shape(query, key)
-    padded = lengths is not None or compile_time["FLAGS"].padding
+    shape, warps = forward_shape(key)
     grid = (triton.cdiv(query.shape[2], shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         forward_kernel[grid](
@@ -61,7 +55,7 @@ def triton_forward(
             query.stride(), key.stride(), value.stride(), out.transpose(1, 2).stride(),
             stats, indices, alive, alive.shape[-1], theta, run_time.pop("lengths"),
             theta if seed is None else seed,
-            **run_time, **compile_time, SHAPE=shape, HALF=half_of(shape, padded),
+            **run_time, **compile_time, SHAPE=shape, HALF=half_of(shape, compile_time["FLAGS"]),
             num_warps=warps, num_stages=2,
         )  # fmt: skip
     return out, stats, indices, alive
@@ -114,7 +108,7 @@ def triton_backward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients to query, key, value and the parameter of each head (H,)."""
-    q, k, v, g = map(rows_last_contiguous, (query, key, value, grad))
+    q, k, v, g = map(rows_dense, (query, key, value, grad))
     dq, dk, dv = map(torch.empty_like, (q, k, v))
     run_time, compile_time = plan(
         q, k, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
@@ -122,7 +116,6 @@ def triton_backward(
     lines = stats.shape[1]
     row_gradients = stats.new_empty(2 if KINDS[kind] == "pointwise" else 3, lines)
     shape, warps, whole = backward_shape(q, k)
-    padded = lengths is not None or compile_time["FLAGS"].padding
     shared = (
         stats, indices, row_gradients, alive, alive.shape[-1], theta, run_time.pop("lengths"),
         theta if seed is None else seed,
@@ -134,13 +127,13 @@ def triton_backward(
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.transpose(1, 2).stride(), g.stride(),
             dq.stride(), dk.stride(), dv.stride(), *shared, **options, SHAPE=shape,
-            HALF=half_of(shape, padded), MOMENTS=learns or KINDS[kind] != "pointwise",
+            HALF=half_of(shape, compile_time["FLAGS"]),
+            MOMENTS=learns or KINDS[kind] != "pointwise",
             WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
-            side = tile_side(k)
-            tile = Shape(side, side, shape.dim, shape.block_d, False, False)
-            key_kernel[(triton.cdiv(k.shape[2], side) * batch * k.shape[1],)](
+            tile = tiled(k)
+            key_kernel[(triton.cdiv(k.shape[2], tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *shared, **options, SHAPE=tile, num_warps=4,
@@ -154,7 +147,7 @@ def _(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, stats: Tensor,
     indices: Tensor, alive: Tensor, theta: Tensor, *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    q, k, v = map(rows_last_contiguous, (query, key, value))
+    q, k, v = map(rows_dense, (query, key, value))
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(theta)
 
 

@@ -96,10 +96,15 @@ def product_precision() -> str:
     return "tf32" if setting == "tf32" else "tf32x3"
 
 
+def block_of(length: int) -> int:
+    """Side of a block that holds `length`: a power of two, and enough for a product."""
+    return max(16, triton.next_power_of_2(length))
+
+
 def row_bytes(tensor: Tensor) -> int:
     """Shared memory for one row of queries, keys or values; float32 is held in two halves."""
     halves = 2 if tensor.dtype == torch.float32 else 1
-    return max(16, triton.next_power_of_2(tensor.shape[3])) * tensor.element_size() * halves
+    return block_of(tensor.shape[3]) * tensor.element_size() * halves
 
 
 def shared_memory(tensor: Tensor) -> int:
@@ -139,34 +144,35 @@ def skips(kind: str, key: Tensor) -> bool:
     return kind in SKIPPING and not is_short(key)
 
 
-def forward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int]:
+def tiled(key: Tensor) -> Shape:
+    """SHAPE where a row takes several tiles."""
+    side, dim = tile_side(key), key.shape[3]
+    return Shape(side, side, dim, block_of(dim), False, False)
+
+
+def forward_shape(key: Tensor) -> tuple[Shape, int]:
     """SHAPE of the forward kernel and its number of warps."""
-    dim = query.shape[3]
-    block_d = max(16, triton.next_power_of_2(dim))
     if not is_short(key):
-        side = tile_side(key)
-        return Shape(side, side, dim, block_d, False, False), 4
-    block_n = max(16, triton.next_power_of_2(key.shape[2]))
+        return tiled(key), 4
+    dim, block_n = key.shape[3], block_of(key.shape[2])
     block_m = min(64, max(16, 16384 // block_n))
-    return Shape(block_m, block_n, dim, block_d, True, False), 4 if block_n <= 128 else 8
+    return Shape(block_m, block_n, dim, block_of(dim), True, False), 4 if block_n <= 128 else 8
 
 
 def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
     """SHAPE of the query kernel, its number of warps, and whether it is WHOLE."""
-    dim = query.shape[3]
-    block_d = max(16, triton.next_power_of_2(dim))
-    longest = max(query.shape[2], key.shape[2])
-    side = tile_side(key)
     if key.shape[2] > WHOLE or not is_short(key) or not fits_whole(key):
-        return Shape(side, side, dim, block_d, False, False), 4, False
-    block_n = max(16, triton.next_power_of_2(key.shape[2]))
-    whole = longest <= WHOLE and query.shape[1] == key.shape[1]
-    block_m = max(16, triton.next_power_of_2(query.shape[2])) if whole else 64
-    return Shape(block_m, block_n, dim, block_d, True, False), 8 if block_n == 128 else 4, whole
+        return tiled(key), 4, False
+    dim, block_n = key.shape[3], block_of(key.shape[2])
+    whole = query.shape[2] <= WHOLE and query.shape[1] == key.shape[1]
+    block_m = block_of(query.shape[2]) if whole else 64
+    shape = Shape(block_m, block_n, dim, block_of(dim), True, False)
+    return shape, 8 if block_n == 128 else 4, whole
 
 
-def half_of(shape: Shape, padded: bool) -> Shape | None:
+def half_of(shape: Shape, flags: Flags) -> Shape | None:
     """SHAPE for heads whose padding leaves at most half of the keys."""
+    padded = flags.lengths or flags.padding
     if not (padded and shape.short and shape.block_n >= 64):
         return None
     return shape._replace(block_n=shape.block_n // 2, halved=True)
