@@ -1,5 +1,13 @@
 """Every mapping as a function `f(scores, ..., *, mask=None, dim=-1)`, with its log form."""
 
+from sparse_attn.mappings.controls import (
+    log_random_drop_softmax,
+    log_temperature_softmax,
+    log_top_k_softmax,
+    random_drop_softmax,
+    temperature_softmax,
+    top_k_softmax,
+)
 from sparse_attn.mappings.monotone import log_monotone, log_plif, monotone, plif
 from sparse_attn.mappings.pointwise import (
     log_normalized_relu,
@@ -46,6 +54,7 @@ __all__ = [
     "log_normalized_sigmoid",
     "log_plif",
     "log_r_softmax",
+    "log_random_drop_softmax",
     "log_sigsoftmax",
     "log_softmax",
     "log_softmax_abs",
@@ -56,12 +65,15 @@ __all__ = [
     "log_spherical_softmax",
     "log_t_softmax",
     "log_taylor_softmax",
+    "log_temperature_softmax",
+    "log_top_k_softmax",
     "log_weighted_softmax",
     "monotone",
     "normalized_relu",
     "normalized_sigmoid",
     "plif",
     "r_softmax",
+    "random_drop_softmax",
     "sigsoftmax",
     "softmax",
     "softmax_abs",
@@ -72,5 +84,7 @@ __all__ = [
     "spherical_softmax",
     "t_softmax",
     "taylor_softmax",
+    "temperature_softmax",
+    "top_k_softmax",
     "weighted_softmax",
 ]

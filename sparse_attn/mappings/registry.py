@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 
-from sparse_attn.mappings import monotone, pointwise, projection, weighted
+from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
 from sparse_attn.mappings.base import MappingSpec
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
-    for module in (pointwise, weighted, projection, monotone)
+    for module in (pointwise, weighted, projection, monotone, controls)
     for spec in module.SPECS
 }
 
@@ -20,7 +20,12 @@ def mapping_names() -> tuple[str, ...]:
 
 
 def get_spec(name: str) -> MappingSpec:
-    """The record of a mapping; ValueError names the nearest names if there is none."""
+    """The record of a mapping; ValueError names the nearest names if there is none.
+
+    `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
+    """
+    if name.startswith(controls.MIXED) and name not in _SPECS:
+        return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=3) or mapping_names()
         raise ValueError(f"mapping={name!r} is unknown; did you mean {', '.join(near)}?")

@@ -1,0 +1,237 @@
+"""Controls: what a comparison has to rule out before it credits a sparse mapping.
+
+Sharpening (temperature-softmax), truncation (top-k-softmax), regularisation by missing keys
+(random-drop-softmax); and `mixed`, which ramps in a mapping that has no path of its own from softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows
+from sparse_attn.mappings.pointwise import normalize, softmax
+from sparse_attn.mappings.weighted import R
+
+TEMPERATURE = ParameterSpec("temperature", default=1.0, low=0.0, low_open=True, high_open=True)
+K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
+DROPPED = replace(R, learnable=False)
+MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
+MIXED = "mixed-"
+
+
+def _over_temperature(z: Tensor, temperature: Tensor) -> Tensor:
+    return z / temperature
+
+
+def temperature_softmax(
+    scores: Tensor, temperature: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """p_i = e^{z_i / T} / sum_j e^{z_j / T}; T < 1 sharpens.
+
+    Source: none; a control for the sharpening that goes with zeros.
+
+    Args:
+        scores: any shape, floating point.
+        temperature: T in (0, inf); a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for T out of range.
+    """
+    return _temperature_softmax(scores, temperature, mask, dim, log=False)
+
+
+def log_temperature_softmax(
+    scores: Tensor, temperature: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `temperature_softmax`."""
+    return _temperature_softmax(scores, temperature, mask, dim, log=True)
+
+
+def _temperature_softmax(
+    scores: Tensor, temperature: Value, mask: Tensor | None, dim: int, log: bool
+) -> Tensor:
+    return on_rows(
+        normalize,
+        scores,
+        temperature,
+        mask=mask,
+        dim=dim,
+        checks=(TEMPERATURE,),
+        log_g=_over_temperature,
+        log=log,
+    )
+
+
+def _softmax_where(keep: Tensor, rows: Tensor, log: bool) -> Tensor:
+    kept = rows.masked_fill(~keep, -INF)
+    return kept.log_softmax(-1) if log else kept.softmax(-1)
+
+
+def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
+    """Keeps what is not below the k-th largest valid score."""
+    ordered = rows.detach().masked_fill(~valid, -INF).sort(-1, descending=True).values
+    n = rows.shape[-1]
+    # a k that is NaN spoils the row in the end, but must still be an index
+    place = k.nan_to_num(1.0).clamp(max=n).ceil().long() - 1
+    place = place.expand(*rows.shape[:-1], 1)
+    return _softmax_where((rows >= ordered.gather(-1, place)) & valid, rows, log)
+
+
+def top_k_softmax(scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """Softmax over the ceil(k) largest valid scores, exactly 0 elsewhere; ties with the last stay.
+
+    Softmax where k is at least the number of valid positions. No gradient reaches k.
+    Source: Gupta et al. 2021 (arXiv 2106.06899); a control for truncation without reweighting.
+
+    Args:
+        scores: any shape, floating point.
+        k: in [1, inf]; a float, so that a schedule can move it, or a tensor broadcastable to the
+            shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for k out of range.
+    """
+    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,))
+
+
+def log_top_k_softmax(
+    scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `top_k_softmax`: -inf outside the support."""
+    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,), log=True)
+
+
+def _scrambled(rows: Tensor) -> Tensor:
+    """A pseudo-random integer for every score, from the bits of its float32 value."""
+    # + 0.0 makes -0.0 the same as 0.0
+    bits = (rows.detach().float() + 0.0).view(torch.int32).long() & 0xFFFFFFFF
+    # the finaliser of MurmurHash3, in the 64 bits that an integer tensor has
+    bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return bits ^ (bits >> 16)
+
+
+def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> Tensor:
+    """Drops the valid positions whose scores have the lowest hash, at least one short of all."""
+    last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
+    dropped = (r.nan_to_num() * last).floor().long() + (r > 0)
+    # positions out of play rank behind all others
+    priority = _scrambled(rows).masked_fill(~valid, 1 << 32)
+    threshold = priority.sort(-1).values.gather(-1, dropped.clamp(max=last))
+    return _softmax_where((priority >= threshold) & valid, rows, log)
+
+
+def random_drop_softmax(
+    scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """Softmax over what is left when floor(r (n - 1)) + 1 of the n valid positions are dropped.
+
+    As many zeros as `r_softmax(r)` has for 0 < r < 1, but at positions that have nothing to do with
+    the size of the scores: their order is a hash of the bits of each score, so that equal rows drop
+    alike, in training, in evaluation and when a layer is recomputed. r = 0 is softmax, r = 1 keeps
+    one position. No gradient reaches r.
+    Source: none; a control for the regularisation that missing keys bring.
+
+    Args:
+        scores: any shape, floating point.
+        r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
+        mask, dim, returns, raises: as `softmax`; ValueError also for r out of range.
+    """
+    return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,))
+
+
+def log_random_drop_softmax(
+    scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """log p of `random_drop_softmax`: -inf where dropped."""
+    return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,), log=True)
+
+
+def _mixed_rows(
+    rows: Tensor, valid: Tensor, *values: Tensor, function: Callable[..., Tensor], log: bool
+) -> Tensor:
+    *own, mix = values
+    far = function(rows, *(value.squeeze(-1) for value in own), mask=valid)
+    p = torch.lerp(softmax(rows, mask=valid), far, mix)
+    return p.masked_fill(p == 0, 1.0).log().masked_fill(p == 0, -INF) if log else p
+
+
+def _mixed(
+    scores: Tensor,
+    *,
+    function: Callable[..., Tensor],
+    checks: tuple[ParameterSpec, ...],
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
+    **parameters: Value,
+) -> Tensor:
+    values = (parameters.get(check.name, check.default) for check in checks)
+    return on_rows(
+        _mixed_rows,
+        scores,
+        *values,
+        mask=mask,
+        dim=dim,
+        checks=checks,
+        function=function,
+        log=log,
+    )
+
+
+def mixed(spec: MappingSpec) -> MappingSpec:
+    """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
+
+    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros at mix = 1 only.
+
+    Raises:
+        ValueError: the mapping has tensor arguments (learned maps, which start as softmax without
+            this; weighted softmax).
+    """
+    if spec.weights is not None or any(p.per_entry for p in spec.parameters):
+        raise ValueError(
+            f"mapping={MIXED + spec.name!r}: {spec.name} has tensor arguments, which cannot be "
+            "mixed; use it alone"
+        )
+    checks = (*spec.parameters, MIX)
+    function = partial(_mixed, function=spec.function, checks=checks)
+    return MappingSpec(
+        MIXED + spec.name,
+        function,
+        partial(function, log=True),
+        parameters=checks,
+        zeros=spec.zeros,
+        translation_invariant=spec.translation_invariant,
+        source=f"a ramp for {spec.source}",
+    )
+
+
+SPECS = (
+    MappingSpec(
+        "temperature-softmax",
+        temperature_softmax,
+        log_temperature_softmax,
+        parameters=(TEMPERATURE,),
+        translation_invariant=True,
+        log_g=_over_temperature,
+        source="control: sharpening without zeros",
+    ),
+    MappingSpec(
+        "top-k-softmax",
+        top_k_softmax,
+        log_top_k_softmax,
+        parameters=(K,),
+        zeros=True,
+        translation_invariant=True,
+        source="control: zeros without new weights; Gupta et al. 2021",
+    ),
+    MappingSpec(
+        "random-drop-softmax",
+        random_drop_softmax,
+        log_random_drop_softmax,
+        parameters=(DROPPED,),
+        zeros=True,
+        source="control: zeros that have nothing to do with the scores",
+    ),
+)
