@@ -16,7 +16,7 @@ from glue.config import RunConfig
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
 # may differ between a run and its continuation
-FREE = ("output_dir", "resume")
+FREE = ("output_dir", "resume", "keep_model")
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +105,15 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write whole or not at all."""
+    """Write whole or not at all, one line for each key: lists of numbers would fill pages."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        draft.replace(path)
+    finally:
+        # what a full disk has cut short
+        draft.unlink(missing_ok=True)
 
 
 def _read_config(record: Path) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sparse_attn import Mapping, SparsitySchedule
+from transformers import PreTrainedModel
+
+from sparse_attn import Mapping, SparsitySchedule, patch_model
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,24 @@ class MappingConfig:
         name: a registered mapping, such as softmax, r-softmax, sparsemax, entmax, sigsoftmax.
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers that get it, all if left out.
+        learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
+        per: layer or head: one learned value for each.
         schedule: ramps one parameter from `initial` to its value in `params`.
     """
 
     name: str = "softmax"
     params: dict[str, float | list[float]] = field(default_factory=dict)
     layers: list[int] | None = None
+    learn: list[str] = field(default_factory=list)
+    per: Literal["layer", "head"] = "layer"
     schedule: ScheduleConfig | None = None
+
+    def patch(self, model: PreTrainedModel) -> None:
+        """`patch_model` with what stands here; raises as that does."""
+        parameters: dict[str, Any] = dict(self.params)
+        patch_model(
+            model, self.name, layers=self.layers, learn=self.learn, per=self.per, **parameters
+        )
 
     def schedule_of_run(self) -> SparsitySchedule | None:
         """The schedule, its ends checked against the range of the parameter.
@@ -53,6 +66,11 @@ class MappingConfig:
         mapping = Mapping(self.name, **parameters)
         if self.schedule is None:
             return None
+        if self.schedule.parameter in self.learn:
+            raise ValueError(
+                f"mapping.schedule.parameter={self.schedule.parameter!r}: it is learned, which a "
+                "schedule would undo; choose one of the two"
+            )
         names = [p.name for p in mapping.spec.parameters]
         if self.schedule.parameter not in names:
             raise ValueError(
@@ -123,6 +141,11 @@ class RunConfig:
             carries.
         output_dir: where results.json, the model, checkpoints and the TensorBoard log go.
         data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
+        train_rows: train on so many rows, the same ones in every run; on all if left out.
+        selection: share of the training rows, the same ones in every run, that is held out and
+            evaluated in place of the dev set, which is then not looked at.
+        evaluate: epoch: after every epoch and at the end; end: only there.
+        keep_model: write checkpoints, the final model and a TensorBoard log.
         resume: go on with the run that was cut off in output_dir.
         mapping: what takes the place of softmax.
         train: how to train.
@@ -132,9 +155,19 @@ class RunConfig:
     model: str
     output_dir: str
     data_dir: str | None = None
+    train_rows: int | None = None
+    selection: float | None = None
+    evaluate: Literal["epoch", "end"] = "epoch"
+    keep_model: bool = True
     resume: bool = False
     mapping: MappingConfig = field(default_factory=MappingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if self.selection is not None and not 0 < self.selection < 1:
+            raise ValueError(
+                f"selection={self.selection} is out of range: expected a share in (0, 1)"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""

@@ -26,6 +26,39 @@ def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.Datase
     return datasets.DatasetDict({split: read_split(task, data_dir, split) for split in task.splits})
 
 
+def subset(
+    data: datasets.DatasetDict, rows: int | None, selection: float | None
+) -> datasets.DatasetDict:
+    """`rows` of the training set, and `selection`, a share of them, in place of the dev sets.
+
+    The rows depend on nothing but the training set: every run gets the same.
+
+    Raises:
+        ValueError: there are not so many rows, or one of the two parts would be empty.
+    """
+    train = data["train"]
+    if rows is not None and not 0 < rows <= len(train):
+        raise ValueError(
+            f"train_rows={rows}: the training set has {len(train)} rows; choose at most that"
+        )
+    if rows is not None or selection is not None:
+        train = train.shuffle(seed=0).select(range(rows or len(train)))
+    if selection is None:
+        return datasets.DatasetDict({**data, "train": train})
+    held_out = round(selection * len(train))
+    if not 0 < held_out < len(train):
+        raise ValueError(
+            f"selection={selection}: of {len(train)} training rows that holds out {held_out}; "
+            "expected one at least, and one at least to train on"
+        )
+    return datasets.DatasetDict(
+        {
+            "train": train.select(range(held_out, len(train))),
+            "selection": train.select(range(held_out)),
+        }
+    )
+
+
 def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
     """One split of a task, from its file.
 

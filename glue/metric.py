@@ -76,6 +76,10 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
+class DivergedError(ValueError):
+    """Training has ended in numbers that are none."""
+
+
 class GlueMetric(evaluate.Metric):
     """All the metrics of a task at once; config_name is `classification` or `regression`."""
 
@@ -105,19 +109,28 @@ def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     metric = evaluate.load(__file__, kind, keep_in_memory=True)
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        outputs = prediction.predictions
-        # Some models return more than their logits, which come first.
-        logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
-        broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
-        if broken:
-            raise ValueError(
-                f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or "
-                "infinite: training has diverged; lower train.learning_rate or do not train in fp16"
-            )
-        predictions = logits.reshape(-1) if task.regression else logits.argmax(axis=-1)
         results: dict[str, float] = metric.compute(
-            predictions=predictions, references=prediction.label_ids, names=task.metrics
+            predictions=predictions_of(prediction.predictions, task),
+            references=prediction.label_ids,
+            names=task.metrics,
         )
         return results
 
     return compute
+
+
+def predictions_of(outputs: Any, task: Task) -> np.ndarray:
+    """The class of the largest logit, or the score of a regression, for each example.
+
+    Raises:
+        DivergedError: a logit is NaN or infinite.
+    """
+    # Some models return more than their logits, which come first.
+    logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+    broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
+    if broken:
+        raise DivergedError(
+            f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or "
+            "infinite: training has diverged; lower train.learning_rate or do not train in fp16"
+        )
+    return logits.reshape(-1) if task.regression else logits.argmax(axis=-1)

@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sparse_attn.mappings import Mapping
 from sparse_attn.patching import attention_layers, is_patched, mappings_of, root_of
 
 
 class SparsityRecord:
-    """Counts of exact zeros and of all pairs (valid query, valid key), per layer.
+    """Counts of exact zeros and of all pairs (valid query, valid key), per layer and head.
 
     A key is valid where some query may attend to it. With as many queries as keys, a query is valid
     where its own key is, so that padding counts on neither side.
     """
 
     def __init__(self, layers: int) -> None:
-        self.counts = torch.zeros(2, layers, dtype=torch.long)  # zeros, pairs
+        self.counts = torch.zeros(2, layers, 1, dtype=torch.long)  # zeros and pairs, layer, head
 
     def add(self, layer: int, weights: Tensor, mask: Tensor | None) -> None:
         """Count one call: weights (B, H, Q, K), mask broadcastable to it or None."""
@@ -32,21 +33,30 @@ class SparsityRecord:
             if weights.shape[-2] == weights.shape[-1]:
                 valid = mask & mask.any(dim=-2).unsqueeze(-1)
             valid = valid.expand_as(weights)
-        self.counts = self.counts.to(weights.device)
-        self.counts[0, layer] += ((weights == 0) & valid).sum()
-        self.counts[1, layer] += valid.sum()
+        missing = weights.shape[1] - self.counts.shape[-1]
+        self.counts = F.pad(self.counts.to(weights.device), (0, max(missing, 0)))
+        for row, counted in enumerate((valid & (weights == 0), valid)):
+            self.counts[row, layer, : weights.shape[1]] += counted.sum((0, 2, 3))
+
+    @property
+    def per_head(self) -> list[list[float]]:
+        """Share of exact zeros in each head of each layer, in the order of the model."""
+        return _shares(self.counts)
 
     @property
     def per_layer(self) -> list[float]:
         """Share of exact zeros in each layer, in the order of the model."""
-        zeros, pairs = self.counts.tolist()
-        return [zero / max(1, pair) for zero, pair in zip(zeros, pairs, strict=True)]
+        return _shares(self.counts.sum(2))
 
     @property
     def mean(self) -> float:
         """Share of exact zeros over all layers."""
-        zeros, pairs = self.counts.sum(1).tolist()
-        return zeros / max(1, pairs)
+        return _shares(self.counts.sum((1, 2)))
+
+
+def _shares(counts: Tensor) -> Any:
+    zeros, pairs = counts.double()
+    return (zeros / pairs.clamp(min=1)).tolist()
 
 
 @contextmanager

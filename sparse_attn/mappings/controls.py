@@ -1,7 +1,7 @@
 """Controls: what a comparison has to rule out before it credits a sparse mapping.
 
 Sharpening (temperature-softmax), truncation (top-k-softmax), regularisation by missing keys
-(random-drop-softmax); and `mixed`, which ramps in a mapping that has no path of its own from softmax.
+(random-drop-softmax); and `mixed`, the ramp of a mapping that has no path of its own from softmax.
 """
 
 from __future__ import annotations

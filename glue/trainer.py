@@ -1,0 +1,128 @@
+"""Transformers' Trainer as a run uses it: the order of the batches, the loss, what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Sampler
+from transformers import Trainer, TrainingArguments
+
+from glue.config import RunConfig
+from sparse_attn.inspection import SparsityRecord, record_sparsity
+
+
+class EpochSampler(Sampler[int]):
+    """Batches of similar length in random order, which depends on the seed and the epoch alone.
+
+    Transformers' own draws from the global generator, so that a resumed epoch would be another
+    epoch, and goes from long to short inside every `POOL` batches, so that order follows length.
+    `batch_size` is that of a step, all processes together, so that their number changes no step.
+    """
+
+    POOL = 20
+
+    def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
+        self.lengths = torch.tensor(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer at the start of every epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
+        shuffled = torch.randperm(len(self), generator=generator)
+        batches: list[Tensor] = []
+        for pool in shuffled.split(self.POOL * self.batch_size):
+            batches += pool[self.lengths[pool].argsort(stable=True)].split(self.batch_size)
+        # the batch that is not full stays last, where the batch sampler expects it
+        last = [batches.pop()] if len(batches[-1]) < self.batch_size else []
+        order = torch.randperm(len(batches), generator=generator).tolist()
+        return iter(torch.cat([*(batches[i] for i in order), *last]).tolist())
+
+
+class EpochTrainer(Trainer):
+    """Trainer with `EpochSampler`, exact in any number of processes, which measures sparsity."""
+
+    sparsity: SparsityRecord
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # BERT and others take any keyword and ignore the count of items: their loss is a mean over
+        # the batch, which Trainer would multiply by the number of processes
+        self.model_accepts_loss_kwargs = False
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+        lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
+        step = self.args.train_batch_size * self.args.world_size
+        return EpochSampler(lengths, step, self.args.seed)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The model's loss, over the examples that are not there to fill an uneven last batch."""
+        state = self.accelerator.gradient_state
+        share = 1.0
+        if model.training and state.end_of_dataloader and state.remainder > 0:
+            # accelerate repeats examples at the end of the step, and averages over processes
+            size = len(inputs["labels"])
+            own = min(max(state.remainder - size * self.args.process_index, 0), size)
+            share = own * self.args.world_size / state.remainder
+            # one is kept at share 0, where all are repeats, so that every process takes the step
+            inputs = {name: tensor[: max(own, 1)] for name, tensor in inputs.items()}
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        return loss if share == 1.0 else loss * share
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        with record_sparsity(self.model) as self.sparsity:
+            output = super().evaluation_loop(*args, **kwargs)
+        self.sparsity.counts = self.accelerator.reduce(self.sparsity.counts.to(self.args.device))
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        output.metrics[f"{prefix}_sparsity"] = self.sparsity.mean
+        # Trainer's own is a mean over batches, repeats in the last one included
+        output.metrics[f"{prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
+        return output
+
+
+def mean_loss(predictions: Any, labels: Any) -> float:
+    """Mean over the examples of the cross-entropy, or of the squared error for one logit."""
+    outputs = predictions[0] if isinstance(predictions, tuple) else predictions
+    logits, target = torch.as_tensor(outputs).double(), torch.as_tensor(labels)
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1), target.double()).item()
+    return F.cross_entropy(logits, target).item()
+
+
+def training_arguments(config: RunConfig) -> TrainingArguments:
+    """What a run asks of Trainer: evaluate and save after every epoch, log to TensorBoard."""
+    train = config.train
+    arguments = TrainingArguments(
+        output_dir=config.output_dir,
+        num_train_epochs=train.epochs,
+        max_steps=train.max_steps or -1,
+        learning_rate=train.learning_rate,
+        per_device_train_batch_size=train.batch_size,
+        per_device_eval_batch_size=2 * train.batch_size,
+        warmup_steps=train.warmup_ratio,
+        weight_decay=train.weight_decay,
+        seed=train.seed,
+        bf16=train.mixed_precision == "bf16",
+        fp16=train.mixed_precision == "fp16",
+        eval_strategy="epoch" if config.evaluate == "epoch" else "no",
+        save_strategy="epoch" if config.keep_model else "no",
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=["tensorboard"] if config.keep_model else [],
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
