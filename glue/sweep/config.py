@@ -1,0 +1,160 @@
+"""What a sweep is: tasks x mappings x hyper-parameters x seeds under one of two protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from glue.config import MappingConfig, ScheduleConfig, TrainConfig
+from glue.tasks import get_task
+from sparse_attn.mappings import get_spec
+
+BASELINE = "softmax"
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What one task of a sweep has of its own.
+
+    Args:
+        epochs: in place of train.epochs.
+        train_rows: train on so many rows, the same ones in every run; on all if left out.
+    """
+
+    epochs: float | None = None
+    train_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class CandidateConfig:
+    """One mapping of a sweep, with the values of its parameters that are tried.
+
+    Args:
+        name: a registered mapping, or mixed-NAME, which can be ramped by its parameter mix.
+        params: its parameters; a list is a list of values to try, each a number, or a list with one
+            number a head.
+        layers: block numbers that get it, all if left out.
+        learn: names of the parameters to learn.
+        per: layer or head: one learned value for each.
+        schedule: ramps one parameter from `initial` to the value tried.
+    """
+
+    name: str
+    params: dict[str, float | list[float | list[float]]] = field(default_factory=dict)
+    layers: list[int] | None = None
+    learn: list[str] = field(default_factory=list)
+    per: Literal["layer", "head"] = "layer"
+    schedule: ScheduleConfig | None = None
+
+    @property
+    def values(self) -> dict[str, Sequence[float | list[float]]]:
+        """The values to try for each parameter."""
+        return {
+            name: value if isinstance(value, list) else [value]
+            for name, value in self.params.items()
+        }
+
+    def with_params(self, params: dict[str, Any]) -> MappingConfig:
+        """The mapping at one value for each parameter."""
+        return MappingConfig(self.name, params, self.layers, self.learn, self.per, self.schedule)
+
+    @property
+    def starts_as_softmax(self) -> bool:
+        """Whether training starts from softmax: the mapping itself, a ramp, or a learned map."""
+        return (
+            self.name == BASELINE
+            or self.schedule is not None
+            or get_spec(self.name).weights is not None
+        )
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """A sweep.
+
+    Args:
+        model: hub id, folder, or pkg://package/folder for weights that an installed package
+            carries.
+        output_dir: where sweep.json and one record a run go.
+        tasks: name (or YAML file) of each task, and what it has of its own.
+        mappings: a label for each mapping, and what it is. `softmax` is what the others are
+            compared with.
+        learning_rates: those to try.
+        protocol: fair: every mapping is ramped and gets the same number of trials, on a part of the
+            training set that is held out; its best goes to `seeds` runs on the whole training set,
+            which look at the dev set once, with the same seeds for every mapping.
+            paper: Balazy et al. 2023: every learning rate with every value of the parameters, all
+            of them looked at on the dev set, where the best is picked.
+        trials: for each task and mapping, under `fair`. Trial k has the same learning rate and seed
+            for every mapping; learning rates go round, and so do the values of the parameters.
+        seeds: runs of the chosen setting under `fair`, of the whole grid under `paper`.
+        selection: share of the training set that is held out for the trials.
+        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
+        train: how to train; learning_rate and seed are those of the sweep.
+    """
+
+    model: str
+    output_dir: str
+    tasks: dict[str, TaskConfig | None]
+    mappings: dict[str, CandidateConfig]
+    learning_rates: list[float]
+    protocol: Literal["fair", "paper"] = "fair"
+    trials: int = 5
+    seeds: int = 5
+    selection: float = 0.1
+    data_dir: str | None = None
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        for task in self.tasks:
+            get_task(task)
+        if BASELINE not in self.mappings or self.mappings[BASELINE].name != BASELINE:
+            raise ValueError(
+                f"mappings: expected {BASELINE!r} among them, with which the others are compared, "
+                f"got {', '.join(self.mappings)}"
+            )
+        for label, candidate in self.mappings.items():
+            self._check_candidate(label, candidate)
+
+    def _check_numbers(self) -> None:
+        limits = {
+            "tasks": (bool(self.tasks), "one at least"),
+            "learning_rates": (bool(self.learning_rates), "one at least"),
+            "trials": (self.trials > 0, "at least 1"),
+            "seeds": (self.seeds > 0, "at least 1"),
+            "selection": (0 < self.selection < 1, "a share in (0, 1)"),
+        }
+        for name, (holds, expected) in limits.items():
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        plain = TrainConfig()
+        for name, instead in (("learning_rate", "learning_rates"), ("seed", "seeds")):
+            if getattr(self.train, name) != getattr(plain, name):
+                raise ValueError(
+                    f"train.{name}={getattr(self.train, name)}: a sweep sets it; give {instead}"
+                )
+
+    def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
+        if not label or set(label) & set("/\\.\0"):
+            raise ValueError(
+                f"mappings: the label {label!r} names files; choose one without / \\ or ."
+            )
+        try:
+            for name, values in candidate.values.items():
+                if not values:
+                    raise ValueError(f"params.{name}: no value to try")
+            # the first of each; every run checks its own before the first one starts
+            candidate.with_params({n: v[0] for n, v in candidate.values.items()}).schedule_of_run()
+            if self.protocol == "fair" and not candidate.starts_as_softmax:
+                raise ValueError(
+                    f"the fair protocol ramps every mapping; give it a schedule, or name it "
+                    f"mixed-{candidate.name} with params.mix 1.0 and a schedule of mix from 0"
+                )
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"mappings.{label}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as sweep.json holds them."""
+        return asdict(self)
