@@ -3,15 +3,20 @@
 Run as:
     accelerate launch -m glue train --config configs/glue/mrpc.yaml
     python -m glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
+    python -m glue sweep --config configs/glue/table2.yaml
+    python -m glue report runs/table2
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from glue.config import RunConfig
+from glue.config import ReportConfig, RunConfig
+from glue.sweep.config import Resources, SweepConfig
 
 
 def make_parser() -> ArgumentParser:
@@ -27,38 +32,88 @@ def make_parser() -> ArgumentParser:
         default=False,
         help="go on with the run that was cut off in output_dir",
     )
+    sweep = ArgumentParser(
+        description="Tasks x mappings x hyper-parameters x seeds, spread by Ray (extra `ray`). "
+        "The same command goes on where it was killed: what has a record is not run again."
+    )
+    sweep.add_argument("--config", action="config", help="YAML file; options after it win")
+    sweep.add_class_arguments(SweepConfig)
+    sweep.add_class_arguments(Resources)
+    report = ArgumentParser(
+        description="What the runs of a sweep show, finished or not: report.md, report.csv and "
+        "report.html (extra `report`)."
+    )
+    report.add_class_arguments(ReportConfig, as_positional=True)
     parser = ArgumentParser(
         prog="glue", description="GLUE with any probability mapping in attention."
     )
     commands = parser.add_subcommands()
     commands.add_subcommand("train", train, help="one fine-tuning run")
+    commands.add_subcommand("sweep", sweep, help="many runs, on one machine or several")
+    commands.add_subcommand("report", report, help="what the runs of a sweep show")
     return parser
 
 
-def parse(arguments: list[str] | None = None) -> RunConfig:
-    """The config that command line and YAML files describe."""
+def parse(
+    arguments: list[str] | None = None,
+) -> RunConfig | tuple[SweepConfig, Resources] | ReportConfig:
+    """What command line and YAML files describe."""
     parser = make_parser()
     parsed = parser.parse_args(arguments)
     options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
-    options.pop("config")
-    return RunConfig(**options)
+    options.pop("config", None)
+    if parsed.subcommand == "train":
+        return RunConfig(**options)
+    if parsed.subcommand == "report":
+        return ReportConfig(**options)
+    resources = {name: options.pop(name) for name in Resources.__dataclass_fields__}
+    return SweepConfig(**options), Resources(**resources)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse, check everything that can be checked, then train and print the metrics."""
-    try:
-        config = parse(arguments)
-        # heavy imports, which --help does not need
-        from glue.train import prepare, train
+    """Parse, check everything that can be checked, then work and say where the results are."""
+    with _input_errors():
+        parsed = parse(arguments)
+    # heavy imports and extras, which --help does not need
+    match parsed:
+        case RunConfig():
+            from glue.train import prepare, train
 
-        run = prepare(config)
+            with _input_errors():
+                run = prepare(parsed)
+            results = train(run)
+            if run.trainer.is_world_process_zero():
+                for name, value in results["metrics"].items():
+                    print(f"{results['task']} {name}: {value:.4f}")
+                print(f"results: {parsed.output_dir}/results.json")
+        case ReportConfig():
+            with _input_errors():
+                from glue.report import report
+
+                print(f"report: {report(parsed.results_dir, parsed.output_dir)}")
+        case (config, resources):
+            with _input_errors():
+                from glue.sweep.run import run_sweep
+
+                records = run_sweep(config, resources)
+            print(f"records: {len(records.by_hash)} in {config.output_dir}")
+            print(f"next: python -m glue report {config.output_dir}")
+
+
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """One line instead of a traceback for what the user can put right."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = {"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"}
+        if error.name not in extra:
+            raise
+        sys.exit(f"error: {error.name} is not installed; pip install '.[{extra[error.name]}]'")
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
-    results = train(run)
-    if run.trainer.is_world_process_zero():
-        for name, value in results["metrics"].items():
-            print(f"{results['task']} {name}: {value:.4f}")
-        print(f"results: {config.output_dir}/results.json")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on where this was")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def claim_output_dir(config: RunConfig) -> Path | None:
     if config.resume:
         return last_complete_checkpoint(Path(config.output_dir))
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(config.output_dir) / CONFIG_FILE, _without_free_keys(config))
+    write_json(Path(config.output_dir) / CONFIG_FILE, comparable(config))
     return None
 
 
@@ -55,7 +55,7 @@ def check_output_dir(config: RunConfig) -> None:
             resumed or has finished, or there is none to resume.
     """
     folder = Path(config.output_dir)
-    asked = _without_free_keys(config)
+    asked = comparable(config)
     record = folder / CONFIG_FILE
     if config.resume and not record.exists():
         raise ValueError(
@@ -67,7 +67,7 @@ def check_output_dir(config: RunConfig) -> None:
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
         return
-    different = _differences(asked, _read_config(record))
+    different = differences(asked, _read_config(record))
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
@@ -85,7 +85,8 @@ def check_output_dir(config: RunConfig) -> None:
         )
 
 
-def _without_free_keys(config: RunConfig) -> dict[str, Any]:
+def comparable(config: RunConfig) -> dict[str, Any]:
+    """What decides a run's result: two runs that agree in this are the same run."""
     return {key: value for key, value in config.to_dict().items() if key not in FREE}
 
 
@@ -126,14 +127,14 @@ def _read_config(record: Path) -> dict[str, Any]:
         ) from None
 
 
-def _differences(asked: Any, found: Any, name: str = "") -> list[str]:
+def differences(asked: Any, found: Any, name: str = "") -> list[str]:
     """`key: asked, there found` for every key that differs."""
     if isinstance(asked, dict) and isinstance(found, dict):
         keys = sorted({*asked, *found})
         return [
             text
             for key in keys
-            for text in _differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
+            for text in differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
         ]
     return [] if asked == found else [f"{name}: asked {asked!r}, there {found!r}"]
 

@@ -172,3 +172,16 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What to report on.
+
+    Args:
+        results_dir: output_dir of a sweep, finished or not.
+        output_dir: where report.md, report.csv and report.html go; results_dir if left out.
+    """
+
+    results_dir: str
+    output_dir: str | None = None

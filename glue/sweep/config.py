@@ -108,8 +108,12 @@ class SweepConfig:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        for task in self.tasks:
-            get_task(task)
+        names = self.task_names
+        if len(set(names)) < len(names):
+            raise ValueError(f"tasks: expected each once, got {', '.join(names)}")
+        for name in (*names, *self.mappings):
+            if not name or set(name) & set("/\\.\0"):
+                raise ValueError(f"the name {name!r} is to name files; choose one without / \\ or .")
         if BASELINE not in self.mappings or self.mappings[BASELINE].name != BASELINE:
             raise ValueError(
                 f"mappings: expected {BASELINE!r} among them, with which the others are compared, "
@@ -137,10 +141,6 @@ class SweepConfig:
                 )
 
     def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
-        if not label or set(label) & set("/\\.\0"):
-            raise ValueError(
-                f"mappings: the label {label!r} names files; choose one without / \\ or ."
-            )
         try:
             for name, values in candidate.values.items():
                 if not values:
@@ -155,6 +155,37 @@ class SweepConfig:
         except (ValueError, TypeError) as error:
             raise ValueError(f"mappings.{label}: {error}") from None
 
+    @property
+    def task_names(self) -> list[str]:
+        """The names of the tasks, which for a YAML file is not its path."""
+        return [get_task(task).name for task in self.tasks]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as sweep.json holds them."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where the runs of a sweep take place.
+
+    Args:
+        address: of a running Ray cluster, such as auto or ray://head:10001; this machine if left
+            out. A cluster needs the packages installed, and model and data on every machine.
+        cpus_per_run: processors, and threads, of one run.
+        gpus_per_run: GPUs of one run: 0, 1 or a share of one such as 0.25; if left out, 1 where
+            there are GPUs. A run is one process, so that its batch size means the same everywhere.
+    """
+
+    address: str | None = None
+    cpus_per_run: int = 1
+    gpus_per_run: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpus_per_run < 1:
+            raise ValueError(f"cpus_per_run={self.cpus_per_run}: expected at least 1")
+        if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
+            raise ValueError(
+                f"gpus_per_run={self.gpus_per_run}: expected a share in [0, 1]; a run on several "
+                "GPUs is `accelerate launch -m glue train`"
+            )
