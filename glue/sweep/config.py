@@ -112,8 +112,8 @@ class SweepConfig:
         if len(set(names)) < len(names):
             raise ValueError(f"tasks: expected each once, got {', '.join(names)}")
         for name in (*names, *self.mappings):
-            if not name or set(name) & set("/\\.\0"):
-                raise ValueError(f"the name {name!r} is to name files; choose one without / \\ or .")
+            if not name.strip(".") or set(name) & set("/\\\0"):
+                raise ValueError(f"the name {name!r} is to name files; choose one without / or \\")
         if BASELINE not in self.mappings or self.mappings[BASELINE].name != BASELINE:
             raise ValueError(
                 f"mappings: expected {BASELINE!r} among them, with which the others are compared, "

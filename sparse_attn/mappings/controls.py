@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows
-from sparse_attn.mappings.pointwise import normalize, softmax
+from sparse_attn.mappings.pointwise import log_softmax, normalize, softmax
 from sparse_attn.mappings.weighted import R
 
-TEMPERATURE = ParameterSpec("temperature", default=1.0, low=0.0, low_open=True, high_open=True)
+# a learned temperature gets as near to the end of its range as it likes, and 1/T must stay finite
+TEMPERATURE = ParameterSpec("temperature", default=1.0, low=1e-3, high_open=True)
 K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
 DROPPED = replace(R, learnable=False)
 MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
@@ -37,7 +38,7 @@ def temperature_softmax(
 
     Args:
         scores: any shape, floating point.
-        temperature: T in (0, inf); a float or a tensor broadcastable to the shape of the rows.
+        temperature: T in [0.001, inf); a float or a tensor broadcastable to the shape of the rows.
         mask, dim, returns, raises: as `softmax`; ValueError also for T out of range.
     """
     return _temperature_softmax(scores, temperature, mask, dim, log=False)
@@ -151,16 +152,27 @@ def log_random_drop_softmax(
 def _mixed_rows(
     rows: Tensor, valid: Tensor, *values: Tensor, function: Callable[..., Tensor], log: bool
 ) -> Tensor:
+    """`function` is the log form of the mapping where `log`."""
     *own, mix = values
     far = function(rows, *(value.squeeze(-1) for value in own), mask=valid)
-    p = torch.lerp(softmax(rows, mask=valid), far, mix)
-    return p.masked_fill(p == 0, 1.0).log().masked_fill(p == 0, -INF) if log else p
+    if not log:
+        return torch.lerp(softmax(rows, mask=valid), far, mix)
+    near = log_softmax(rows, mask=valid)
+    with torch.no_grad():
+        # -inf for the side that has no share, and where neither has a share
+        top = torch.maximum(near + torch.log1p(-mix), far + mix.log())
+        impossible = top == -INF
+        top = top.masked_fill(impossible, 0.0)
+    # e^80 is finite, and only a share of 0, or less than e^-80, can meet more than that
+    masses = [(side - top).clamp(max=80.0).exp() for side in (near, far)]
+    total = torch.lerp(*masses, mix).masked_fill(impossible, 1.0)
+    return (top + total.log()).masked_fill(impossible, -INF)
 
 
 def _mixed(
     scores: Tensor,
     *,
-    function: Callable[..., Tensor],
+    functions: tuple[Callable[..., Tensor], Callable[..., Tensor]],
     checks: tuple[ParameterSpec, ...],
     mask: Tensor | None = None,
     dim: int = -1,
@@ -175,7 +187,7 @@ def _mixed(
         mask=mask,
         dim=dim,
         checks=checks,
-        function=function,
+        function=functions[log],
         log=log,
     )
 
@@ -187,15 +199,21 @@ def mixed(spec: MappingSpec) -> MappingSpec:
 
     Raises:
         ValueError: the mapping has tensor arguments (learned maps, which start as softmax without
-            this; weighted softmax).
+            this; weighted softmax), or has a `mix` already.
     """
     if spec.weights is not None or any(p.per_entry for p in spec.parameters):
         raise ValueError(
             f"mapping={MIXED + spec.name!r}: {spec.name} has tensor arguments, which cannot be "
             "mixed; use it alone"
         )
+    if any(p.name == MIX.name for p in spec.parameters):
+        raise ValueError(
+            f"mapping={MIXED + spec.name!r}: {spec.name} has a parameter {MIX.name} already; use "
+            "it alone"
+        )
     checks = (*spec.parameters, MIX)
-    function = partial(_mixed, function=spec.function, checks=checks)
+    functions = (spec.function, spec.log_function)
+    function = partial(_mixed, functions=functions, checks=checks)
     return MappingSpec(
         MIXED + spec.name,
         function,

@@ -24,7 +24,7 @@ def get_spec(name: str) -> MappingSpec:
 
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
     """
-    if name.startswith(controls.MIXED) and name not in _SPECS:
+    if name not in _SPECS and str(name).startswith(controls.MIXED):
         return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=3) or mapping_names()

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sparse_attn import functional
+from sparse_attn.mappings import get_spec
 
 from . import rows
 
@@ -35,6 +36,7 @@ class Case:
     scale: bool = False  # p(a z) = p(z), a > 0
     key: Callable[[torch.Tensor], torch.Tensor] = lambda z: z  # p rises with this
     kinks: tuple[float, ...] = ()  # scores at which the mapping has no derivative
+    chaotic: bool = False  # the support hangs on the bits of the scores: no order, no smoothness
 
     def __str__(self) -> str:
         shown = [f"{k}={v}" for k, v in self.params.items() if isinstance(v, float)]
@@ -50,12 +52,21 @@ class Case:
 
     def __call__(self, scores, *, mask=None, dim=-1, log=False):
         """p, or log p, of the library."""
-        call = getattr(functional, ("log_" if log else "") + self.function)
+        if self.mixed:
+            spec = get_spec(self.name)
+            call = spec.log_function if log else spec.function
+        else:
+            call = getattr(functional, ("log_" if log else "") + self.function)
         params = self.arguments(scores)
         if self.name == "weighted-softmax":
             precise = scores if scores.dtype == torch.float64 else scores.float()
             params["weights"] = 1 + torch.sigmoid(2 * precise.nan_to_num())
         return call(scores, **params, mask=mask, dim=dim)
+
+    @property
+    def mixed(self) -> bool:
+        """A name that is made of another, with no function of its own."""
+        return self.name.startswith("mixed-")
 
     @property
     def function(self) -> str:
@@ -107,9 +118,19 @@ CASES = [
     Case("plif", rows.plif, {"raw_slopes": SLOPES, "bound": 4.0},
          kinks=tuple(float(x) for x in np.linspace(-4, 4, len(SLOPES) + 1)[1:-1])),
     Case("monotone", rows.monotone, dict(UNITS)),
+    Case("temperature-softmax", rows.temperature_softmax, {"temperature": 0.5}, shift=True),
+    _sparse("top-k-softmax", rows.top_k_softmax, params={"k": 2.0}, shift=True),
+    _sparse("random-drop-softmax", rows.random_drop_softmax, params={"r": 0.37}, chaotic=True),
+    Case("mixed-sparsehourglass", rows.mixed(rows.sparsehourglass), {"q": 0.5, "mix": 0.6}),
+    Case("mixed-r-softmax", rows.mixed(rows.r_softmax), {"r": 0.3, "mix": 0.6}, shift=True),
+    _sparse("mixed-r-softmax", rows.mixed(rows.r_softmax), params={"r": 0.3, "mix": 1.0},
+            shift=True),
 ]  # fmt: skip
 
-# One case for each registered mapping, for the tests in which its parameters play no part.
+# Mappings that finite differences and the order of the scores say something about.
+CALM = [case for case in CASES if not case.chaotic]
+
+# One case for each mapping, for the tests in which its parameters play no part.
 ONE_EACH = list({case.name: case for case in reversed(CASES)}.values())[::-1]
 
 

@@ -163,3 +163,44 @@ def monotone_curve(x, raw_gain, raw_slope, offset):
 
 def monotone(z, raw_gain, raw_slope, offset):
     return log_softmax(monotone_curve(z, raw_gain, raw_slope, offset))
+
+
+def temperature_softmax(z, temperature):
+    return log_softmax(z / temperature)
+
+
+def softmax_of(z, kept):
+    """softmax of the kept entries, -inf elsewhere."""
+    result = np.full(len(z), -np.inf)
+    result[kept] = log_softmax(z[kept])
+    return result
+
+
+def top_k_softmax(z, k):
+    """Who is not below the ceil(k)-th largest stays."""
+    last = int(np.ceil(min(k, len(z))))
+    return softmax_of(z, z >= np.sort(z)[-last])
+
+
+def murmur(z):
+    """fmix32 of MurmurHash3 (Appleby) of the bits of each score as a float32, -0 as 0."""
+    h = (z.astype(np.float32) + np.float32(0)).view(np.uint32)
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+def random_drop_softmax(z, r):
+    """The floor(r (n - 1)) + 1 lowest hashes go, all but one at the most; ties stay together."""
+    dropped = min(int(np.floor(r * (len(z) - 1))) + 1, len(z) - 1) if r > 0 else 0
+    hashes = murmur(z)
+    return softmax_of(z, hashes >= np.sort(hashes)[dropped])
+
+
+def mixed(reference):
+    """(1 - mix) softmax + mix p, of the reference for p."""
+
+    def log_p(z, mix, **params):
+        return np.logaddexp(log(1 - mix) + softmax(z), log(mix) + reference(z, **params))
+
+    return log_p

@@ -59,6 +59,7 @@ def test_the_log_form_compiles_in_one_graph(case):
         ("entmax", 1.4),
         ("sigsoftmax", 0.5),
         ("spherical_softmax", 0.1),
+        ("temperature_softmax", 0.5),
     ],
 )
 def test_compiles_with_a_learned_parameter(name, value):

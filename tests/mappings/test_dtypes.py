@@ -95,6 +95,7 @@ def test_autocast_changes_nothing(case, dtype):
         ("sigsoftmax", {"bias": 0.7}),
         ("sparsegen", {"lam": 0.3}),
         ("spherical_softmax", {"eps": 0.0198}),
+        ("temperature_softmax", {"temperature": 0.3}),
     ],
 )
 @pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])

@@ -45,6 +45,19 @@ GOLDEN = [
     ("sparsecone", {"q": 10.0}, [0.652228, 0, 0, 0.347772]),
     ("entmax", {"alpha": 1.0}, [0.440096, 0.197748, 0.036125, 0.326031]),
     ("entmax", {"alpha": 2.0}, [0.65, 0, 0, 0.35]),
+    # softmax of 2 z, then of the scores that are left
+    ("temperature_softmax", {"temperature": 0.5}, [0.569007, 0.114881, 0.003834, 0.312278]),
+    ("top_k_softmax", {"k": 1.0}, [1, 0, 0, 0]),
+    ("top_k_softmax", {"k": 2.0}, [0.574443, 0, 0, 0.425557]),
+    ("top_k_softmax", {"k": 2.5}, [0.456590, 0.205159, 0, 0.338250]),
+    ("top_k_softmax", {"k": 4.0}, [0.440096, 0.197748, 0.036125, 0.326031]),
+    ("top_k_softmax", {"k": math.inf}, [0.440096, 0.197748, 0.036125, 0.326031]),
+    ("random_drop_softmax", {"r": 0.0}, [0.440096, 0.197748, 0.036125, 0.326031]),
+    # the hashes are b1aab1b6, 9694b376, 0dec3f3d, 72e21bd2, and the lowest go
+    ("random_drop_softmax", {"r": 0.25}, [0.456590, 0.205159, 0, 0.338250]),
+    ("random_drop_softmax", {"r": 0.5}, [0.689974, 0.310026, 0, 0]),
+    ("random_drop_softmax", {"r": 0.75}, [1, 0, 0, 0]),
+    ("random_drop_softmax", {"r": 1.0}, [1, 0, 0, 0]),
 ]  # fmt: skip
 
 
@@ -109,6 +122,8 @@ CONVENTIONS = [
     ("r_softmax", {"r": 0.3}, [0.1] * 7, [1 / 7] * 7),
     ("t_softmax", {"t": 0.5}, [1.1, 0.0, 1.1, 1.1], [1 / 3, 0, 1 / 3, 1 / 3]),
     ("sparsemax", {}, [2.0, 2.0, 0.5], [0.5, 0.5, 0]),
+    ("top_k_softmax", {"k": 1.0}, [2.0, 1.0, 2.0], [0.5, 0, 0.5]),
+    ("random_drop_softmax", {"r": 1.0}, [0.1] * 7, [1 / 7] * 7),
 ]
 
 

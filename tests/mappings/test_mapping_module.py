@@ -26,8 +26,16 @@ SETTINGS = [
     ("entmax", {"alpha": 1.3}),
     ("sigsoftmax", {"bias": 0.7}),
     ("spherical-softmax", {"eps": 0.5}),
+    ("temperature-softmax", {"temperature": 0.7}),
+    ("top-k-softmax", {"k": 3.0}),
+    ("random-drop-softmax", {"r": 0.4}),
 ]
-LEARNABLE = [(name, *next(iter(params.items()))) for name, params in SETTINGS[1:]]
+MIXED = [("mixed-r-softmax", {"mix": 0.6}), ("mixed-sparsehourglass", {"q": 0.4})]
+LEARNABLE = [
+    (name, *next(iter(params.items())))
+    for name, params in [*SETTINGS[1:], *MIXED]
+    if name not in ("top-k-softmax", "random-drop-softmax")
+]
 settings = pytest.mark.parametrize(("name", "params"), SETTINGS, ids=[s[0] for s in SETTINGS])
 learnable = pytest.mark.parametrize(
     ("name", "argument", "value"), LEARNABLE, ids=[s[0] for s in LEARNABLE]
@@ -110,6 +118,10 @@ def test_values_out_of_range_are_refused_at_once():
         ("sparsehourglass", "q", -0.5),
         ("spherical-softmax", "eps", -0.5),
         ("sigsoftmax", "bias", math.inf),
+        ("temperature-softmax", "temperature", 0.0),
+        ("top-k-softmax", "k", 0.5),
+        ("mixed-r-softmax", "mix", 1.5),
+        ("mixed-r-softmax", "r", -0.5),
     ]:
         with pytest.raises(ValueError, match=rf"\b{argument}\b.*{value}"):
             Mapping(name, **{argument: value})
@@ -122,6 +134,9 @@ def test_unknown_parameters_are_refused():
         Mapping("t-softmax", r=0.5)
     with pytest.raises((TypeError, ValueError), match=r"learn.*alpha"):
         Mapping("t-softmax", learn="alpha")
+    for name, argument in [("top-k-softmax", "k"), ("random-drop-softmax", "r")]:
+        with pytest.raises(TypeError, match=rf"learn='{argument}'.*can learn no parameter"):
+            Mapping(name, learn=argument)
 
 
 # Learned parameters
@@ -261,6 +276,7 @@ def test_state_dict_round_trip():
         Mapping("entmax", alpha=1.7, learn="alpha", heads=3),
         Mapping("plif", knots=8, bound=4.0),
         Mapping("monotone", units=5, bound=4.0),
+        Mapping("mixed-t-softmax", t=2.0, mix=0.6, learn=("t", "mix"), heads=3),
     ],
     ids=lambda module: module.name,
 )

@@ -113,6 +113,7 @@ PARAMETERS = [
     ("entmax", {"alpha": 1.5}),
     ("sigsoftmax", {"bias": 0.5}),
     ("spherical_softmax", {"eps": 0.1}),
+    ("temperature_softmax", {"temperature": 0.5}),
     ("plif", {"raw_slopes": (0.3, -1.0, 0.8), "bound": 2.0}),
     ("monotone", {"raw_gain": (0.3, 1.0), "raw_slope": (0.1, -1.0), "offset": (0.5, -0.5)}),
 ]

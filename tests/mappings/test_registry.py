@@ -30,6 +30,9 @@ NAMES = [
     "normalized-sigmoid",
     "plif",
     "monotone",
+    "temperature-softmax",
+    "top-k-softmax",
+    "random-drop-softmax",
 ]
 
 POINTWISE = {
@@ -40,6 +43,7 @@ POINTWISE = {
     "softmax-abs": {},
     "normalized-relu": {},
     "normalized-sigmoid": {},
+    "temperature-softmax": {"temperature": 0.7},
 }
 
 
@@ -49,7 +53,7 @@ def test_names():
 
 
 def test_the_cases_of_these_tests_cover_every_mapping():
-    assert {case.name for case in CASES} == set(NAMES)
+    assert {case.name for case in CASES if not case.mixed} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,6 +136,8 @@ def test_log_g_is_there_for_the_pointwise_family(name):
         ("spherical", "spherical-softmax"),
         ("Softmax", "softmax"),
         ("plf", "plif"),
+        ("random-drop", "random-drop-softmax"),
+        ("topk-softmax", "top-k-softmax"),
     ],
 )
 def test_unknown_names_suggest_the_nearest(wrong, right):

@@ -94,6 +94,9 @@ PARAMETERS = [
     ("entmax", "alpha", rows.entmax, [1.0, 1.5, 2.0, 1.25, 1.001, 1.75]),
     ("sigsoftmax", "bias", rows.sigsoftmax, [0.0, -3.0, 2.0, 50.0, -50.0, 0.7]),
     ("spherical_softmax", "eps", rows.spherical_softmax, [0.0, 0.0198, 1.0, 100.0, 0.5, 1e-3]),
+    ("temperature_softmax", "temperature", rows.temperature_softmax, [1.0, 0.5, 2.0, 9.0, 0.1, 3]),
+    ("top_k_softmax", "k", rows.top_k_softmax, [1.0, 2.0, 2.1, 9.0, np.inf, 5.0]),
+    ("random_drop_softmax", "r", rows.random_drop_softmax, [0.1, 0.45, 0.0, 1.0, 0.8, 0.33]),
 ]
 parameters = pytest.mark.parametrize(
     ("name", "argument", "reference", "values"), PARAMETERS, ids=[p[0] for p in PARAMETERS]
@@ -189,6 +192,9 @@ RANGES = [
     ("entmax", "alpha", [0.9, -1.5, np.inf, np.nan], ("1",)),
     ("sigsoftmax", "bias", [np.inf, -np.inf, np.nan], ("inf",)),
     ("spherical_softmax", "eps", [-0.5, np.inf, np.nan], ("0",)),
+    ("temperature_softmax", "temperature", [0.0, -1.0, np.inf, np.nan], ("0.001",)),
+    ("top_k_softmax", "k", [0.5, -3.0, -np.inf, np.nan], ("1",)),
+    ("random_drop_softmax", "r", [-0.1, 1.1, np.nan, np.inf], ("0", "1")),
 ]
 
 

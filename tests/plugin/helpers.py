@@ -27,8 +27,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sigsoftmax": {"bias": 0.5},
     "plif": {"knots": 12, "bound": 6.0},
     "monotone": {"units": 5, "bound": 6.0},
+    "temperature-softmax": {"temperature": 0.5},
+    "top-k-softmax": {"k": 3.0},
+    "random-drop-softmax": {"r": 0.3},
+    "mixed-sparsehourglass": {"q": 0.5, "mix": 0.6},
 }
-MAPPINGS = [(name, SETTINGS.get(name, {})) for name in mapping_names()]
+MAPPINGS = [
+    (name, SETTINGS.get(name, {})) for name in (*mapping_names(), "mixed-sparsehourglass")
+]
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]
 
 # Names of inputs with one entry a token, beside the mask that says which of them are padding.
