@@ -14,6 +14,7 @@ import matplotlib
 from transformers.utils import logging
 
 from glue.__main__ import parse
+from glue.config import RunConfig
 from glue.train import prepare, train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,9 @@ def run(overlay: str, output_dir: Path) -> dict[str, Any]:
     arguments = ["train", "--config", f"{configs}/glue/demo.yaml"]
     arguments += ["--config", f"{configs}/mapping/{overlay}.yaml"]
     arguments += ["--task", f"{ROOT}/demo/entail.yaml", "--output_dir", str(output_dir)]
-    return train(prepare(parse(arguments)))
+    config = parse(arguments)
+    assert isinstance(config, RunConfig)
+    return train(prepare(config))
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:

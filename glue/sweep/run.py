@@ -41,22 +41,20 @@ def run_sweep(config: SweepConfig, resources: Resources) -> Records:
     plan = Plan(config)
     check_folder(config)
     check_runs(plan)
-    claim_folder(config)
-    records = read_records(folder)
-    for fault in records.faults:
-        tqdm.write(f"warning: {fault}; that run is done again")
-    done = keep_for_good(records)
-    pool = Pool(execute, resources)
-    try:
+    with Pool(execute, resources) as pool:
+        claim_folder(config)
+        records = read_records(folder)
+        for fault in records.faults:
+            tqdm.write(f"warning: {fault}; that run is done again")
+        done = keep_for_good(records)
         with tqdm(total=plan.total, initial=len(done), desc="Sweep", unit="run") as bar:
+            _show(bar, done, pool.slots)
             for run, outcome in pool.results(lambda: plan.due(done)):
                 record = run.record(**_outcome(outcome))
-                # before it is written: a run whose record does not fit on the disk is not repeated
-                done[run.hash] = record
                 write_record(folder, record)
-                _show(bar, done, pool.running, record)
-    finally:
-        pool.close()
+                done[run.hash] = record
+                bar.update()
+                _show(bar, done, pool.slots, record)
     return read_records(folder)
 
 
@@ -150,11 +148,12 @@ def claim_folder(config: SweepConfig) -> None:
     write_json(folder / SWEEP_FILE, _content(config))
 
 
-def _show(bar: tqdm[Any], done: dict[str, Record], running: int, record: Record) -> None:
-    if record.error is not None:
-        last = record.error.strip().splitlines()[-1]
-        where = f"{record.task} {record.mapping} {record.stage} {record.index}"
-        tqdm.write(f"{record.status}: {where}: {last}")
+def _show(
+    bar: tqdm[Any], done: dict[str, Record], slots: int, latest: Record | None = None
+) -> None:
+    if latest is not None and latest.error is not None:
+        last = latest.error.strip().splitlines()[-1]
+        where = f"{latest.task} {latest.mapping} {latest.stage} {latest.index}"
+        tqdm.write(f"{latest.status}: {where}: {last}")
     bad = sum(record.status != "finished" for record in done.values())
-    bar.set_postfix(running=running, failed=bad, refresh=False)
-    bar.update()
+    bar.set_postfix(running=min(slots, int(bar.total) - len(done)), failed=bad)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -27,34 +28,45 @@ class Failure:
 
 
 class Pool(Generic[JobT]):
-    """Runs `work(job)` in a fresh process for each job, and yields what comes back.
+    """`with Pool(work, resources) as pool:` runs `work(job)` in a fresh process for each job.
 
     A fresh process, so that no run sees what another left in memory, and its peak is its own.
+
+    Raises:
+        ValueError: no machine has what one run asks for.
+        ConnectionError: there is no cluster at the address.
     """
 
     def __init__(self, work: Callable[[JobT], Any], resources: Resources) -> None:
-        connect(resources.address)
-        have = ray.cluster_resources()
-        gpus = resources.gpus_per_run
-        if gpus is None:
-            gpus = float(have.get("GPU", 0) > 0)
-        needs = {"CPU": float(resources.cpus_per_run), "GPU": gpus}
-        for kind, need in needs.items():
-            if need > have.get(kind, 0):
-                raise ValueError(
-                    f"{kind.lower()}s_per_run={need:g}: there are {have.get(kind, 0):g}"
-                )
-        self.slots = int(min(have[kind] // need for kind, need in needs.items() if need))
-        self._remote = ray.remote(
-            num_cpus=resources.cpus_per_run, num_gpus=gpus, max_calls=1, max_retries=0
-        )(_call)
         self._work = work
+        self._resources = resources
         self._pending: dict[Any, JobT] = {}
+        self.slots = 0
 
-    @property
-    def running(self) -> int:
-        """How many jobs are being worked on."""
-        return min(len(self._pending), self.slots)
+    def __enter__(self) -> Self:
+        asked = self._resources
+        _connect(asked.address)
+        try:
+            have = ray.cluster_resources()
+            gpus = float("GPU" in have) if asked.gpus_per_run is None else asked.gpus_per_run
+            needs = {"CPU": float(asked.cpus_per_run), "GPU": gpus}
+            for kind, need in needs.items():
+                if need > have.get(kind, 0):
+                    raise ValueError(
+                        f"{kind.lower()}s_per_run={need:g}: there are {have.get(kind, 0):g}"
+                    )
+            self.slots = int(min(have[kind] // need for kind, need in needs.items() if need))
+            self._remote: Any = ray.remote(
+                num_cpus=asked.cpus_per_run, num_gpus=gpus, max_calls=1, max_retries=0
+            )(_call)
+        except BaseException:
+            ray.shutdown()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop what is running and let go of the machines."""
+        ray.shutdown()
 
     def results(self, due: Callable[[], Iterable[JobT]]) -> Iterator[tuple[JobT, Any]]:
         """(job, result or `Failure`) as they come, until nothing is `due` and nothing is running.
@@ -76,19 +88,15 @@ class Pool(Generic[JobT]):
                 result = Failure(f"{type(error).__name__}: {error}")
             yield self._pending.pop(ready), result
 
-    def close(self) -> None:
-        """Stop what is running and let go of the machines."""
-        ray.shutdown()
 
-
-def connect(address: str | None) -> None:
+def _connect(address: str | None) -> None:
     """Start Ray here, or join a cluster and hand it this project's code."""
     packages = [str(Path(module.__file__ or "").parent) for module in (glue, sparse_attn)]
     ray.init(
         address=address or "local",
         include_dashboard=False if address is None else None,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         runtime_env={"py_modules": packages} if address else None,
     )
 

@@ -130,8 +130,9 @@ def random_drop_softmax(
 
     As many zeros as `r_softmax(r)` has for 0 < r < 1, but at positions that have nothing to do with
     the size of the scores: their order is a hash of the bits of each score, so that equal rows drop
-    alike, in training, in evaluation and when a layer is recomputed. r = 0 is softmax, r = 1 keeps
-    one position. No gradient reaches r.
+    alike, in training, in evaluation and when a layer is recomputed. Another rounding of the scores,
+    as another padding of the batch brings, drops others. r = 0 is softmax, r = 1 keeps one
+    position. No gradient reaches r.
     Source: none; a control for the regularisation that missing keys bring.
 
     Args:
@@ -164,8 +165,8 @@ def _mixed_rows(
         impossible = top == -INF
         top = top.masked_fill(impossible, 0.0)
     # e^80 is finite, and only a share of 0, or less than e^-80, can meet more than that
-    masses = [(side - top).clamp(max=80.0).exp() for side in (near, far)]
-    total = torch.lerp(*masses, mix).masked_fill(impossible, 1.0)
+    near, far = ((side - top).clamp(max=80.0).exp() for side in (near, far))
+    total = torch.lerp(near, far, mix).masked_fill(impossible, 1.0)
     return (top + total.log()).masked_fill(impossible, -INF)
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from glue.__main__ import parse
+from glue.sweep.plan import Plan
 from glue.tasks import get_task
 
 ROOT = Path(__file__).parents[2]
-TASKS = sorted((ROOT / "configs/glue").rglob("*.yaml"))
+SWEEPS = [ROOT / f"configs/glue/{name}.yaml" for name in ("table2", "table2-paper", "minilm-table")]
+TASKS = sorted({*(ROOT / "configs/glue").rglob("*.yaml")} - {*SWEEPS})
 MAPPINGS = sorted((ROOT / "configs/mapping").rglob("*.yaml"))
 
 
@@ -29,3 +31,16 @@ def test_mapping_config(mapping: Path) -> None:
         assert schedule.value(1.0) == config.mapping.params[schedule.parameter]
     else:
         assert schedule is None
+
+
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
+def test_sweep_config(sweep: Path) -> None:
+    parsed = parse(["sweep", "--config", str(sweep)])
+    assert isinstance(parsed, tuple)
+    plan = Plan(parsed[0])
+    for _, mapping in plan.settings():
+        schedule = mapping.schedule_of_run()
+        if schedule is not None:
+            assert schedule.value(1.0) == mapping.params[schedule.parameter]
+    # the number of runs that the comment at the top of the file gives
+    assert plan.total == {"table2": 525, "table2-paper": 200, "minilm-table": 80}[sweep.stem]

@@ -176,7 +176,7 @@ def test_a_learned_parameter_learns(name, argument, value):
 
 @learnable
 def test_a_learned_parameter_cannot_leave_its_range(name, argument, value):
-    module, scores = Mapping(name, learn=argument), scores_of(4, 9)
+    module, scores = Mapping(name, learn=argument, **{argument: value}), scores_of(4, 9)
     for extreme in (-1e3, -30.0, 30.0, 1e3):
         with torch.no_grad():
             getattr(module, f"raw_{argument}").fill_(extreme)

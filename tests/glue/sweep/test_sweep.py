@@ -1,0 +1,232 @@
+"""Whole sweeps of tiny models: killed, continued, and given bad input."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from glue.__main__ import main, parse
+from glue.sweep.plan import Plan
+from glue.sweep.records import FOLDER, Record, Records, read_records
+from glue.sweep.run import check_folder, claim_folder, execute, keep_for_good, run_sweep
+
+ROOT = Path(__file__).parents[3]
+# what another clock, machine or memory changes
+MEASURED = ("seconds", "examples_per_second", "peak_memory_mib", "device")
+
+
+def config(model: Path, data: Path, output: Path) -> dict[str, Any]:
+    """2 tasks x 3 mappings x (1 trial + 2 seeds)."""
+    return {
+        "model": str(model),
+        "data_dir": str(data),
+        "output_dir": str(output),
+        "tasks": {"RTE": None, "STS-B": {"epochs": 1, "train_rows": 16}},
+        "learning_rates": [1e-3],
+        "trials": 1,
+        "seeds": 2,
+        "mappings": {
+            "softmax": {"name": "softmax"},
+            "r-softmax": {
+                "name": "r-softmax",
+                "params": {"r": [0.3]},
+                "schedule": {"parameter": "r", "initial": 0.0},
+            },
+            "taylor": {
+                "name": "mixed-taylor-softmax",
+                "schedule": {"parameter": "mix", "initial": 0.0},
+            },
+        },
+        "train": {"epochs": 2, "batch_size": 8},
+    }
+
+
+@pytest.fixture
+def given(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> dict[str, Any]:
+    return config(tiny_model, glue_folder, tmp_path / "sweep")
+
+
+def arguments(given: dict[str, Any], *more: str) -> list[str]:
+    """The command line, with the config in a file beside the sweep's folder."""
+    file = Path(given["output_dir"]).with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(given))
+    return ["sweep", "--config", str(file), *more]
+
+
+def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
+    """Every run one after the other in this process, without Ray or files."""
+    parsed = parse(arguments(given))
+    assert isinstance(parsed, tuple)
+    plan, done = Plan(parsed[0]), {}
+    while due := list(plan.due(done)):
+        for run in due:
+            done[run.hash] = run.record(**execute(run))
+    assert len(done) == plan.total == 18
+    return done
+
+
+def measured_apart(record: Record) -> dict[str, Any]:
+    results = record.results or {}
+    kept = {key: value for key, value in results.items() if key not in MEASURED}
+    return {**vars(record), "results": kept}
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
+    deadline = time.monotonic() + 240
+    while not (found := condition()):
+        assert process.poll() is None, "the sweep ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, Any]) -> None:
+    folder = Path(given["output_dir"])
+    command = [sys.executable, "-m", "glue", *arguments(given)]
+    settings = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+
+    def records() -> int:
+        return len(list((folder / FOLDER).glob("*.json")))
+
+    def worker() -> psutil.Process | None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        # names of Linux end after 15 letters
+        return next((p for p in family if p.name().startswith("ray::_call")), None)
+
+    def failed() -> bool:
+        return any(r.status == "failed" for r in read_records(folder).by_hash.values())
+
+    with subprocess.Popen(command, **settings, stderr=subprocess.PIPE) as process:
+        # a worker first: its run is recorded as failed, and the sweep goes on
+        wait_for(lambda: records() >= 2, process)
+        wait_for(worker, process).kill()
+        wait_for(failed, process)
+        count = records()
+        wait_for(lambda: records() >= count + 3, process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        workers = [child for child in family if child.name().startswith("ray::_call")]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = read_records(folder)
+    assert before.faults == []
+    assert 6 <= len(before.by_hash) < 18
+    assert workers
+    assert not psutil.wait_procs(workers, timeout=60)[1], "a run outlived the sweep"
+
+    # the same command; the failed run is done again
+    again = subprocess.run(command, **settings, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "18/18" in again.stderr
+    after = read_records(folder)
+    whole = undisturbed(given)
+    assert after.faults == []
+    assert after.by_hash.keys() == whole.keys()
+    for key, record in whole.items():
+        assert measured_apart(after.by_hash[key]) == measured_apart(record)
+        if key in before.by_hash and before.by_hash[key].status == "finished":
+            assert after.by_hash[key] == before.by_hash[key], "a finished run was run again"
+
+
+def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
+    given["learning_rates"] = [1e30]
+    parsed = parse(arguments(given))
+    assert isinstance(parsed, tuple)
+    run = next(Plan(parsed[0]).due({}))
+    record = run.record(**execute(run))
+    assert record.status == "diverged"
+    assert "training has diverged" in str(record.error)
+
+
+def test_what_failed_is_tried_again_unless_finals_hang_on_it() -> None:
+    def record(key: str, stage: Any, status: Any, task: str = "RTE") -> Record:
+        return Record(task, "softmax", stage, 0, key, {}, status)
+
+    found = [
+        record("finished", "trial", "finished"),
+        record("diverged", "trial", "diverged"),
+        record("failed", "trial", "failed"),
+        record("chosen", "trial", "failed", "MRPC"),
+        record("final", "final", "finished", "MRPC"),
+        record("lost", "final", "failed", "MRPC"),
+    ]
+    kept = keep_for_good(Records({r.hash: r for r in found}))
+    assert set(kept) == {"finished", "diverged", "chosen", "final"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"protocol": "unfair"}, "protocol"),
+        ({"data_dir": "/nowhere"}, "nowhere"),
+        ({"model": "pkg://no_such_package/model"}, "'no_such_package' is not installed"),
+        ({"tasks": {"RTE": {"train_rows": 1000}}}, "train_rows=1000: the training set has 24"),
+        ({"selection": 0.01}, "selection=0.01: of 24 training rows that holds out 0"),
+        ({"cpus_per_run": 1000}, "cpus_per_run=1000: there are"),
+        ({"gpus_per_run": 2}, "gpus_per_run=2.0: expected a share"),
+        (
+            {"mappings": {"softmax": {"name": "softmax"}, "x": {"name": "nothing"}}},
+            "mappings.x: .*unknown",
+        ),
+        (
+            {"mappings": {"softmax": {"name": "softmax"}, "x": {
+                "name": "r-softmax", "params": {"r": [0.1, 1.5]},
+                "schedule": {"parameter": "r", "initial": 0.0}}}},
+            r"mappings.x: r=1.5 is out of range",
+        ),
+        (
+            {"mappings": {"softmax": {"name": "softmax"}, "x": {
+                "name": "r-softmax", "layers": [7],
+                "schedule": {"parameter": "r", "initial": 0.0}}}},
+            "mappings.x: .* no layer 7",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_before_the_first_run(
+    change: dict[str, Any],
+    says: str,
+    given: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given.update(change)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments(given))
+    message = f"{stop.value.code} {capsys.readouterr().err}"
+    assert "Traceback" not in message
+    assert re.search(says, message), message
+    assert not list(Path(given["output_dir"]).rglob("*.json"))
+
+
+def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
+    parsed = parse(arguments(given))
+    assert isinstance(parsed, tuple)
+    claim_folder(parsed[0])
+    check_folder(parsed[0])
+    other = parse(arguments(given, "--seeds", "5"))
+    assert isinstance(other, tuple)
+    with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
+        run_sweep(*other)
+    file = Path(given["output_dir"]) / "sweep.json"
+    file.write_text(file.read_text()[:50])
+    with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
+        run_sweep(*parsed)
+
+
+def test_folder_of_something_else(given: dict[str, Any]) -> None:
+    folder = Path(given["output_dir"])
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    parsed = parse(arguments(given))
+    assert isinstance(parsed, tuple)
+    with pytest.raises(ValueError, match="is not the folder of a sweep"):
+        run_sweep(*parsed)
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
