@@ -11,6 +11,7 @@ from typing import Any, Literal
 from glue.checkpoints import write_json
 
 FORMAT = 1
+SWEEP_FILE = "sweep.json"
 FOLDER = "runs"
 
 

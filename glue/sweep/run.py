@@ -18,12 +18,19 @@ from glue.metric import DivergedError
 from glue.model import check_length, load_model, resolve_model
 from glue.sweep.config import Resources, SweepConfig
 from glue.sweep.plan import Plan, PlannedRun
-from glue.sweep.records import FOLDER, FORMAT, Record, Records, read_records, write_record
+from glue.sweep.records import (
+    FOLDER,
+    FORMAT,
+    SWEEP_FILE,
+    Record,
+    Records,
+    read_records,
+    write_record,
+)
 from glue.sweep.spread import Failure, Pool
 from glue.tasks import get_task
 from glue.train import prepare, train
 
-SWEEP_FILE = "sweep.json"
 # may differ between a sweep and its continuation
 FREE = ("output_dir",)
 

@@ -20,8 +20,8 @@ from glue.__main__ import parse
 from glue.config import RunConfig
 from glue.data import load_task
 from glue.metric import compute_metrics
-from glue.tasks import TASKS, get_task
 from glue.model import encode, resolve_model
+from glue.tasks import TASKS, get_task
 from glue.train import prepare, train
 from glue.trainer import EpochSampler, training_arguments
 from sparse_attn import load_pretrained

@@ -1,0 +1,47 @@
+"""How the numbers of the report were made, and what they cannot tell."""
+
+from __future__ import annotations
+
+from glue.report.runs import Sweep
+from glue.report.statistics import RESAMPLES
+
+_COMMON = (
+    "Score: 100 times the task's main metric on its first dev split, after the last step of "
+    "training. sd: over seeds, with n - 1.",
+    f"Interval and p: crossed bootstrap, {RESAMPLES:,} resamples. Seeds and dev examples are both "
+    "drawn anew with replacement, the same ones for the mapping and for softmax; the interval runs "
+    "from the 2.5th to the 97.5th percentile of the mean difference. p = 2 (1 + the smaller number "
+    "of resampled differences on one side of 0) / (resamples + 1), 1 at most. Only seeds that both "
+    "have finished are compared.",
+    "With few seeds such a bootstrap is optimistic: the spread of n seeds comes out too small by "
+    "sqrt((n - 1) / n) or more, and values not seen are not drawn. Below ten seeds, take an "
+    "interval that just leaves out 0 for undecided.",
+    "Holm's correction keeps the chance of even one false alarm at 5 %: (tasks) over the tasks of "
+    "a mapping, (all) over all differences in this report. Significant: Holm p (all) below 0.05, "
+    "with two seeds at least.",
+    "Detectable: the true difference that a paired t-test at 5 % finds with probability 80 %, from "
+    "the standard deviation of the differences by seed, which few seeds tell only roughly. It "
+    "is about other seeds, not about other examples.",
+    "Exact zeros: share of the attention weights between two tokens that are no padding that are "
+    "exactly 0. Training time on a CPU is processor time, since other programs make the clock "
+    "useless; on a GPU the clock. Peak memory on a CPU is that of the whole process.",
+)
+_FAIR = (
+    "Protocol fair: for every task each mapping gets the same number of trials, on a part of the "
+    "training set ({share:g} of it held out) that its setting is chosen on, with the same learning "
+    "rates and seeds. The chosen setting is trained on the whole training set with every seed and "
+    "meets the dev set once. Seed i has the same initial head and order of data in every mapping; "
+    "dropout starts from the same seed, but mappings with and without a fused kernel draw other "
+    "numbers from it."
+)
+_PAPER = (
+    "Protocol paper (Balazy et al. 2023): every learning rate with every value of the parameters, "
+    "and for each seed the best of these on the dev set is its score. That choice makes the score "
+    "too high, more so for a larger grid."
+)
+
+
+def notes(sweep: Sweep) -> list[str]:
+    """One paragraph for each method."""
+    protocol = _FAIR.format(share=sweep.config["selection"]) if sweep.fair else _PAPER
+    return [protocol, *_COMMON]

@@ -1,0 +1,291 @@
+"""Everything the report says, as text and tables that both templates print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from glue.report import published, text
+from glue.report.notes import notes
+from glue.report.plots import Plot, make_plots
+from glue.report.runs import Sweep, first_split, results_of
+from glue.report.table import Row, Setting, is_cpu, majority
+from glue.report.verdict import status, verdict
+from glue.sweep.config import BASELINE
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, headers and rows of text."""
+
+    caption: str
+    headers: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A task: what it is, its tables and its plots."""
+
+    task: str
+    lines: list[str]
+    tables: list[Table]
+    plots: list[Plot]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report."""
+
+    title: str
+    status: list[str]
+    verdict: list[str]
+    overview: Table
+    sections: list[Section]
+    mappings: Table
+    environment: list[str]
+    notes: list[str]
+    unfinished: Table
+    faults: list[str]
+
+
+def make_page(sweep: Sweep, rows: list[Row]) -> Page:
+    """The report of a sweep; `rows` are those of `make_rows`."""
+    return Page(
+        title=f"GLUE sweep {sweep.folder.resolve().name}",
+        status=status(sweep),
+        verdict=verdict(sweep, rows),
+        overview=_overview(sweep, rows),
+        sections=[
+            _section(sweep, task, [r for r in rows if r.task == task]) for task in sweep.tasks
+        ],
+        mappings=_mappings(sweep),
+        environment=_environment(sweep),
+        notes=notes(sweep),
+        unfinished=_unfinished(sweep),
+        faults=sweep.faults,
+    )
+
+
+def _overview(sweep: Sweep, rows: list[Row]) -> Table:
+    by_cell = {(row.task, row.mapping): row for row in rows}
+    lines = []
+    for mapping in sweep.mappings:
+        cells = [by_cell[task, mapping] for task in sweep.tasks]
+        lines.append([mapping, *map(_short, cells)])
+    return Table(
+        "Mean score, and in brackets the difference to softmax over the seeds that both have; * "
+        "marks a significant one.",
+        ["Mapping", *sweep.tasks],
+        lines,
+    )
+
+
+def _short(row: Row) -> str:
+    if row.difference is None:
+        return text.score(row.mean)
+    star = "*" if row.significant else ""
+    return f"{text.score(row.mean)} ({text.signed(row.difference.value)}{star})"
+
+
+def _section(sweep: Sweep, task: str, rows: list[Row]) -> Section:
+    return Section(
+        task,
+        _sizes(sweep, task) + _majority(sweep, task),
+        [_scores(sweep, rows), _costs(rows)],
+        make_plots(sweep, task),
+    )
+
+
+def _sizes(sweep: Sweep, task: str) -> list[str]:
+    for mapping in sweep.mappings:
+        for record in sweep.scored(task, mapping).values() or sweep.searched(task, mapping):
+            results, train = results_of(record), record.config["train"]
+            split = first_split(record)
+            precision = train["mixed_precision"]
+            length = (
+                f"{train['epochs']:g} epochs"
+                if train["max_steps"] is None
+                else f"{train['max_steps']} steps"
+            )
+            return [
+                f"Score: {results['main_metric']} x 100 on {split}. "
+                f"{results['rows']['train']:,} training rows, "
+                f"{len(results['predictions'][split]['labels']):,} rows in {split}, {length}, "
+                f"batches of {train['batch_size']}, at most {train['max_length']} tokens, "
+                f"{'fp32' if precision == 'no' else precision}."
+            ]
+    return ["No run of this task has finished."]
+
+
+def _majority(sweep: Sweep, task: str) -> list[str]:
+    share = majority(sweep, task)
+    if share is None:
+        return []
+    return [
+        f"The most frequent class makes up {text.score(share)} % of the dev set: a mapping at this "
+        "accuracy has not learned."
+    ]
+
+
+def _scores(sweep: Sweep, rows: list[Row]) -> Table:
+    headers = ["Mapping", "Runs", "Failed", "Diverged", "Mean ± sd", "Difference", "95 % interval"]
+    headers += ["p", "Holm p (tasks)", "Holm p (all)", "Significant", "Detectable"]
+    printed = any(row.published is not None for row in rows)
+    if printed:
+        headers += ["Paper", "Paper: difference"]
+    base = next(row.published for row in rows if row.mapping == BASELINE)
+    lines = []
+    for row in rows:
+        count = f"{len(row.scores)} of {sweep.config['seeds']}"
+        line = [row.mapping, count, str(row.failed), str(row.diverged)]
+        line += [text.mean_and_sd(row.mean, row.sd), *_sureness(row)]
+        lines.append(line + (_paper(row, base) if printed else []))
+    caption = "Scores. Runs: those that count; failed and diverged: of all stages."
+    if printed:
+        caption += f" Paper: {published.SOURCE}; compare differences, not levels."
+    return Table(caption, headers, lines)
+
+
+def _sureness(row: Row) -> list[str]:
+    found = row.difference
+    if found is None:
+        return [text.NOTHING if row.mapping == BASELINE else text.MISSING] * 7
+    one = found.seeds == 1
+    return [
+        text.signed(found.value),
+        text.interval(found.low, found.high) + (" (one seed)" if one else ""),
+        text.probability(found.p),
+        text.probability(row.holm_tasks),
+        text.probability(row.holm_all),
+        "yes" if row.significant else "no",
+        text.score(found.detectable),
+    ]
+
+
+def _paper(row: Row, base: float | None) -> list[str]:
+    if row.published is None:
+        return [text.MISSING, text.MISSING]
+    if base is None or row.mapping == BASELINE:
+        return [f"{row.published:.2f}", text.NOTHING]
+    return [f"{row.published:.2f}", text.signed((row.published - base) / 100)]
+
+
+def _costs(rows: list[Row]) -> Table:
+    unit = "CPU" if all(row.cpu for row in rows if row.devices) else "wall"
+    if len({row.cpu for row in rows if row.devices}) > 1:
+        unit = "CPU or wall"
+    return Table(
+        "Settings of the runs that count, and what they cost (means).",
+        [
+            *(
+                "Mapping",
+                "Setting",
+                "Exact zeros",
+                f"Training, {unit} seconds",
+                "Relative to softmax",
+            ),
+            *("Peak memory, MiB", "Other metrics"),
+        ],
+        [
+            [
+                row.mapping,
+                _settings(row.settings),
+                text.MISSING if row.sparsity is None else f"{100 * row.sparsity:.1f} %",
+                text.number(row.seconds),
+                text.number(row.ratio, "{:.2f}"),
+                text.number(row.memory, "{:,.0f}"),
+                ", ".join(f"{n} {text.score(v)}" for n, v in row.metrics.items()) or text.NOTHING,
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _settings(settings: tuple[Setting, ...]) -> str:
+    if not settings:
+        return text.MISSING
+    told = []
+    for setting in settings:
+        params = (f"{name} {text.plain(value)}" for name, value in setting.params.items())
+        words = ", ".join([f"lr {text.plain(setting.learning_rate)}", *params])
+        if len(settings) > 1:
+            seeds = text.listing([str(seed) for seed in setting.seeds])
+            words += f" (seed {seeds})"
+        told.append(words)
+    return "; ".join(told)
+
+
+def _mappings(sweep: Sweep) -> Table:
+    lines = []
+    for label, candidate in sweep.config["mappings"].items():
+        schedule = candidate["schedule"]
+        params = (f"{name}: {_tried(value)}" for name, value in candidate["params"].items())
+        lines.append(
+            [
+                label,
+                candidate["name"],
+                "; ".join(params) or text.NOTHING,
+                _ramp(schedule) if schedule else text.NOTHING,
+                _learned(candidate),
+                "all" if candidate["layers"] is None else _tried(candidate["layers"]),
+                str(sweep.searches(label)),
+            ]
+        )
+    searches = "Trials" if sweep.fair else "Grid points for each seed"
+    headers = ["Mapping", "Function", "Values tried", "Schedule", "Learned", "Layers", searches]
+    rates = ", ".join(text.plain(rate) for rate in sweep.config["learning_rates"])
+    return Table(f"Learning rates tried for all: {rates}.", headers, lines)
+
+
+def _tried(value: Any) -> str:
+    return ", ".join(map(text.plain, value)) if isinstance(value, list) else text.plain(value)
+
+
+def _ramp(schedule: dict[str, Any]) -> str:
+    return (
+        f"{schedule['parameter']} from {text.plain(schedule['initial'])}, {schedule['shape']}, "
+        f"{text.plain(schedule['begin'])} to {text.plain(schedule['end'])} of training"
+    )
+
+
+def _learned(candidate: dict[str, Any]) -> str:
+    return (
+        f"{', '.join(candidate['learn'])} by {candidate['per']}"
+        if candidate["learn"]
+        else text.NOTHING
+    )
+
+
+def _environment(sweep: Sweep) -> list[str]:
+    finished = [results_of(record) for record in sweep.records if record.results]
+    devices = sorted({results["device"] for results in finished})
+    packages: dict[str, set[str]] = {}
+    for results in finished:
+        for package, version in results["versions"].items():
+            packages.setdefault(package, set()).add(version)
+    versions = [f"{package} {' / '.join(sorted(found))}" for package, found in packages.items()]
+    lines = [
+        f"Model: {sweep.config['model']}.",
+        f"Device: {'; '.join(devices) or text.MISSING}.",
+        f"Versions: {', '.join(versions) or text.MISSING}.",
+        f"Protocol {sweep.config['protocol']}, {text.counted(sweep.config['seeds'], 'seed')}"
+        + (f", {text.counted(sweep.config['trials'], 'trial')}." if sweep.fair else "."),
+    ]
+    if len(devices) > 1:
+        cpus = sum(map(is_cpu, devices))
+        mixed = " (CPUs and GPUs)" if 0 < cpus < len(devices) else ""
+        lines.append(f"Runs were done on several devices{mixed}: do not compare their times.")
+    return lines
+
+
+def _unfinished(sweep: Sweep) -> Table:
+    lines = [
+        [
+            *(record.task, record.mapping, f"{record.stage} {record.index}", record.status),
+            ((record.error or "").strip() or "no reason given").splitlines()[-1],
+        ]
+        for record in sweep.records
+        if record.status != "finished"
+    ]
+    return Table("The last line of each error.", ["Task", "Mapping", "Run", "End", "Error"], lines)

@@ -1,0 +1,213 @@
+"""One row for each task and mapping: scores, how sure they are, what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from glue.report.published import published
+from glue.report.runs import Sweep, first_split, others, results_of
+from glue.report.statistics import LEVEL, Difference, compare, holm
+from glue.sweep.config import BASELINE
+from glue.sweep.records import Record
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Hyper-parameters, and the seeds that were run with them."""
+
+    learning_rate: float
+    params: dict[str, Any]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one mapping on one task. Scores are shares; None is what is not known.
+
+    scores: of the runs that count, by seed.
+    one_class: how many of them say the same of every example.
+    metrics: means of the task's other metrics.
+    failed, diverged: runs of all stages.
+    difference: to softmax, over the seeds that both have.
+    holm_tasks, holm_all: its p after Holm's correction over the tasks of this mapping, and over
+        all differences of the table.
+    settings: those of the runs that count.
+    sparsity: share of exact zeros in attention on the split that is scored.
+    seconds: of training: of the processor if `cpu`, by the clock otherwise.
+    ratio: seconds over those of softmax on the same device.
+    published: the paper's accuracy in percent.
+    """
+
+    task: str
+    mapping: str
+    name: str
+    metric: str | None
+    scores: dict[int, float]
+    one_class: int
+    metrics: dict[str, float]
+    failed: int
+    diverged: int
+    settings: tuple[Setting, ...]
+    sparsity: float | None
+    devices: tuple[str, ...]
+    seconds: float | None
+    cpu: bool
+    memory: float | None
+    published: float | None
+    difference: Difference | None = None
+    holm_tasks: float | None = None
+    holm_all: float | None = None
+    ratio: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        return _mean(self.scores.values())
+
+    @property
+    def sd(self) -> float | None:
+        return stdev(self.scores.values()) if len(self.scores) > 1 else None
+
+    @property
+    def significant(self) -> bool:
+        """Whether it differs after correction over all comparisons, by more than one seed."""
+        return (
+            self.difference is not None
+            and self.difference.seeds > 1
+            and self.holm_all is not None
+            and self.holm_all < LEVEL
+        )
+
+
+def make_rows(sweep: Sweep) -> list[Row]:
+    """The rows of all tasks, in the order of the sweep."""
+    rows: list[Row] = []
+    for task in sweep.tasks:
+        plain = {mapping: _row(sweep, task, mapping) for mapping in sweep.mappings}
+        base = plain[BASELINE]
+        for mapping, row in plain.items():
+            ratio = None
+            if row.seconds is not None and base.seconds and row.devices == base.devices:
+                ratio = row.seconds / base.seconds
+            rows.append(replace(row, ratio=ratio, difference=_difference(sweep, task, mapping)))
+    return _corrected(rows, others(sweep))
+
+
+def _row(sweep: Sweep, task: str, mapping: str) -> Row:
+    cell, scored = sweep.cells[task, mapping], sweep.scored(task, mapping)
+    candidate = sweep.config["mappings"][mapping]
+    runs = [results_of(record) for record in scored.values()]
+    devices = tuple(sorted({run["device"] for run in runs}))
+    cpu = bool(devices) and all(is_cpu(device) for device in devices)
+    metric = next((results_of(r)["main_metric"] for r in cell if r.results), None)
+    return Row(
+        task=task,
+        mapping=mapping,
+        name=candidate["name"],
+        metric=metric,
+        scores={seed: record.score for seed, record in scored.items()},
+        one_class=sum(len(set(predicted(record))) == 1 for record in scored.values()),
+        metrics=_other_metrics(list(scored.values())),
+        failed=sum(record.status == "failed" for record in cell),
+        diverged=sum(record.status == "diverged" for record in cell),
+        settings=_settings(scored),
+        sparsity=_mean(sparsity(record)["mean"] for record in scored.values()),
+        devices=devices,
+        seconds=_mean(run["seconds"]["train_cpu" if cpu else "train"] for run in runs),
+        cpu=cpu,
+        memory=_mean(run["peak_memory_mib"] for run in runs),
+        published=published(task, candidate) if metric == "accuracy" else None,
+    )
+
+
+def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
+    if mapping == BASELINE:
+        return None
+    ours, base = sweep.scored(task, mapping), sweep.scored(task, BASELINE)
+    seeds = [seed for seed in ours if seed in base]
+    # a pair is one on the same examples
+    seeds = [seed for seed in seeds if labels(ours[seed]) == labels(base[seeds[0]])]
+    seeds = [seed for seed in seeds if labels(base[seed]) == labels(base[seeds[0]])]
+    if not seeds:
+        return None
+    return compare(
+        results_of(ours[seeds[0]])["main_metric"],
+        np.array(labels(base[seeds[0]])),
+        np.array([predicted(ours[seed]) for seed in seeds]),
+        np.array([predicted(base[seed]) for seed in seeds]),
+    )
+
+
+def _corrected(rows: list[Row], mappings: Sequence[str]) -> list[Row]:
+    p = [row.difference.p if row.difference else None for row in rows]
+    rows = [replace(row, holm_all=q) for row, q in zip(rows, holm(p), strict=True)]
+    for mapping in mappings:
+        places = [place for place, row in enumerate(rows) if row.mapping == mapping]
+        for place, q in zip(places, holm([p[place] for place in places]), strict=True):
+            rows[place] = replace(rows[place], holm_tasks=q)
+    return rows
+
+
+def _settings(scored: dict[int, Record]) -> tuple[Setting, ...]:
+    found: list[Setting] = []
+    for seed, record in scored.items():
+        rate, params = record.config["train"]["learning_rate"], record.config["mapping"]["params"]
+        for place, setting in enumerate(found):
+            if (setting.learning_rate, setting.params) == (rate, params):
+                found[place] = replace(setting, seeds=(*setting.seeds, seed))
+                break
+        else:
+            found.append(Setting(rate, params, (seed,)))
+    return tuple(found)
+
+
+def _other_metrics(records: list[Record]) -> dict[str, float]:
+    if not records:
+        return {}
+    first = results_of(records[0])
+    main = {first["main_metric"], f"{first_split(records[0])}/{first['main_metric']}"}
+    names = [n for n in first["metrics"] if n not in main and not n.endswith("loss")]
+    return {name: fmean(results_of(r)["metrics"][name] for r in records) for name in names}
+
+
+def labels(record: Record) -> list[float]:
+    """The labels of the split that the score is of."""
+    found: list[float] = results_of(record)["predictions"][first_split(record)]["labels"]
+    return found
+
+
+def predicted(record: Record) -> list[float]:
+    """What was predicted for each example of the split that the score is of."""
+    found: list[float] = results_of(record)["predictions"][first_split(record)]["predicted"]
+    return found
+
+
+def sparsity(record: Record) -> dict[str, Any]:
+    """mean, per_layer and per_head on the split that the score is of."""
+    found: dict[str, Any] = results_of(record)["sparsity"][first_split(record)]
+    return found
+
+
+def is_cpu(device: str) -> bool:
+    """Whether `glue.train.device_name` gave this name to a processor."""
+    return " CPU, " in device
+
+
+def majority(sweep: Sweep, task: str) -> float | None:
+    """Share of the most frequent label in the dev set; None for a regression, or if not known."""
+    for mapping in sweep.mappings:
+        for record in sweep.scored(task, mapping).values():
+            if results_of(record)["main_metric"] in ("pearson", "spearmanr"):
+                return None
+            counts = np.unique(labels(record), return_counts=True)[1]
+            return float(counts.max() / counts.sum())
+    return None
+
+
+def _mean(values: Any) -> float | None:
+    found = list(values)
+    return fmean(found) if found else None

@@ -1,0 +1,60 @@
+"""Numbers as the report prints them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+MISSING = "n/a"
+NOTHING = "-"
+
+
+def score(value: float | None) -> str:
+    """A share as a percentage, two decimals."""
+    return MISSING if value is None else f"{100 * value:.2f}"
+
+
+def signed(value: float | None) -> str:
+    """A difference of shares in points, with its sign."""
+    # what rounds to nothing has no sign
+    return MISSING if value is None else f"{100 * value + 0.0:+.2f}"
+
+
+def mean_and_sd(mean: float | None, sd: float | None) -> str:
+    return MISSING if mean is None else f"{score(mean)} ± {score(sd)}"
+
+
+def interval(low: float, high: float) -> str:
+    return f"[{signed(low)}, {signed(high)}]"
+
+
+def probability(value: float | None) -> str:
+    """A p-value, three decimals."""
+    if value is None:
+        return MISSING
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def number(value: float | None, pattern: str = "{:,.1f}") -> str:
+    return MISSING if value is None else pattern.format(value)
+
+
+def plain(value: Any) -> str:
+    """A number of a config as people write it: 5e-05, 0.2, 64."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def listing(items: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def counted(amount: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"
+
+
+def markdown(words: str) -> str:
+    """The words with every mark of Markdown and HTML escaped, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(words.split()))

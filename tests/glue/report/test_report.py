@@ -1,0 +1,340 @@
+"""The three files, from sweeps whole, half done and broken."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glue.report import report, statistics
+from glue.report.published import published
+from glue.report.runs import read_sweep
+from glue.report.table import make_rows
+from glue.sweep.config import CandidateConfig
+from tests.glue.report.make_sweep import (
+    LABELS,
+    add,
+    fill,
+    guesses,
+    make_config,
+    ramp,
+    write_sweep,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few resamples, and no plots, which test_plots.py is about."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 199)
+    monkeypatch.setattr("glue.report.page.make_plots", lambda sweep, task: [])
+
+
+def read_csv(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
+    with (folder / "report.csv").open(newline="", encoding="utf-8") as file:
+        return {(line["task"], line["mapping"]): line for line in csv.DictReader(file)}
+
+
+def pages(folder: Path) -> tuple[str, str]:
+    return tuple((folder / f"report.{end}").read_text(encoding="utf-8") for end in ("html", "md"))
+
+
+def test_a_whole_sweep(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(seeds=4), {"softmax": 0.9, "sharp": 0.6})
+    path = report(str(tmp_path))
+    assert path == tmp_path / "report.html"
+    line = read_csv(tmp_path)["RTE", "sharp"]
+    scores = [float(np.mean(guesses(LABELS, 0.6, 100 + i) == LABELS)) for i in range(4)]
+    base = [float(np.mean(guesses(LABELS, 0.9, i) == LABELS)) for i in range(4)]
+    assert list(json.loads(line["scores"]).values()) == scores
+    assert float(line["mean"]) == pytest.approx(np.mean(scores))
+    assert float(line["sd"]) == pytest.approx(np.std(scores, ddof=1))
+    assert float(line["difference"]) == pytest.approx(np.mean(scores) - np.mean(base))
+    assert line["significant"] == "1"
+    assert line["paired_seeds"] == "4"
+    html, plain = pages(tmp_path)
+    for page in (html, plain):
+        assert "1 of 1 difference from softmax is significant" in page
+        assert "Worse than softmax: sharp on RTE by -" in page
+        assert "incomplete" not in page
+        assert f"{100 * np.mean(scores):.2f}" in page
+        assert "makes up 60.00 % of the dev set" in page
+        assert "0 failed and 0 diverged" in page
+
+
+def test_labels_and_errors_are_text(tmp_path: Path) -> None:
+    nasty = "<b>|*$x_1$ & co"
+    mappings = {
+        "softmax": CandidateConfig("softmax"),
+        nasty: CandidateConfig("mixed-sparsemax", {"mix": 1.0}, schedule=ramp("mix")),
+    }
+    fill(tmp_path, make_config(mappings=mappings, seeds=4))
+    add(tmp_path, nasty, "final", 3, status="failed", error="Boom\n<script>alert(1)</script> | x")
+    for old in (tmp_path / "runs").glob(f"*{nasty}.final3*"):
+        if '"failed"' not in old.read_text():
+            old.unlink()
+    report(str(tmp_path))
+    html, plain = pages(tmp_path)
+    assert "<b>" not in html
+    assert "&lt;b&gt;|*$x_1$ &amp; co" in html
+    assert "<script" not in html
+    assert r"\<b\>\|\*\$x\_1\$ \& co" in plain
+    assert "<b>" not in plain
+    tables = [line for line in plain.splitlines() if line.startswith("| ")]
+    assert all(len(re.findall(r"(?<!\\)\|", line)) > 2 for line in tables)
+    assert ("RTE", nasty) in read_csv(tmp_path)
+
+
+def test_output_dir(tmp_path: Path) -> None:
+    fill(tmp_path / "sweep", make_config())
+    assert report(str(tmp_path / "sweep"), str(tmp_path / "a/b")) == tmp_path / "a/b/report.html"
+    assert not (tmp_path / "sweep/report.html").exists()
+    assert sorted(p.name for p in (tmp_path / "a/b").iterdir()) == [
+        "report.csv",
+        "report.html",
+        "report.md",
+    ]
+
+
+def test_failed_and_diverged_runs_are_counted(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config())
+    for index in range(3):
+        add(tmp_path, "softmax", "final", index, LABELS, LABELS)
+    add(tmp_path, "sharp", "trial", 0, status="diverged", error="DivergedError: NaN")
+    add(tmp_path, "sharp", "trial", 1, status="failed", error="\n")
+    add(tmp_path, "sharp", "final", 0, status="failed", error="MemoryError: 1\nKilled: 9")
+    report(str(tmp_path))
+    line = read_csv(tmp_path)["RTE", "sharp"]
+    assert (line["failed"], line["diverged"], line["runs"]) == ("2", "1", "0")
+    assert line["mean"] == line["difference"] == line["p"] == ""
+    html, plain = pages(tmp_path)
+    for page in (html, plain):
+        assert "2 failed and 1 diverged" in page
+        assert "Killed: 9" in page
+        assert "MemoryError" not in page
+        assert "no reason given" in page
+        assert "Nothing can be compared with softmax yet" in page
+
+
+def test_a_half_done_sweep_says_so_first(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(tasks={"RTE": None, "MRPC": None}))
+    add(tmp_path, "softmax", "trial", 0, LABELS, LABELS, split="selection")
+    add(tmp_path, "sharp", "final", 0, LABELS, LABELS)
+    report(str(tmp_path))
+    html, plain = pages(tmp_path)
+    for page in (html, plain):
+        assert "incomplete: 2 of 20 runs are there" in page
+        assert "softmax has no finished run that counts (RTE softmax and MRPC softmax)" in page
+        assert "No run of this task has finished." in page
+    assert plain.splitlines()[2].startswith("**This sweep is incomplete")
+
+
+def test_where_every_trial_diverged_no_final_run_is_missing(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(mappings={"softmax": CandidateConfig("softmax")}))
+    write_sweep(tmp_path, make_config())
+    for index in range(2):
+        add(tmp_path, "sharp", "trial", index, status="diverged")
+    sweep = read_sweep(tmp_path)
+    assert sweep.expected == len(sweep.records) == 2 + 3 + 2
+
+
+def test_one_seed_is_never_significant(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(seeds=1), {"softmax": 0.95, "sharp": 0.5})
+    report(str(tmp_path))
+    line = read_csv(tmp_path)["RTE", "sharp"]
+    assert float(line["p_holm_all"]) < 0.05
+    assert line["significant"] == "0"
+    assert line["sd"] == line["detectable"] == ""
+    assert "One seed only: sharp on RTE" in pages(tmp_path)[0]
+
+
+def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(seeds=4))
+    wrong = 1 - LABELS
+    for seed, predicted in ((0, wrong), (1, LABELS), (2, LABELS)):
+        add(tmp_path, "softmax", "final", seed, predicted, LABELS)
+    for seed in (1, 2, 3):
+        add(tmp_path, "sharp", "final", seed, LABELS, LABELS)
+    row = make_rows(read_sweep(tmp_path))[1]
+    assert row.difference is not None
+    assert (row.difference.seeds, row.difference.value) == (2, 0)
+
+
+def test_runs_on_other_examples_are_not_paired(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config())
+    add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
+    add(tmp_path, "sharp", "final", 0, LABELS[:50], LABELS[:50])
+    assert make_rows(read_sweep(tmp_path))[1].difference is None
+    report(str(tmp_path))
+
+
+def test_runs_that_say_one_thing_are_named(tmp_path: Path) -> None:
+    fill(tmp_path, make_config())
+    for file in (tmp_path / "runs").glob("*sharp.final*"):
+        file.unlink()
+    for seed in range(3):
+        add(tmp_path, "sharp", "final", seed, np.ones_like(LABELS), LABELS)
+    report(str(tmp_path))
+    assert "have not learned: sharp on RTE (3 of 3)" in pages(tmp_path)[1].replace("\\", "")
+    assert read_csv(tmp_path)["RTE", "sharp"]["one_class"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("task", "predict"),
+    [
+        ("CoLA", lambda i: guesses(LABELS, 0.8, i)),
+        ("STS-B", lambda i: LABELS + np.random.default_rng(i).normal(size=len(LABELS))),
+        ("MNLI", lambda i: guesses(LABELS, 0.8, i)),
+    ],
+)
+def test_tasks_with_other_metrics(
+    tmp_path: Path, task: str, predict: Callable[[int], np.ndarray]
+) -> None:
+    write_sweep(tmp_path, make_config(tasks={task: None}))
+    for place, label in enumerate(("softmax", "sharp")):
+        for seed in range(3):
+            add(tmp_path, label, "final", seed, predict(9 * place + seed), LABELS, task=task)
+    report(str(tmp_path))
+    line = read_csv(tmp_path)[task, "sharp"]
+    assert float(line["low"]) <= float(line["difference"]) <= float(line["high"])
+    assert ("most frequent class makes up" in pages(tmp_path)[0]) == (task != "STS-B")
+    assert line["paper_accuracy"] == ""
+
+
+def test_the_first_of_several_splits_is_the_score(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(tasks={"MNLI": None}))
+    for label in ("softmax", "sharp"):
+        record = add(tmp_path, label, "final", 0, LABELS, LABELS, task="MNLI")
+        assert record.results is not None
+        first = record.results["predictions"]["dev_matched"]
+        more = {
+            "predictions": {"dev_matched": first, "dev_mismatched": first | {"labels": [2] * 150}},
+            "metrics": {"dev_matched/accuracy": 1.0, "dev_mismatched/accuracy": 0.25},
+            "per_epoch": [{"epoch": 1.0, "dev_matched/accuracy": 0.9}],
+        }
+        add(tmp_path, label, "final", 0, LABELS, LABELS, task="MNLI", **more)
+    report(str(tmp_path))
+    assert float(read_csv(tmp_path)["MNLI", "sharp"]["mean"]) == 1
+    assert "dev_mismatched/accuracy 25.00" in pages(tmp_path)[0]
+
+
+def test_time_is_that_of_the_processor_only_on_one(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config())
+    for label, wall, cpu in (("softmax", 20.0, 10.0), ("sharp", 60.0, 15.0)):
+        seconds = {"train": wall, "train_cpu": cpu, "total": 99.0}
+        add(tmp_path, label, "final", 0, LABELS, LABELS, seconds=seconds)
+        add(tmp_path, label, "final", 1, LABELS, LABELS, seconds=seconds)
+    rows = make_rows(read_sweep(tmp_path))
+    assert (rows[1].seconds, rows[1].cpu, rows[1].ratio) == (15, True, 1.5)
+    for label, wall in (("softmax", 20.0), ("sharp", 60.0)):
+        for index in range(2):
+            seconds = {"train": wall, "train_cpu": 1.0, "total": 99.0}
+            more = {"device": "NVIDIA H200", "seconds": seconds}
+            add(tmp_path, label, "final", index, LABELS, LABELS, **more)
+    rows = make_rows(read_sweep(tmp_path))
+    assert (rows[1].seconds, rows[1].cpu, rows[1].ratio) == (60, False, 3)
+    add(tmp_path, "sharp", "final", 1, LABELS, LABELS, device="x86_64 CPU, 1 threads")
+    assert make_rows(read_sweep(tmp_path))[1].ratio is None
+
+
+def test_the_paper_protocol_takes_the_best_of_each_seed_and_says_what_that_is(
+    tmp_path: Path,
+) -> None:
+    mappings = {
+        "softmax": CandidateConfig("softmax"),
+        "r": CandidateConfig("r-softmax", {"r": [0.1, 0.2]}, schedule=ramp("r")),
+    }
+    config = make_config(protocol="paper", mappings=mappings, seeds=2)
+    write_sweep(tmp_path, config)
+    for seed in range(2):
+        add(tmp_path, "softmax", "grid", seed, guesses(LABELS, 0.8, 9), LABELS, seed=seed)
+        for place, r in enumerate((0.1, 0.2)):
+            # 0.2 is the best for seed 0, 0.1 for seed 1
+            right = 0.95 if place != seed else 0.6
+            predicted = guesses(LABELS, right, 10 + place)
+            index = 2 * seed + place
+            add(tmp_path, "r", "grid", index, predicted, LABELS, seed=seed, params={"r": r})
+    report(str(tmp_path))
+    line = read_csv(tmp_path)["RTE", "r"]
+    assert [s["params"]["r"] for s in json.loads(line["settings"])] == [0.2, 0.1]
+    assert line["runs"] == "2"
+    for page in pages(tmp_path):
+        assert "picked on the very dev set it is reported on" in page
+        assert "softmax has 1 and r has 2" in page
+        assert "incomplete" not in page
+        assert "expected best of 1 points each" in page
+        assert "r 0.2 (seed 0); lr 0.0001, r 0.1 (seed 1)" in page.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "params", "expected"),
+    [
+        ("MRPC", "softmax", {}, 84.56),
+        ("QQP", "r-softmax", {"r": [0.1, 0.2]}, 91.13),
+        ("RTE", "mixed-sparsehourglass", {"mix": 1.0}, 52.71),
+        ("SST-2", "entmax", {"alpha": 2.0}, 79.82),
+        ("QNLI", "mixed-entmax", {"alpha": [2.0], "mix": 1.0}, 55.57),
+        ("QNLI", "entmax", {"alpha": 1.5}, None),
+        ("QNLI", "mixed-sparsemax", {"mix": 0.5}, None),
+        ("CoLA", "softmax", {}, None),
+        ("RTE", "sigsoftmax", {}, None),
+    ],
+)
+def test_numbers_of_the_paper(
+    task: str, name: str, params: dict[str, Any], expected: float | None
+) -> None:
+    candidate = {"name": name, "params": params, "layers": None, "learn": []}
+    assert published(task, candidate) == expected
+    assert published(task, candidate | {"layers": [0]}) is None
+
+
+def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
+    fill(tmp_path, make_config())
+    report(str(tmp_path))
+    assert float(read_csv(tmp_path)["RTE", "sharp"]["paper_accuracy"]) == pytest.approx(0.5271)
+    row = next(x for x in pages(tmp_path)[1].splitlines() if x.startswith("| sharp | 3 of 3"))
+    assert row.endswith("| 52.71 | -16.24 |")
+
+
+def test_records_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
+    fill(tmp_path, make_config())
+    (tmp_path / "runs/cut.json").write_text('{"task": "RTE", "map')
+    (tmp_path / "runs/old.json").write_text('{"format": 0}')
+    add(tmp_path, "unknown", "final", 0, LABELS, LABELS)
+    add(tmp_path, "sharp", "final", 7, LABELS, LABELS)
+    add(tmp_path, "sharp", "final", 2, LABELS, LABELS, predictions={})
+    add(tmp_path, "sharp", "final", 1, LABELS, LABELS, rate=5e-4)
+    report(str(tmp_path))
+    assert float(read_csv(tmp_path)["RTE", "sharp"]["mean"]) < 1
+    html, plain = pages(tmp_path)
+    for page in (html, plain.replace("\\", "")):
+        assert "cut.json: cut short or broken" in page
+        assert "old.json: written as format 0" in page
+        assert "not of the sweep that sweep.json describes" in page
+        assert "beyond the number of runs that sweep.json asks for" in page
+        assert "one prediction for each label" in page
+        assert "a second record for the same run" in page
+
+
+def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere: has no sweep\.json.*name the output_dir"):
+        report(str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+    write_sweep(tmp_path, make_config())
+    with pytest.raises(ValueError, match=f"{tmp_path}: no record.*python -m glue sweep"):
+        report(str(tmp_path))
+    (tmp_path / "runs/cut.json").write_text("{")
+    with pytest.raises(ValueError, match=r"not usable: cut\.json"):
+        report(str(tmp_path))
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(ValueError, match="is not readable"):
+        report(str(tmp_path))
+    (tmp_path / "sweep.json").write_text('{"format": 2}')
+    with pytest.raises(ValueError, match="format 2, this version reads format 1"):
+        report(str(tmp_path))
+    assert not (tmp_path / "report.html").exists()

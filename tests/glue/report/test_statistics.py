@@ -1,0 +1,166 @@
+"""Statistics against answers known, and against other ways to the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from glue.metric import METRICS
+from glue.report import statistics
+from tests.glue.report.make_sweep import guesses
+
+SEEDS, EXAMPLES = 4, 300
+
+
+@pytest.fixture
+def labels() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, EXAMPLES)
+
+
+def runs(labels: np.ndarray, right: float, first: int) -> np.ndarray:
+    return np.stack([guesses(labels, right, first + seed) for seed in range(SEEDS)])
+
+
+def test_a_large_difference_is_found_and_covered(labels: np.ndarray) -> None:
+    found = statistics.compare("accuracy", labels, runs(labels, 0.85, 10), runs(labels, 0.7, 20))
+    assert found.seeds == SEEDS
+    assert 0 < found.low < 0.15 < found.high < 0.3
+    assert found.low < found.value < found.high
+    assert found.p < 0.001
+    down = statistics.compare("accuracy", labels, runs(labels, 0.7, 20), runs(labels, 0.85, 10))
+    assert (down.value, down.p) == (-found.value, found.p)
+    assert down.high < 0
+
+
+def test_no_difference_is_not_found(labels: np.ndarray) -> None:
+    p = [
+        statistics.compare(
+            "accuracy", labels, runs(labels, 0.8, 100 * k), runs(labels, 0.8, 100 * k + 50), 499
+        ).p
+        for k in range(1, 21)
+    ]
+    assert sum(value < 0.05 for value in p) <= 4
+    assert np.median(p) > 0.2
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "matthews_correlation", "spearmanr"])
+def test_the_same_predictions_differ_by_nothing(labels: np.ndarray, metric: str) -> None:
+    same = runs(labels, 0.8, 1)
+    found = statistics.compare(metric, labels, same, same, 99)
+    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert found.detectable is None
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews_correlation", "pearson"])
+def test_interval_agrees_with_a_crossed_bootstrap_in_numpy(labels: np.ndarray, metric: str) -> None:
+    ours, base = runs(labels, 0.8, 1), runs(labels, 0.75, 30)
+    found = statistics.compare(metric, labels, ours, base, 999)
+    rng = np.random.default_rng(3)
+    drawn = []
+    for _ in range(999):
+        seeds = rng.integers(0, SEEDS, SEEDS)
+        rows = rng.integers(0, EXAMPLES, EXAMPLES)
+        picked = labels[rows]
+        values = [_score(metric, picked, side[s][rows]) for side in (ours, base) for s in seeds]
+        drawn.append(np.mean(values[:SEEDS]) - np.mean(values[SEEDS:]))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    # three standard errors of the difference of two such percentiles
+    chance = 0.09 * (high - low)
+    assert found.low == pytest.approx(low, abs=chance)
+    assert found.high == pytest.approx(high, abs=chance)
+    tail = min(np.mean(np.array(drawn) <= 0), np.mean(np.array(drawn) >= 0))
+    assert found.p == pytest.approx(2 * tail, abs=0.04)
+
+
+def _score(metric: str, labels: np.ndarray, predicted: np.ndarray) -> float:
+    if metric == "accuracy":
+        return float(np.mean(labels == predicted))
+    return float(np.corrcoef(labels, predicted)[0, 1])
+
+
+def test_seeds_count_as_a_source_of_chance(labels: np.ndarray) -> None:
+    # every example is wrong in one run and right in another: only the seeds vary
+    ours = np.stack([labels, labels, 1 - labels, 1 - labels])
+    base = np.stack([labels, 1 - labels, labels, 1 - labels])
+    found = statistics.compare("accuracy", labels, ours, base, 999)
+    assert found.value == 0
+    assert (found.low, found.high) == (-0.75, 0.75)
+
+
+def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
+    ours, base = runs(labels, 0.8, 1)[:1], runs(labels, 0.7, 9)[:1]
+    found = statistics.compare("accuracy", labels, ours, base, 1999)
+    gained = (ours == labels)[0] * 1.0 - (base == labels)[0]
+    error = gained.std() / np.sqrt(EXAMPLES)
+    assert found.seeds == 1
+    assert found.detectable is None
+    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+def test_one_example_tells_nothing() -> None:
+    found = statistics.compare("accuracy", np.ones(1), np.ones((2, 1)), np.zeros((2, 1)))
+    assert (found.value, found.p) == (1, 1)
+
+
+@pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "spearmanr"])
+@pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
+def test_quick_metrics_are_those_of_the_tasks(
+    labels: np.ndarray, metric: str, right: float
+) -> None:
+    constant = np.zeros_like(labels)
+    for references in (labels, constant):
+        quick = statistics.quick_metric(metric, references)
+        for predicted in (guesses(references, right, 1), constant, constant + 1):
+            expected = METRICS[metric](references, predicted)
+            assert quick(references, predicted) == pytest.approx(expected, abs=1e-12)
+
+
+def test_three_classes_keep_the_general_formula() -> None:
+    three = np.array([0, 1, 2, 2])
+    assert statistics.quick_metric("matthews_correlation", three) is METRICS["matthews_correlation"]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "p"),
+    [
+        ([1, 2, 3, 4], 2 * 1 / 5),
+        ([-1, 2, 3, 4], 2 * 2 / 5),
+        ([-1, -2, 3, 4], 1.0),
+        ([1e-17, -1e-17, 0, 0], 1.0),
+    ],
+)
+def test_p_value_by_hand(distribution: list[float], p: float) -> None:
+    assert statistics.p_value(np.array(distribution)) == pytest.approx(p)
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 x 3; 0.02 x 2; 0.03 x 1, but not below the one before
+    assert statistics.holm([0.02, None, 0.01, 0.03]) == [0.04, None, pytest.approx(0.03), 0.04]
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert statistics.holm([None]) == [None]
+
+
+def test_expected_best_agrees_with_every_draw() -> None:
+    scores = [0.3, 0.9, 0.5, 0.5]
+    for k, value in enumerate(statistics.expected_best(scores), start=1):
+        draws = [max(draw) for draw in itertools.product(scores, repeat=k)]
+        assert value == pytest.approx(np.mean(draws), abs=1e-12)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_detectable_effect_has_the_power_it_claims(seeds: int) -> None:
+    differences = np.random.default_rng(seeds).normal(0, 1, seeds)
+    found = statistics.detectable_effect(differences)
+    assert found is not None
+    shift = found / differences.std(ddof=1) * np.sqrt(seeds)
+    limit = scipy.stats.t.ppf(0.975, seeds - 1)
+    beyond = scipy.stats.nct(seeds - 1, shift)
+    assert beyond.sf(limit) + beyond.cdf(-limit) == pytest.approx(0.8, abs=1e-3)
+
+
+def test_detectable_effect_needs_spread() -> None:
+    assert statistics.detectable_effect([0.1]) is None
+    assert statistics.detectable_effect([0.1, 0.1]) is None
