@@ -77,6 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
+            from accelerate import PartialState
+
             from glue.train import prepare, train
 
             with _input_errors():
@@ -86,6 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
                 for name, value in results["metrics"].items():
                     print(f"{results['task']} {name}: {value:.4f}")
                 print(f"results: {parsed.output_dir}/results.json")
+            # left to the interpreter's end, its threads may abort a process that has done its work
+            PartialState().destroy_process_group()
         case ReportConfig():
             with _input_errors():
                 from glue.report import report

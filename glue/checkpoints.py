@@ -155,9 +155,13 @@ def _fault(checkpoint: Path) -> str | None:
                 pass
         except (OSError, SafetensorError):
             return f"{weights.name} is broken"
-    # one state of the random numbers a process
-    states = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
-    for name in ("optimizer.pt", "scheduler.pt", *states):
+    # one state of the random numbers a process, which may come after trainer_state.json
+    count = PartialState().num_processes
+    states = [f"rng_state_{i}.pth" for i in range(count)] if count > 1 else ["rng_state.pth"]
+    # FSDP writes its weights and its optimizer under names of its own, beside model.safetensors
+    sharded = ["pytorch_model_fsdp.bin", "optimizer.bin"]
+    names = sharded if any((checkpoint / name).exists() for name in sharded) else ["optimizer.pt"]
+    for name in (*names, "scheduler.pt", *states):
         if not zipfile.is_zipfile(checkpoint / name):
             return f"{name} is missing or broken"
     return None

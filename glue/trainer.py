@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Sampler
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from glue.config import RunConfig
 from sparse_attn.inspection import SparsityRecord, record_sparsity
@@ -60,6 +60,8 @@ class EpochTrainer(Trainer):
         # BERT and others take any keyword and ignore the count of items: their loss is a mean over
         # the batch, which Trainer would multiply by the number of processes
         self.model_accepts_loss_kwargs = False
+        if self.is_fsdp_enabled:
+            settle_fsdp(self.accelerator.state.fsdp_plugin, self.model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
@@ -89,6 +91,25 @@ class EpochTrainer(Trainer):
         # Trainer's own is a mean over batches, repeats in the last one included
         output.metrics[f"{prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
+
+
+def settle_fsdp(plugin: Any, model: PreTrainedModel) -> None:
+    """Shard by block whatever the model, and save whole: what accelerate gets wrong by itself."""
+    if plugin.transformer_cls_names_to_wrap is None:
+        # _no_split_modules names BertEmbeddings too, in which accelerate 1.15 shards the word
+        # embeddings a second time, and torch raises
+        embedding = model.get_input_embeddings()
+        plugin.transformer_cls_names_to_wrap = sorted(
+            {
+                type(module).__name__
+                for module in model.modules()
+                if type(module).__name__ in (model._no_split_modules or ())
+                and embedding not in module.modules()
+            }
+        )
+    # of a sharded state dict Trainer.save_model writes nothing, without a word
+    plugin.state_dict_config = plugin.optim_state_dict_config = None
+    plugin.set_state_dict_type("FULL_STATE_DICT")
 
 
 def mean_loss(predictions: Any, labels: Any) -> float:

@@ -159,23 +159,28 @@ class Mapping(nn.Module):
         return arguments
 
     def parameter_values(self) -> dict[str, Any]:
-        """Parameters and options as plain numbers and lists, for records."""
-        values = {spec.name: self.value(spec.name) for spec in self.spec.parameters}
-        plain = {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
-        return {**plain, **self.options}
+        """Parameters and options as plain numbers and lists."""
+        return {**self._plain(p.name for p in self.spec.parameters), **self.options}
+
+    def _plain(self, names: Iterable[str]) -> dict[str, Any]:
+        values = {name: self.value(name) for name in names}
+        return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:
         """What `Mapping(...)` needs to make this mapping again, learned values left out."""
-        values = self.parameter_values()
+        # and not read: under FSDP a process holds but a part of them
+        fixed = [p.name for p in self.spec.parameters if p.name not in self.learned]
         return {
             "mapping": self.name,
-            "params": {n: v for n, v in values.items() if n not in self.learned},
+            "params": {**self._plain(fixed), **self.options},
             "learn": list(self.learned),
             "per": "layer" if self.heads is None else "head",
         }
 
     def extra_repr(self) -> str:
-        parts = [repr(self.name), *(f"{n}={v}" for n, v in self.parameter_values().items())]
+        sharded = any(hasattr(p, "full_tensor") for p in self.parameters(recurse=False))
+        values = self.describe()["params"] if sharded else self.parameter_values()
+        parts = [repr(self.name), *(f"{n}={v}" for n, v in values.items())]
         if self.learned:
             parts.append(f"learn={list(self.learned)}")
         return ", ".join(parts)

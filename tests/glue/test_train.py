@@ -167,23 +167,6 @@ def test_sampler_orders_by_seed_and_epoch_alone() -> None:
     assert order(1, 2) != order(2, 2)
 
 
-def test_two_processes(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    given = arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
-    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", *launch, "-m", "glue", *given],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run/results.json").read_text())
-    assert results["rows"] == {"train": 24, "dev": 7}
-    assert results["steps"] == 4  # 24 rows in two batches of 8 a step, twice
-    assert 0.1 < results["sparsity"]["dev"]["mean"] < 0.3
-
-
 def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
     given = arguments("CoLA", tiny_model, glue_folder, tmp_path / "run", "--train.max_steps", "1")
     done = subprocess.run(
