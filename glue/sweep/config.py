@@ -126,7 +126,10 @@ class SweepConfig:
         limits = {
             "tasks": (bool(self.tasks), "one at least"),
             "learning_rates": (bool(self.learning_rates), "one at least"),
-            "trials": (self.trials > 0, "at least 1"),
+            "trials": (
+                self.protocol == "paper" or self.trials >= len(self.learning_rates),
+                f"one at least for each of the {len(self.learning_rates)} learning_rates",
+            ),
             "seeds": (self.seeds > 0, "at least 1"),
             "selection": (0 < self.selection < 1, "a share in (0, 1)"),
         }
@@ -145,8 +148,16 @@ class SweepConfig:
             for name, values in candidate.values.items():
                 if not values:
                     raise ValueError(f"params.{name}: no value to try")
-            # the first of each; every run checks its own before the first one starts
-            candidate.with_params({n: v[0] for n, v in candidate.values.items()}).schedule_of_run()
+            first = {name: values[0] for name, values in candidate.values.items()}
+            candidate.with_params(first).schedule_of_run()
+            for name, values in candidate.values.items():
+                for value in values:
+                    candidate.with_params({**first, name: value}).schedule_of_run()
+                if self.protocol == "fair" and len(values) > self.trials:
+                    raise ValueError(
+                        f"params.{name}: {len(values)} values in {self.trials} trials, some would "
+                        "never be tried; give more trials or fewer values"
+                    )
             if self.protocol == "fair" and not candidate.starts_as_softmax:
                 raise ValueError(
                     f"the fair protocol ramps every mapping; give it a schedule, or name it "

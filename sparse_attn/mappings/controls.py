@@ -130,8 +130,8 @@ def random_drop_softmax(
 
     As many zeros as `r_softmax(r)` has for 0 < r < 1, but at positions that have nothing to do with
     the size of the scores: their order is a hash of the bits of each score, so that equal rows drop
-    alike, in training, in evaluation and when a layer is recomputed. Another rounding of the scores,
-    as another padding of the batch brings, drops others. r = 0 is softmax, r = 1 keeps one
+    alike, in training, in evaluation and when a layer is recomputed. Another rounding of the
+    scores, as another padding of the batch brings, drops others. r = 0 is softmax, r = 1 keeps one
     position. No gradient reaches r.
     Source: none; a control for the regularisation that missing keys bring.
 

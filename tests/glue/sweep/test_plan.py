@@ -160,7 +160,12 @@ def test_hash() -> None:
         ({"tasks": {"MRPC": None, "mrpc": None}}, "tasks: expected each once"),
         ({"tasks": {"MRCP": None}}, "'MRCP'; the nearest: MRPC"),
         ({"learning_rates": []}, "learning_rates=.*expected one at least"),
-        ({"trials": 0}, "trials=0: expected at least 1"),
+        ({"trials": 1}, "trials=1: expected one at least for each of the 2 learning_rates"),
+        ({"trials": 2}, "mappings.r-softmax: params.r: 3 values in 2 trials, some would never be"),
+        (
+            {"mappings": {**MAPPINGS, "x": CandidateConfig("t-softmax", {"t": [1.0, -1.0]})}},
+            "mappings.x: t=-1.0 is out of range",
+        ),
         ({"seeds": 0}, "seeds=0: expected at least 1"),
         ({"selection": 1.0}, "selection=1.0: expected a share"),
         ({"mappings": {"r": MAPPINGS["r-softmax"]}}, "expected 'softmax' among them"),

@@ -113,6 +113,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
         wait_for(failed, process)
         count = records()
         wait_for(lambda: records() >= count + 3, process)
+        wait_for(worker, process)
         family = psutil.Process(process.pid).children(recursive=True)
         workers = [child for child in family if child.name().startswith("ray::_call")]
         process.send_signal(signal.SIGKILL)
