@@ -104,7 +104,7 @@ def _sizes(sweep: Sweep, task: str) -> list[str]:
             split = first_split(record)
             precision = train["mixed_precision"]
             length = (
-                f"{train['epochs']:g} epochs"
+                f"{train['epochs']:g} epoch{'s' if train['epochs'] != 1 else ''}"
                 if train["max_steps"] is None
                 else f"{train['max_steps']} steps"
             )

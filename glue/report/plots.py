@@ -132,7 +132,8 @@ def epochs(sweep: Sweep, task: str) -> Figure | None:
             for entry in results_of(best)["per_epoch"]
             if (value := _epoch_score(best, entry)) is not None
         ]
-        if points:
+        # a single evaluation is no curve
+        if len(points) > 1:
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, **_look(sweep, mapping), label=canvas.name(mapping))
     if not axes.lines:
