@@ -9,10 +9,12 @@ Run as:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from accelerate import PartialState
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from glue.config import ReportConfig, RunConfig
@@ -77,8 +79,6 @@ def main(arguments: list[str] | None = None) -> None:
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
-            from accelerate import PartialState
-
             from glue.train import prepare, train
 
             with _input_errors():
@@ -88,8 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
                 for name, value in results["metrics"].items():
                     print(f"{results['task']} {name}: {value:.4f}")
                 print(f"results: {parsed.output_dir}/results.json")
-            # left to the interpreter's end, its threads may abort a process that has done its work
-            PartialState().destroy_process_group()
+            if PartialState().num_processes > 1:
+                _leave_at_once()
         case ReportConfig():
             with _input_errors():
                 from glue.report import report
@@ -102,6 +102,18 @@ def main(arguments: list[str] | None = None) -> None:
                 records = run_sweep(config, resources)
             print(f"records: {len(records.by_hash)} in {config.output_dir}")
             print(f"next: python -m glue report {config.output_dir}")
+
+
+def _leave_at_once() -> None:
+    """End a process whose work is done without taking its process group apart.
+
+    Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those
+    threads under the same lock: now and then the end hangs, or aborts the process (torch 2.13).
+    """
+    PartialState().wait_for_everyone()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @contextmanager
