@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,19 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
     def records() -> int:
         return len(list((folder / FOLDER).glob("*.json")))
 
-    def worker() -> psutil.Process | None:
-        family = psutil.Process(process.pid).children(recursive=True)
-        # names of Linux end after 15 letters
-        return next((p for p in family if p.name().startswith("ray::_call")), None)
+    def workers() -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                # names of Linux end after 15 letters
+                found += [child] if child.name().startswith("ray::_call") else []
+        return found
+
+    def kill_worker() -> bool:
+        with suppress(psutil.NoSuchProcess, IndexError):
+            workers()[0].kill()
+            return True
+        return False
 
     def failed() -> bool:
         return any(r.status == "failed" for r in read_records(folder).by_hash.values())
@@ -111,20 +121,17 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
     with subprocess.Popen(command, **settings, stderr=subprocess.PIPE) as process:
         # a worker first: its run is recorded as failed, and the sweep goes on
         wait_for(lambda: records() >= 2, process)
-        wait_for(worker, process).kill()
+        wait_for(kill_worker, process)
         wait_for(failed, process)
         count = records()
         wait_for(lambda: records() >= count + 3, process)
-        wait_for(worker, process)
-        family = psutil.Process(process.pid).children(recursive=True)
-        workers = [child for child in family if child.name().startswith("ray::_call")]
+        alive = wait_for(workers, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     before = read_records(folder)
     assert before.faults == []
     assert 6 <= len(before.by_hash) < 18
-    assert workers
-    assert not psutil.wait_procs(workers, timeout=60)[1], "a run outlived the sweep"
+    assert not psutil.wait_procs(alive, timeout=60)[1], "a run outlived the sweep"
 
     # the same command; the failed run is done again
     again = subprocess.run(command, **settings, capture_output=True, text=True)
