@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -99,9 +100,16 @@ def main(arguments: list[str] | None = None) -> None:
             with _input_errors():
                 from glue.sweep.run import run_sweep
 
-                records = run_sweep(config, resources)
-            print(f"records: {len(records.by_hash)} in {config.output_dir}")
+                try:
+                    records = run_sweep(config, resources)
+                except KeyboardInterrupt:
+                    sys.exit("stopped; the same command goes on where this was")
+            count = Counter(record.status for record in records.by_hash.values())
+            found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
+            print(f"records in {config.output_dir}: {found}")
             print(f"next: python -m glue report {config.output_dir}")
+            if count["failed"]:
+                sys.exit("error: some runs failed; the same command tries them again")
 
 
 def _leave_at_once() -> None:
@@ -128,8 +136,6 @@ def _input_errors() -> Iterator[None]:
         sys.exit(f"error: {error.name} is not installed; pip install '.[{extra[error.name]}]'")
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on where this was")
 
 
 if __name__ == "__main__":

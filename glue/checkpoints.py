@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from glue.config import RunConfig
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
-# may differ between a run and its continuation
-FREE = ("output_dir", "resume", "keep_model")
+# may differ between a run and its continuation: where things lie, and what is kept of them
+FREE = ("output_dir", "data_dir", "resume", "keep_model")
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write whole or not at all, one line for each key: lists of numbers would fill pages."""
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-    draft = path.with_suffix(".tmp")
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         draft.replace(path)

@@ -70,17 +70,30 @@ class EpochTrainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The model's loss, over the examples that are not there to fill an uneven last batch."""
-        state = self.accelerator.gradient_state
         share = 1.0
-        if model.training and state.end_of_dataloader and state.remainder > 0:
-            # accelerate repeats examples at the end of the step, and averages over processes
-            size = len(inputs["labels"])
-            own = min(max(state.remainder - size * self.args.process_index, 0), size)
-            share = own * self.args.world_size / state.remainder
+        if model.training and self._is_uneven():
+            own = self._own(inputs)
+            # Trainer averages over processes
+            share = own * self.args.world_size / self.accelerator.gradient_state.remainder
             # one is kept at share 0, where all are repeats, so that every process takes the step
             inputs = {name: tensor[: max(own, 1)] for name, tensor in inputs.items()}
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         return loss if share == 1.0 else loss * share
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.sparsity.rows = self._own(inputs) if self._is_uneven() else None
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
+    def _is_uneven(self) -> bool:
+        """Whether this is a last step that accelerate has filled with repeats, at its end."""
+        state = self.accelerator.gradient_state
+        return bool(state.end_of_dataloader and state.remainder > 0)
+
+    def _own(self, inputs: dict[str, Any]) -> int:
+        """How many examples of this process's part of an uneven step are no repeats."""
+        size = len(inputs["labels"])
+        before = size * self.args.process_index
+        return min(max(self.accelerator.gradient_state.remainder - before, 0), size)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         with record_sparsity(self.model) as self.sparsity:

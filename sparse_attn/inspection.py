@@ -19,9 +19,12 @@ class SparsityRecord:
 
     A key is valid where some query may attend to it. With as many queries as keys, a query is valid
     where its own key is, so that padding counts on neither side.
+
+    rows: count only so many sequences of a batch, the first ones; None for all.
     """
 
     def __init__(self, layers: int) -> None:
+        self.rows: int | None = None
         self.counts = torch.zeros(2, layers, 1, dtype=torch.long)  # zeros and pairs, layer, head
 
     def add(self, layer: int, weights: Tensor, mask: Tensor | None) -> None:
@@ -29,10 +32,11 @@ class SparsityRecord:
         if mask is None:
             valid = torch.ones_like(weights, dtype=torch.bool)
         else:
-            valid = mask
+            valid = mask.expand(len(weights), *mask.shape[1:])
             if weights.shape[-2] == weights.shape[-1]:
-                valid = mask & mask.any(dim=-2).unsqueeze(-1)
+                valid = valid & valid.any(dim=-2).unsqueeze(-1)
             valid = valid.expand_as(weights)
+        weights, valid = weights[: self.rows], valid[: self.rows]
         missing = weights.shape[1] - self.counts.shape[-1]
         self.counts = F.pad(self.counts.to(weights.device), (0, max(missing, 0)))
         for row, counted in enumerate((valid & (weights == 0), valid)):

@@ -8,20 +8,23 @@ from glue.report.statistics import RESAMPLES
 _COMMON = (
     "Score: 100 times the task's main metric on its first dev split, after the last step of "
     "training. sd: over seeds, with n - 1.",
-    f"Interval and p: crossed bootstrap, {RESAMPLES:,} resamples. Seeds and dev examples are both "
-    "drawn anew with replacement, the same ones for the mapping and for softmax; the interval runs "
-    "from the 2.5th to the 97.5th percentile of the mean difference. p = 2 (1 + the smaller number "
-    "of resampled differences on one side of 0) / (resamples + 1), 1 at most. Only seeds that both "
-    "have finished are compared.",
-    "With few seeds such a bootstrap is optimistic: the spread of n seeds comes out too small by "
-    "sqrt((n - 1) / n) or more, and values not seen are not drawn. Below ten seeds, take an "
-    "interval that just leaves out 0 for undecided.",
-    "Holm's correction keeps the chance of even one false alarm at 5 %: (tasks) over the tasks of "
-    "a mapping, (all) over all differences in this report. Significant: Holm p (all) below 0.05, "
-    "with two seeds at least.",
-    "Detectable: the true difference that a paired t-test at 5 % finds with probability 80 %, from "
-    "the standard deviation of the differences by seed, which few seeds tell only roughly. It "
-    "is about other seeds, not about other examples.",
+    f"Interval and p: crossed bootstrap, {RESAMPLES:,} resamples. Seeds and dev examples are "
+    "both drawn anew with replacement, the same ones for the mapping and for softmax; the "
+    "interval runs from the 2.5th to the 97.5th percentile of the mean difference. The "
+    "bootstrap's p is 2 (1 + the smaller number of resampled differences on one side of 0) / "
+    "(resamples + 1); p is that, or the p of a paired t-test over the seeds where it is larger. "
+    "Only seeds that both have finished are compared.",
+    "With few seeds the bootstrap alone is optimistic: the spread of n seeds comes out too "
+    "small by sqrt((n - 1) / n) or more, and a few that lie on one side do so in every "
+    "resample. Hence the t-test beside it. The interval has no such help: below ten seeds, take "
+    "one that just leaves out 0 for undecided.",
+    "Holm's correction aims at a chance of 5 % of even one false alarm: (tasks) over the tasks "
+    "of a mapping, (all) over all differences in this report. Significant: Holm p (all) below "
+    "0.05, with two seeds at least.",
+    "Detectable: the true difference that one paired t-test at 5 %, uncorrected, finds with "
+    "probability 80 %, from the standard deviation of the differences by seed, which few seeds "
+    "tell only roughly. It is about other seeds, not about other examples: what the corrected "
+    "comparison can see is larger.",
     "Exact zeros: share of the attention weights between two tokens that are no padding that are "
     "exactly 0. Training time on a CPU is processor time, since other programs make the clock "
     "useless; on a GPU the clock. Peak memory on a CPU is that of the whole process.",

@@ -130,7 +130,7 @@ def _majority(sweep: Sweep, task: str) -> list[str]:
 
 def _scores(sweep: Sweep, rows: list[Row]) -> Table:
     headers = ["Mapping", "Runs", "Failed", "Diverged", "Mean ± sd", "Difference", "95 % interval"]
-    headers += ["p", "Holm p (tasks)", "Holm p (all)", "Significant", "Detectable"]
+    headers += ["p", "Holm p (tasks)", "Holm p (all)", "Significant", "Detectable (one test)"]
     printed = any(row.published is not None for row in rows)
     if printed:
         headers += ["Paper", "Paper: difference"]

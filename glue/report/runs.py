@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from glue.sweep.config import BASELINE
+from glue.sweep.config import BASELINE, SweepConfig
+from glue.sweep.plan import Plan
 from glue.sweep.records import FORMAT, SWEEP_FILE, Record, read_records
-from glue.tasks import get_task
-
-NEEDED = (
-    "score",
-    "main_metric",
-    "metrics",
-    "rows",
-    "per_epoch",
-    "log",
-    "sparsity",
-    "seconds",
-    "peak_memory_mib",
-    "device",
-    "versions",
-    "predictions",
-)
 
 
 @dataclass(frozen=True)
@@ -34,6 +18,7 @@ class Sweep:
 
     folder: where it was read from.
     config: what sweep.json holds.
+    expected: runs of the whole sweep.
     tasks: names as records have them, in the order of the config.
     cells: the records of each (task, mapping), by stage and index.
     faults: what is wrong with each record that is left out.
@@ -41,6 +26,7 @@ class Sweep:
 
     folder: Path
     config: dict[str, Any]
+    expected: int
     tasks: tuple[str, ...]
     cells: dict[tuple[str, str], list[Record]]
     faults: list[str]
@@ -84,23 +70,8 @@ class Sweep:
         """Settings tried for a mapping: trials, or points of the grid for one seed."""
         if self.fair:
             return int(self.config["trials"])
-        values = self.config["mappings"][mapping]["params"].values()
-        sizes = (len(value) if isinstance(value, list) else 1 for value in values)
-        return len(self.config["learning_rates"]) * math.prod(sizes)
-
-    @property
-    def expected(self) -> int:
-        """Runs of the whole sweep; where every trial came to nothing there are no final ones."""
-        return sum(
-            self.searches(mapping) + self.config["seeds"] * (not self._hopeless(task, mapping))
-            if self.fair
-            else self.searches(mapping) * self.config["seeds"]
-            for task, mapping in self.cells
-        )
-
-    def _hopeless(self, task: str, mapping: str) -> bool:
-        trials = [r for r in self.cells[task, mapping] if r.stage == "trial"]
-        return len(trials) == self.config["trials"] and not any(r.results for r in trials)
+        candidate = SweepConfig.from_dict(self.config).mappings[mapping]
+        return len(self.config["learning_rates"]) * len(candidate.combinations)
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -110,28 +81,25 @@ def read_sweep(folder: Path) -> Sweep:
         ValueError: the folder holds no sweep, or not one record of it.
     """
     config = _read_config(folder)
-    names = tuple(config.get("task_names") or map(_task_name, config["tasks"]))
-    cells: dict[tuple[str, str], list[Record]] = {
-        (task, mapping): [] for task in names for mapping in config["mappings"]
-    }
-    records = read_records(folder)
-    faults = list(records.faults)
-    for record in records.by_hash.values():
-        fault = _fault(record, config, cells)
-        if fault:
-            where = f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}"
-            faults.append(f"{where}: {fault}")
-        else:
-            cells[record.task, record.mapping].append(record)
-    if not any(cells.values()):
-        found = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
+    sweep = SweepConfig.from_dict(config)
+    plan, found = Plan(sweep), read_records(folder)
+    cells = plan.records(found.by_hash)
+    used = {record.hash for cell in cells.values() for record in cell}
+    strange = [
+        f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}: not a run of "
+        f"the sweep that {SWEEP_FILE} describes"
+        for key, record in found.by_hash.items()
+        if key not in used
+    ]
+    faults = [*found.faults, *strange]
+    if not used:
+        reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
         raise ValueError(
-            f"{folder}: no record of the sweep in {SWEEP_FILE} is there{found}; start it with "
+            f"{folder}: no record of the sweep in {SWEEP_FILE} is there{reason}; start it with "
             "`python -m glue sweep`, or name the folder that it writes to"
         )
-    for key, cell in cells.items():
-        cells[key] = _one_each(sorted(cell, key=lambda r: (r.stage, r.index, r.hash)), faults)
-    return Sweep(folder, config, names, cells, faults)
+    expected = plan.expected(found.by_hash)
+    return Sweep(folder, config, expected, tuple(sweep.task_names), cells, faults)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -145,8 +113,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(
-            f"{folder}: {SWEEP_FILE} is not readable ({error}); start the sweep again with the "
-            "same config, which writes that file anew and keeps finished runs"
+            f"{folder}: {SWEEP_FILE} is not readable ({error}); delete that file and start the "
+            "sweep again with the same config, which keeps finished runs"
         ) from None
     version = config.get("format") if isinstance(config, dict) else None
     if version != FORMAT:
@@ -154,52 +122,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder}: {SWEEP_FILE} is of format {version}, this version reads format {FORMAT}; "
             "make the report with the version that ran the sweep"
         )
-    return cast(dict[str, Any], config)
-
-
-def _task_name(key: str) -> str:
-    try:
-        return get_task(key).name
-    except (ValueError, OSError):
-        # a YAML file of another machine
-        return Path(key).stem
-
-
-def _fault(record: Record, config: dict[str, Any], cells: Any) -> str | None:
-    """Why a record cannot be used, or None."""
-    limits = {"trial": config["trials"], "final": config["seeds"]}
-    stages = ("trial", "final") if config["protocol"] == "fair" else ("grid",)
-    if (record.task, record.mapping) not in cells or record.stage not in stages:
-        return f"not of the sweep that {SWEEP_FILE} describes"
-    if record.index >= limits.get(record.stage, math.inf):
-        return f"beyond the number of runs that {SWEEP_FILE} asks for"
-    if record.status == "finished":
-        missing = [key for key in NEEDED if key not in (record.results or {})]
-        if missing:
-            return f"its results lack {', '.join(missing)}"
-        splits = results_of(record)["predictions"].values()
-        if not splits or any(
-            len(s["predicted"]) != len(s["labels"]) or not s["labels"] for s in splits
-        ):
-            return "its results do not have one prediction for each label"
-    return None
-
-
-def _one_each(cell: list[Record], faults: list[str]) -> list[Record]:
-    """One record for each place; of two final runs the one with the best trial's setting."""
-    trials = [r for r in cell if r.stage == "trial" and r.results]
-    best = _setting(max(trials, key=lambda r: r.score)) if trials else None
-    kept: dict[tuple[str, int], Record] = {}
-    for record in sorted(cell, key=lambda r: _setting(r) != best):
-        place = record.stage, record.index
-        if kept.setdefault(place, record) is not record:
-            name = f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}"
-            faults.append(f"{name}: a second record for the same run; {kept[place].hash} is used")
-    return [kept[place] for place in sorted(kept)]
-
-
-def _setting(record: Record) -> tuple[Any, Any]:
-    return record.config["train"]["learning_rate"], record.config["mapping"]
+    names = SweepConfig.__dataclass_fields__
+    return {"output_dir": str(folder), **{k: v for k, v in config.items() if k in names}}
 
 
 def first_split(record: Record) -> str:

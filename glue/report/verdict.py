@@ -110,8 +110,8 @@ def _few_seeds(compared: list[Row]) -> list[str]:
     if not few or min(few) >= FEW:
         return []
     return [
-        f"What is significant rests on {min(few)} seeds in part or in whole; with so few the "
-        "bootstrap is optimistic (see Methods). More seeds would settle it."
+        f"What is significant rests on {min(few)} seeds in part or in whole; with so few "
+        "neither the bootstrap nor the t-test is sure (see Methods). More would settle it."
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class CandidateConfig:
     schedule: ScheduleConfig | None = None
 
     @property
-    def values(self) -> dict[str, Sequence[float | list[float]]]:
+    def values(self) -> dict[str, list[float | list[float]]]:
         """The values to try for each parameter."""
         return {
             name: value if isinstance(value, list) else [value]
@@ -60,12 +60,19 @@ class CandidateConfig:
         return MappingConfig(self.name, params, self.layers, self.learn, self.per, self.schedule)
 
     @property
-    def starts_as_softmax(self) -> bool:
-        """Whether training starts from softmax: the mapping itself, a ramp, or a learned map."""
-        return (
-            self.name == BASELINE
-            or self.schedule is not None
-            or get_spec(self.name).weights is not None
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every value of each parameter with every value of the others."""
+        products = itertools.product(*self.values.values())
+        return [dict(zip(self.values, values, strict=True)) for values in products]
+
+    @property
+    def is_ramped(self) -> bool:
+        """Whether it comes in by and by: softmax itself, a moving schedule, or a learned map."""
+        if self.schedule is None:
+            return self.name == BASELINE or get_spec(self.name).weights is not None
+        targets = [self.with_params(p).schedule_of_run() for p in self.combinations]
+        return self.schedule.shape != "constant" and all(
+            target is not None and target.initial != target.final for target in targets
         )
 
 
@@ -114,10 +121,10 @@ class SweepConfig:
         for name in (*names, *self.mappings):
             if not name.strip(".") or set(name) & set("/\\\0"):
                 raise ValueError(f"the name {name!r} is to name files; choose one without / or \\")
-        if BASELINE not in self.mappings or self.mappings[BASELINE].name != BASELINE:
+        if self.mappings.get(BASELINE) != CandidateConfig(BASELINE):
             raise ValueError(
-                f"mappings: expected {BASELINE!r} among them, with which the others are compared, "
-                f"got {', '.join(self.mappings)}"
+                f"mappings: expected {BASELINE!r}, plain, among them, with which the others are "
+                f"compared, got {', '.join(self.mappings)}"
             )
         for label, candidate in self.mappings.items():
             self._check_candidate(label, candidate)
@@ -125,7 +132,10 @@ class SweepConfig:
     def _check_numbers(self) -> None:
         limits = {
             "tasks": (bool(self.tasks), "one at least"),
-            "learning_rates": (bool(self.learning_rates), "one at least"),
+            "learning_rates": (
+                0 < len(self.learning_rates) == len(set(self.learning_rates)),
+                "one at least, each once",
+            ),
             "trials": (
                 self.protocol == "paper" or self.trials >= len(self.learning_rates),
                 f"one at least for each of the {len(self.learning_rates)} learning_rates",
@@ -146,22 +156,22 @@ class SweepConfig:
     def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
         try:
             for name, values in candidate.values.items():
-                if not values:
-                    raise ValueError(f"params.{name}: no value to try")
-            first = {name: values[0] for name, values in candidate.values.items()}
-            candidate.with_params(first).schedule_of_run()
-            for name, values in candidate.values.items():
-                for value in values:
-                    candidate.with_params({**first, name: value}).schedule_of_run()
-                if self.protocol == "fair" and len(values) > self.trials:
-                    raise ValueError(
-                        f"params.{name}: {len(values)} values in {self.trials} trials, some would "
-                        "never be tried; give more trials or fewer values"
-                    )
-            if self.protocol == "fair" and not candidate.starts_as_softmax:
+                if not values or any(values.count(value) > 1 for value in values):
+                    raise ValueError(f"params.{name}={values}: expected values, each once")
+            combinations = candidate.combinations
+            for params in combinations:
+                candidate.with_params(params).schedule_of_run()
+            if self.protocol == "paper":
+                return
+            if len(combinations) > self.trials:
                 raise ValueError(
-                    f"the fair protocol ramps every mapping; give it a schedule, or name it "
-                    f"mixed-{candidate.name} with params.mix 1.0 and a schedule of mix from 0"
+                    f"params: {len(combinations)} combinations in {self.trials} trials, some would "
+                    "never be tried; give more trials or fewer values"
+                )
+            if not candidate.is_ramped:
+                raise ValueError(
+                    "the fair protocol ramps every mapping; give it a schedule that moves, or name "
+                    f"it mixed-{candidate.name} with params.mix 1.0 and a schedule of mix from 0"
                 )
         except (ValueError, TypeError) as error:
             raise ValueError(f"mappings.{label}: {error}") from None
@@ -174,6 +184,20 @@ class SweepConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as sweep.json holds them."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> SweepConfig:
+        """The config that `to_dict` describes."""
+        parts = dict(content)
+        parts["tasks"] = {k: v and TaskConfig(**v) for k, v in content["tasks"].items()}
+        parts["train"] = TrainConfig(**content["train"])
+        parts["mappings"] = {
+            label: CandidateConfig(
+                **{**entry, "schedule": entry["schedule"] and ScheduleConfig(**entry["schedule"])}
+            )
+            for label, entry in content["mappings"].items()
+        }
+        return cls(**parts)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -58,11 +59,16 @@ class Plan:
         else:
             self.first = {cell: list(self._grid(*cell)) for cell in self.cells}
 
-    @property
-    def total(self) -> int:
-        """How many runs there are if in every cell one trial at least comes to its end."""
-        finals = self.sweep.seeds * len(self.cells) if self.sweep.protocol == "fair" else 0
-        return sum(map(len, self.first.values())) + finals
+    def expected(self, done: dict[str, Record]) -> int:
+        """How many runs there are: where every trial diverged there are no final ones."""
+        trials = sum(map(len, self.first.values()))
+        if self.sweep.protocol == "paper":
+            return trials
+        hopeless = sum(
+            all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
+            for runs in self.first.values()
+        )
+        return trials + self.sweep.seeds * (len(self.cells) - hopeless)
 
     def settings(self) -> Iterator[tuple[str, MappingConfig]]:
         """Every label with its mapping at every value it may be run with."""
@@ -75,25 +81,39 @@ class Plan:
 
         Cells take turns, so that a sweep cut short has something of every mapping.
         """
-        for runs in itertools.zip_longest(*self.first.values()):
-            yield from (run for run in runs if run is not None and run.hash not in done)
-        if self.sweep.protocol == "fair":
-            finals = [list(self._finals(*cell, done)) for cell in self.cells]
-            for runs in itertools.zip_longest(*finals):
+        finals = self.finals(done)
+        for stage in (self.first, finals):
+            for runs in itertools.zip_longest(*stage.values()):
                 yield from (run for run in runs if run is not None and run.hash not in done)
+
+    def finals(self, done: dict[str, Record]) -> dict[tuple[str, str], list[PlannedRun]]:
+        """The final runs of each cell whose setting has been chosen."""
+        if self.sweep.protocol == "paper":
+            return {}
+        return {cell: list(self._finals(*cell, done)) for cell in self.cells}
+
+    def records(self, found: dict[str, Record]) -> dict[tuple[str, str], list[Record]]:
+        """The records that are of this sweep, by task's name and label."""
+        finals = self.finals(found)
+        names = dict(zip(self.sweep.tasks, self.sweep.task_names, strict=True))
+        return {
+            (names[cell[0]], cell[1]): [
+                found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found
+            ]
+            for cell, runs in self.first.items()
+        }
 
     def _trials(self, task: str, mapping: str) -> Iterator[PlannedRun]:
         """Trial k: learning rate, seed (the same for every mapping) and values go round."""
         sweep, candidate = self.sweep, self.sweep.mappings[mapping]
         rates = sweep.learning_rates
-        orders = {name: _shuffled(name, values) for name, values in candidate.values.items()}
+        combinations = candidate.combinations
+        # an order that has nothing to do with that of the learning rates, always the same
+        random.Random(",".join(candidate.values)).shuffle(combinations)
+        whole = math.lcm(len(rates), len(combinations))
         for k in range(sweep.trials):
-            # after each round of the values one place on, or rates and values in equal number
-            # would always meet in the same pairs
-            params = {
-                name: values[(k + k // max(len(rates), len(values))) % len(values)]
-                for name, values in orders.items()
-            }
+            # after a whole round the same pairs would come again: one place on
+            params = combinations[(k + k // whole) % len(combinations)]
             config = self._config(
                 task,
                 candidate.with_params(params),
@@ -104,9 +124,12 @@ class Plan:
             yield self._run(task, mapping, "trial", k, config)
 
     def _finals(self, task: str, mapping: str, done: dict[str, Record]) -> Iterator[PlannedRun]:
-        """The best trial's setting with every seed, once all trials have a record."""
+        """The best trial's setting with every seed, once all trials have come to an end.
+
+        A failed one has not: its budget belongs to the mapping, and the choice waits for it.
+        """
         trials = self.first[task, mapping]
-        if any(run.hash not in done for run in trials):
+        if any(run.hash not in done or done[run.hash].status == "failed" for run in trials):
             return
         finished = [run for run in trials if done[run.hash].status == "finished"]
         if not finished:
@@ -122,10 +145,9 @@ class Plan:
         """Every learning rate with every value of the parameters, for every seed."""
         sweep, candidate = self.sweep, self.sweep.mappings[mapping]
         settings = itertools.product(
-            range(sweep.seeds), sweep.learning_rates, *candidate.values.values()
+            range(sweep.seeds), sweep.learning_rates, candidate.combinations
         )
-        for k, (seed, rate, *values) in enumerate(settings):
-            params = dict(zip(candidate.values, values, strict=True))
+        for k, (seed, rate, params) in enumerate(settings):
             config = self._config(
                 task, candidate.with_params(params), learning_rate=rate, seed=seed
             )
@@ -151,10 +173,3 @@ class Plan:
         self, task: str, mapping: str, stage: Any, index: int, config: RunConfig
     ) -> PlannedRun:
         return PlannedRun(get_task(task).name, mapping, stage, index, config)
-
-
-def _shuffled(name: str, values: Iterable[Any]) -> list[Any]:
-    """In an order that has nothing to do with that of the learning rates, always the same."""
-    order = list(values)
-    random.Random(name).shuffle(order)
-    return order

@@ -21,9 +21,9 @@ class Record:
 
     task, mapping: the task's name and the mapping's label in the sweep.
     stage, index: trial k, final seed k, or point k of the paper's grid.
-    config: the run's `RunConfig`, without what may differ between machines.
+    config: the run's `RunConfig`, without folders that may differ between machines.
     status: finished; diverged (its logits are no numbers, which is a result); failed (anything
-        else: the same command tries again).
+        else: it is tried again).
     error: what went wrong, with its traceback.
     results: as results.json of `glue train` holds them; None unless finished.
     """

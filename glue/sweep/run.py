@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import tempfile
 import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +36,15 @@ from glue.tasks import get_task
 from glue.train import prepare, train
 
 # may differ between a sweep and its continuation
-FREE = ("output_dir",)
+FREE = ("output_dir", "data_dir")
+LOCK_FILE = ".lock"
+ATTEMPTS = 2
 
 
 def run_sweep(config: SweepConfig, resources: Resources) -> Records:
     """Do every run of the sweep that has no record yet, and return all records.
+
+    A run that fails is tried once more, and again when the same command is given again.
 
     Raises:
         ValueError, TypeError, OSError: what is wrong with the config, the data, the model or
@@ -48,21 +56,47 @@ def run_sweep(config: SweepConfig, resources: Resources) -> Records:
     plan = Plan(config)
     check_folder(config)
     check_runs(plan)
-    with Pool(execute, resources) as pool:
-        claim_folder(config)
+    with Pool(execute, resources) as pool, claim_folder(config):
         records = read_records(folder)
         for fault in records.faults:
             tqdm.write(f"warning: {fault}; that run is done again")
-        done = keep_for_good(records)
-        with tqdm(total=plan.total, initial=len(done), desc="Sweep", unit="run") as bar:
-            _show(bar, done, pool.slots)
-            for run, outcome in pool.results(lambda: plan.due(done)):
-                record = run.record(**_outcome(outcome))
-                write_record(folder, record)
+        _work(plan, pool, {h: r for h, r in records.by_hash.items() if r.status != "failed"})
+    return read_records(folder)
+
+
+def _work(plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
+    """Record runs as they end, until none is due; `done` are those that have come to an end."""
+    before = sum(map(len, plan.records(done).values()))
+    tries: Counter[str] = Counter()
+    with tqdm(initial=before, total=plan.expected(done), desc="Sweep", unit="run") as bar:
+
+        def show(running: int) -> None:
+            bar.total = plan.expected(done)
+            failed = sum(record.status != "finished" for record in done.values())
+            bar.set_postfix(running=running, failed=failed)
+
+        for run, outcome in pool.results(lambda: plan.due(done), show):
+            record = run.record(**_outcome(outcome))
+            tries[run.hash] += 1
+            _write(plan.sweep, record)
+            if record.error is not None:
+                last = record.error.strip().splitlines()[-1]
+                where = f"{record.task} {record.mapping} {record.stage} {record.index}"
+                tqdm.write(f"{record.status}: {where}: {last}")
+            if record.status != "failed" or tries[run.hash] == ATTEMPTS:
                 done[run.hash] = record
                 bar.update()
-                _show(bar, done, pool.slots, record)
-    return read_records(folder)
+
+
+def _write(sweep: SweepConfig, record: Record) -> None:
+    try:
+        write_record(Path(sweep.output_dir), record)
+    except OSError as error:
+        raise OSError(
+            f"output_dir={sweep.output_dir}: the record of {record.task} {record.mapping} "
+            f"{record.stage} {record.index} could not be written ({error}); those before it are "
+            "safe: make room, and the same command goes on"
+        ) from error
 
 
 def execute(run: PlannedRun) -> dict[str, Any]:
@@ -83,27 +117,15 @@ def _outcome(outcome: dict[str, Any] | Failure) -> dict[str, Any]:
     return outcome
 
 
-def keep_for_good(records: Records) -> dict[str, Record]:
-    """The records that stand; the runs of the others are tried again.
-
-    What failed says nothing of the mapping: a full disk, a lost machine. A failed trial stands all
-    the same once final runs hang on the choice that was made without it.
-    """
-    chosen = {(r.task, r.mapping) for r in records.by_hash.values() if r.stage == "final"}
-    return {
-        key: record
-        for key, record in records.by_hash.items()
-        if record.status != "failed"
-        or (record.stage == "trial" and (record.task, record.mapping) in chosen)
-    }
-
-
 def check_folder(config: SweepConfig) -> None:
     """Write nothing, and raise ValueError if output_dir is not this sweep's or free."""
     folder = Path(config.output_dir)
     file = folder / SWEEP_FILE
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        # records alone may come from another sweep
+        if folder.exists() and (
+            not folder.is_dir() or {path.name for path in folder.iterdir()} - {FOLDER, LOCK_FILE}
+        ):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
             )
@@ -119,8 +141,8 @@ def check_folder(config: SweepConfig) -> None:
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a sweep with another config ({'; '.join(different)}); "
-            f"choose another output_dir. Runs that both have need not be done again: copy "
-            f"{folder / FOLDER} there, they are known by their hash"
+            f"choose another output_dir. Runs that both have need not be done again: copy the "
+            f"folder {folder / FOLDER} into it first, they are known by their hash"
         )
 
 
@@ -131,7 +153,8 @@ def check_runs(plan: Plan) -> None:
     for name, own in sweep.tasks.items():
         task = get_task(name)
         rows = own.train_rows if own else None
-        subset(load_task(task, sweep.data_dir), rows, sweep.selection)
+        held_out = sweep.selection if sweep.protocol == "fair" else None
+        subset(load_task(task, sweep.data_dir), rows, held_out)
         model = load_model(path, task)
         check_length(sweep.train.max_length, model, AutoTokenizer.from_pretrained(path))
     for label, mapping in plan.settings():
@@ -148,19 +171,24 @@ def _content(config: SweepConfig) -> dict[str, Any]:
     return {"format": FORMAT, "task_names": config.task_names, **content}
 
 
-def claim_folder(config: SweepConfig) -> None:
-    """Make output_dir this sweep's own."""
+@contextmanager
+def claim_folder(config: SweepConfig) -> Iterator[None]:
+    """Make output_dir this sweep's own, and this process its only one while the block runs.
+
+    Raises:
+        ValueError: another process has it, or has made it another sweep's since it was checked.
+    """
     folder = Path(config.output_dir)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    write_json(folder / SWEEP_FILE, _content(config))
-
-
-def _show(
-    bar: tqdm[Any], done: dict[str, Record], slots: int, latest: Record | None = None
-) -> None:
-    if latest is not None and latest.error is not None:
-        last = latest.error.strip().splitlines()[-1]
-        where = f"{latest.task} {latest.mapping} {latest.stage} {latest.index}"
-        tqdm.write(f"{latest.status}: {where}: {last}")
-    bad = sum(record.status != "finished" for record in done.values())
-    bar.set_postfix(running=min(slots, int(bar.total) - len(done)), failed=bad)
+    # the lock goes with the process, however that ends
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"output_dir={folder}: another process is running this sweep; wait for it, or stop "
+                "it first"
+            ) from None
+        check_folder(config)
+        write_json(folder / SWEEP_FILE, _content(config))
+        yield

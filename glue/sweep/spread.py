@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import sparse_attn
 from glue.sweep.config import Resources
 
 JobT = TypeVar("JobT")
+POLL = 30  # seconds
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Pool(Generic[JobT]):
         self._work = work
         self._resources = resources
         self._pending: dict[Any, JobT] = {}
-        self.slots = 0
+        self._needs: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         asked = self._resources
@@ -49,13 +52,13 @@ class Pool(Generic[JobT]):
         try:
             have = ray.cluster_resources()
             gpus = float("GPU" in have) if asked.gpus_per_run is None else asked.gpus_per_run
-            needs = {"CPU": float(asked.cpus_per_run), "GPU": gpus}
-            for kind, need in needs.items():
-                if need > have.get(kind, 0):
+            self._needs = {"CPU": float(asked.cpus_per_run), "GPU": gpus}
+            for kind, need in self._needs.items():
+                most = max(machine.get(kind, 0.0) for machine in _machines())
+                if need > most:
                     raise ValueError(
-                        f"{kind.lower()}s_per_run={need:g}: there are {have.get(kind, 0):g}"
+                        f"{kind.lower()}s_per_run={need:g}: no machine has more than {most:g}"
                     )
-            self.slots = int(min(have[kind] // need for kind, need in needs.items() if need))
             self._remote: Any = ray.remote(
                 num_cpus=asked.cpus_per_run, num_gpus=gpus, max_calls=1, max_retries=0
             )(_call)
@@ -68,25 +71,49 @@ class Pool(Generic[JobT]):
         """Stop what is running and let go of the machines."""
         ray.shutdown()
 
-    def results(self, due: Callable[[], Iterable[JobT]]) -> Iterator[tuple[JobT, Any]]:
+    def _slots(self) -> int:
+        """How many jobs the machines that are there now can work on at once."""
+        needs = {kind: need for kind, need in self._needs.items() if need}
+        # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
+        return sum(
+            int(min(machine.get(kind, 0.0) / need for kind, need in needs.items()) + 1e-6)
+            for machine in _machines()
+        )
+
+    def results(
+        self, due: Callable[[], Iterable[JobT]], show: Callable[[int], object]
+    ) -> Iterator[tuple[JobT, Any]]:
         """(job, result or `Failure`) as they come, until nothing is `due` and nothing is running.
 
-        `due` is asked again after each one: it names jobs in the order they should start in, those
-        now running among them.
+        Args:
+            due: names jobs in the order they should start in, those now running among them; asked
+                again after each result. Machines may come and go.
+            show: told how many are running, before each wait.
         """
         while True:
-            free = self.slots - len(self._pending)
-            waiting = (job for job in due() if job not in self._pending.values())
-            for job, _ in zip(waiting, range(free), strict=False):
+            waiting = [job for job in due() if job not in self._pending.values()]
+            for job in waiting[: max(self._slots() - len(self._pending), 0)]:
                 self._pending[self._remote.remote(self._work, job, os.getcwd())] = job
             if not self._pending:
-                return
-            [ready], _ = ray.wait(list(self._pending), num_returns=1)
-            try:
-                result = ray.get(ready)
-            except RayError as error:
-                result = Failure(f"{type(error).__name__}: {error}")
-            yield self._pending.pop(ready), result
+                if not waiting:
+                    return
+                print("no machine of the cluster can take a run now; waiting", file=sys.stderr)
+                time.sleep(POLL)
+                continue
+            show(len(self._pending))
+            # not for ever: a machine that joins meanwhile is to get its share
+            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
+            if ready:
+                try:
+                    result = ray.get(ready[0])
+                except RayError as error:
+                    result = Failure(f"{type(error).__name__}: {error}")
+                yield self._pending.pop(ready[0]), result
+
+
+def _machines() -> list[dict[str, float]]:
+    """What each machine has that is there now."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _connect(address: str | None) -> None:

@@ -27,7 +27,8 @@ from tests.glue.make_glue import write_task
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs/accelerate").glob("*.yaml"))
 TWO = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-LEARNED = ["--mapping.name", "t-softmax", "--mapping.params.t", "4", "--mapping.learn", "[t]"]
+# A mapping with exact zeros, so that what is counted of them shows.
+LEARNED = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3", "--mapping.learn", "[r]"]
 # One value for layer 1 alone: shape [1], and a layer without any.
 BY_LAYER = [*LEARNED, "--mapping.layers", "[1]"]
 BY_HEAD = [*LEARNED, "--mapping.per", "head"]
@@ -118,6 +119,7 @@ class Runs:
         assert [r["processes"] for r in results] == [1, 2]
         for key in ("steps", "rows", "sparsity"):
             assert results[0][key] == results[1][key], key
+        assert results[0]["sparsity"]["dev"]["mean"] > 0.1
         assert results[0]["metrics"]["accuracy"] == results[1]["metrics"]["accuracy"]
         assert results[1]["metrics"] == pytest.approx(results[0]["metrics"], rel=1e-5)
         assert results[0]["predictions"] == results[1]["predictions"]
@@ -132,6 +134,16 @@ class Runs:
         for name, tensor in weights[0].items():
             torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=2e-5, msg=name)
 
+    def assert_learned(self, name: str, shape: tuple[int], layers: int) -> None:
+        """The learned values have moved, and load as they were saved."""
+        model = load_pretrained(AutoModelForSequenceClassification, self.folder / name / "model")
+        learned = {n: p for n, p in model.named_parameters() if n.endswith("raw_r")}
+        assert [p.shape for p in learned.values()] == [shape] * layers
+        saved = self.weights(name)
+        for key, parameter in learned.items():
+            assert torch.equal(saved[key], parameter)
+            assert ((parameter - torch.tensor(0.3).logit()).abs() > 1e-3).all()
+
 
 @pytest.fixture(scope="module")
 def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
@@ -143,6 +155,7 @@ def test_uneven_last_batch_counts_once(runs: Runs) -> None:
     runs.run("one-29", ["glue"], 29, 8, *BY_HEAD)
     runs.run("two-29", [*TWO, "-m", "glue"], 29, 4, *BY_HEAD)
     runs.assert_equal("one-29", "two-29")
+    runs.assert_learned("two-29", (2,), layers=2)
 
 
 def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
@@ -158,6 +171,7 @@ def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
     runs.run("one-26", ["glue"], 26, 8, *BY_LAYER)
     runs.run("two-26", [*launch, "-m", "glue"], 26, 4, *BY_LAYER)
     runs.assert_equal("one-26", "two-26")
+    runs.assert_learned("two-26", (1,), layers=1)
 
 
 def test_fsdp_shards_learned_values(runs: Runs) -> None:
@@ -165,22 +179,8 @@ def test_fsdp_shards_learned_values(runs: Runs) -> None:
     runs.run("one-26", ["glue"], 26, 8, *BY_LAYER)
     runs.run_fsdp("fsdp-26", 26, 4, *BY_LAYER)
     runs.assert_equal("one-26", "fsdp-26")
+    runs.assert_learned("fsdp-26", (1,), layers=1)
     assert list((runs.folder / "fsdp-26").glob("checkpoint-*/pytorch_model_fsdp.bin"))
-
-
-@pytest.mark.parametrize("name", ["two-29", "two-26", "fsdp-26"])
-def test_learned_values_move_and_load(name: str, runs: Runs) -> None:
-    if not (runs.folder / name / "model").exists():
-        pytest.skip("made by the tests above")
-    model = load_pretrained(AutoModelForSequenceClassification, runs.folder / name / "model")
-    learned = {n: p for n, p in model.named_parameters() if n.endswith("raw_t")}
-    assert {p.shape for p in learned.values()} == {(2,) if name == "two-29" else (1,)}
-    assert len(learned) == (2 if name == "two-29" else 1)
-    saved = runs.weights(name)
-    for key, parameter in learned.items():
-        assert torch.equal(saved[key], parameter)
-        start = torch.tensor(3.0).expm1().log()  # t = 1 + softplus(raw)
-        assert ((parameter - start).abs() > 1e-3).all()
 
 
 def test_killed_processes_resume_to_the_same_weights(runs: Runs) -> None:

@@ -1,6 +1,8 @@
 """Which runs a sweep consists of: equal budgets, paired seeds, a dev set that is met once."""
 
-from dataclasses import replace
+import json
+import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -68,15 +70,32 @@ def test_trials_see_the_selection_split_and_not_the_dev_set() -> None:
         assert run.config.selection == 0.2
 
 
-def test_values_go_round_and_meet_every_rate() -> None:
-    plan = Plan(sweep(learning_rates=[1e-5, 2e-5, 3e-5], trials=9))
-    met = {
-        (run.config.train.learning_rate, run.config.mapping.params["r"])
-        for run in plan.first["RTE", "r-softmax"]
-    }
-    assert len(met) == 9
-    first = plan.first["RTE", "r-softmax"][:3]
-    assert {run.config.mapping.params["r"] for run in first} == {0.1, 0.2, 0.3}
+@pytest.mark.parametrize(
+    ("rates", "params"),
+    [
+        (3, {"r": [0.1, 0.2, 0.3]}),
+        (2, {"r": [0.1, 0.2, 0.3]}),
+        (4, {"r": [0.1, 0.2]}),
+        (2, {"r": [0.1, 0.2], "mix": [0.5, 1.0]}),
+    ],
+)
+def test_settings_go_round_until_all_have_met(rates: int, params: dict[str, Any]) -> None:
+    name = "mixed-r-softmax" if "mix" in params else "r-softmax"
+    size = math.prod(map(len, params.values()))
+    candidate = CandidateConfig(name, params, schedule=RAMP)
+    plan = Plan(
+        sweep(
+            learning_rates=[1e-5 * (1 + k) for k in range(rates)],
+            mappings={"softmax": CandidateConfig("softmax"), "x": candidate},
+            trials=rates * size,
+        )
+    )
+    settings = [
+        (run.config.train.learning_rate, *run.config.mapping.params.values())
+        for run in plan.first["RTE", "x"]
+    ]
+    assert len(set(settings)) == rates * size
+    assert len({setting[1:] for setting in settings[:size]}) == size
 
 
 def test_best_trial_meets_the_dev_set_with_every_seed() -> None:
@@ -84,7 +103,7 @@ def test_best_trial_meets_the_dev_set_with_every_seed() -> None:
     done = after_trials(plan, {"softmax": [0.5, 0.7, 0.6, 0.7], "r-softmax": [0.1, 0.2, 0.9, 0.3]})
     finals = list(plan.due(done))
     assert len(finals) == 2 * 2 * 3
-    assert len(done) + len(finals) == plan.total
+    assert len(done) + len(finals) == plan.expected(done) == plan.expected({})
     for run in finals:
         best = plan.first[run.task, run.mapping][1 if run.mapping == "softmax" else 2].config
         assert run.stage == "final"
@@ -95,19 +114,46 @@ def test_best_trial_meets_the_dev_set_with_every_seed() -> None:
     assert {run.index for run in finals} == {0, 1, 2}
 
 
-def test_no_final_before_the_last_trial_and_none_without_a_finished_one() -> None:
+def test_finals_wait_for_every_trial() -> None:
     plan = Plan(sweep())
     scores: dict[str, list[float | None]] = {
-        "softmax": [0.5, None, 0.4, None],
-        "r-softmax": [None] * 4,
+        "softmax": [0.5, 0.4, 0.6, 0.1],
+        "r-softmax": [0.9, None, 0.8, 0.7],
     }
     done = after_trials(plan, scores)
     missing = plan.first["RTE", "softmax"][3].hash
     del done[missing]
     due = list(plan.due(done))
     assert [run.hash for run in due if run.stage == "trial"] == [missing]
-    assert {(run.task, run.mapping) for run in due if run.stage == "final"} == {("MRPC", "softmax")}
-    assert {run.config.train.learning_rate for run in due if run.stage == "final"} == {1e-5}
+    # a failed trial may have been the best: r-softmax has no finals yet
+    finals = {(run.task, run.mapping) for run in due if run.stage == "final"}
+    assert finals == {("MRPC", "softmax")}
+
+
+def test_where_every_trial_diverged_there_is_no_final() -> None:
+    plan = Plan(sweep())
+    done = after_trials(plan, {"softmax": [0.5] * 4, "r-softmax": [0.5] * 4})
+    for run in plan.first["RTE", "r-softmax"]:
+        done[run.hash] = run.record(status="diverged", error="NaN")
+    due = {(run.task, run.mapping) for run in plan.due(done)}
+    assert due == {("MRPC", "softmax"), ("MRPC", "r-softmax"), ("RTE", "softmax")}
+    assert plan.expected(done) == plan.expected({}) - 3
+
+
+def test_records_of_another_sweep_are_none_of_this_one() -> None:
+    plan, other = Plan(sweep()), Plan(sweep(model="another/model"))
+    scores: dict[str, list[float | None]] = {"softmax": [0.5] * 4, "r-softmax": [0.5] * 4}
+    found = after_trials(plan, scores) | after_trials(other, {k: [0.9] * 4 for k in scores})
+    for run in [*plan.due(found), *other.due(found)]:
+        found[run.hash] = finished(run, 0.5)
+    cells = plan.records(found)
+    assert len(found) == 2 * plan.expected({})
+    assert sum(map(len, cells.values())) == plan.expected(found)
+    for (task, mapping), records in cells.items():
+        assert {(r.task, r.mapping, r.config["model"]) for r in records} == {
+            (task, mapping, "some/model")
+        }
+        assert [r.index for r in records] == [0, 1, 2, 3, 0, 1, 2]
 
 
 def test_grid_of_the_paper() -> None:
@@ -119,7 +165,7 @@ def test_grid_of_the_paper() -> None:
     }
     plan = Plan(sweep(protocol="paper", learning_rates=rates, seeds=1, mappings=mappings))
     runs = list(plan.due({}))
-    assert len(runs) == plan.total == 2 * (5 + 25 + 5)
+    assert len(runs) == plan.expected({}) == 2 * (5 + 25 + 5)
     assert all(run.config.selection is None and run.stage == "grid" for run in runs)
     settings = {
         (run.config.train.learning_rate, run.config.mapping.params["r"])
@@ -147,7 +193,7 @@ def test_hash() -> None:
     hashes = [run.hash for run in plan.due({})]
     assert len(set(hashes)) == len(hashes)
     # the same in every process and version: records on disk are found by it
-    assert hashes[0] == "b9c9cce73ab2"
+    assert hashes[0] == "c2804d2038bd"
     assert [run.hash for run in Plan(sweep(output_dir="elsewhere")).due({})] == hashes
     labels = {**MAPPINGS, "twin": MAPPINGS["r-softmax"]}
     assert len({run.hash for run in Plan(sweep(mappings=labels)).due({})}) == 2 * 3 * 4
@@ -160,18 +206,19 @@ def test_hash() -> None:
         ({"tasks": {"MRPC": None, "mrpc": None}}, "tasks: expected each once"),
         ({"tasks": {"MRCP": None}}, "'MRCP'; the nearest: MRPC"),
         ({"learning_rates": []}, "learning_rates=.*expected one at least"),
+        ({"learning_rates": [1e-5, 1e-5]}, "learning_rates=.*expected one at least, each once"),
         ({"trials": 1}, "trials=1: expected one at least for each of the 2 learning_rates"),
-        ({"trials": 2}, "mappings.r-softmax: params.r: 3 values in 2 trials, some would never be"),
+        ({"trials": 2}, "mappings.r-softmax: params: 3 combinations in 2 trials, some would"),
         (
             {"mappings": {**MAPPINGS, "x": CandidateConfig("t-softmax", {"t": [1.0, -1.0]})}},
             "mappings.x: t=-1.0 is out of range",
         ),
         ({"seeds": 0}, "seeds=0: expected at least 1"),
         ({"selection": 1.0}, "selection=1.0: expected a share"),
-        ({"mappings": {"r": MAPPINGS["r-softmax"]}}, "expected 'softmax' among them"),
+        ({"mappings": {"r": MAPPINGS["r-softmax"]}}, "expected 'softmax', plain, among them"),
         (
             {"mappings": {"softmax": CandidateConfig("sparsemax", schedule=RAMP)}},
-            "expected 'softmax' among them",
+            "expected 'softmax', plain, among them",
         ),
         (
             {"mappings": {**MAPPINGS, "x": CandidateConfig("r-sotfmax")}},
@@ -183,8 +230,24 @@ def test_hash() -> None:
         ),
         (
             {"mappings": {**MAPPINGS, "x": CandidateConfig("r-softmax", {"r": []})}},
-            "mappings.x: params.r: no value to try",
+            r"mappings.x: params.r=\[\]: expected values, each once",
         ),
+        (
+            {"mappings": {**MAPPINGS, "x": CandidateConfig("r-softmax", {"r": [0.1, 0.1]})}},
+            r"mappings.x: params.r=\[0.1, 0.1\]: expected values, each once",
+        ),
+        (
+            {
+                "mappings": {
+                    **MAPPINGS,
+                    "x": CandidateConfig(
+                        "r-softmax", {"r": [0.1]}, schedule=replace(RAMP, shape="constant")
+                    ),
+                }
+            },
+            "mappings.x: the fair protocol ramps every mapping; give it a schedule that moves",
+        ),
+        ({"mappings": {"softmax": CandidateConfig("softmax", layers=[0])}}, "'softmax', plain"),
         (
             {"mappings": {**MAPPINGS, "a/b": MAPPINGS["r-softmax"]}},
             "the name 'a/b' is to name files",
@@ -204,6 +267,13 @@ def test_train_settings_that_the_sweep_sets() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             sweep(train=changed)
+
+
+def test_config_survives_its_file() -> None:
+    given = sweep(train=replace(sweep().train, batch_size=8))
+    content = json.loads(json.dumps(given.to_dict()))
+    assert SweepConfig.from_dict(content) == given
+    assert asdict(SweepConfig.from_dict(content)) == asdict(given)
 
 
 def test_learned_maps_need_no_ramp_and_paper_asks_for_none() -> None:

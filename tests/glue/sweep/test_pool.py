@@ -22,7 +22,7 @@ def pool() -> Iterator[Pool[int]]:
             os.kill(os.getpid(), signal.SIGKILL)
         return job, os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")
 
-    with Pool(work, Resources()) as pool:
+    with Pool(work, Resources(gpus_per_run=0)) as pool:
         yield pool
     assert not ray.is_initialized()
 
@@ -33,10 +33,12 @@ def test_jobs_run_apart_and_what_fails_ends_nothing(pool: Pool[int]) -> None:
     def due() -> list[int]:
         return sorted(todo)
 
-    outcomes = {}
-    for job, outcome in pool.results(due):
+    outcomes, running = {}, []
+    for job, outcome in pool.results(due, running.append):
         todo.remove(job)
         outcomes[job] = outcome
+    assert max(running) <= (os.cpu_count() or 1)
+    assert min(running) > 0
     assert isinstance(outcomes[1], Failure)
     assert "ValueError: job 1 is bad" in outcomes[1].error
     assert isinstance(outcomes[2], Failure)
@@ -50,10 +52,10 @@ def test_jobs_run_apart_and_what_fails_ends_nothing(pool: Pool[int]) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (Resources(cpus_per_run=10_000), "cpus_per_run=10000: there are"),
+        (Resources(cpus_per_run=10_000), "cpus_per_run=10000: no machine has more than"),
         pytest.param(
             Resources(gpus_per_run=1),
-            "gpus_per_run=1: there are 0",
+            "gpus_per_run=1: no machine has more than 0",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

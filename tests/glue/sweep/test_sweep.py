@@ -2,12 +2,15 @@
 
 import os
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,11 @@ import pytest
 import yaml
 
 from glue.__main__ import main, parse
+from glue.sweep import run as sweep_run
 from glue.sweep.plan import Plan
-from glue.sweep.records import FOLDER, Record, Records, read_records
-from glue.sweep.run import check_folder, claim_folder, execute, keep_for_good, run_sweep
+from glue.sweep.records import FOLDER, Record, read_records
+from glue.sweep.run import check_folder, claim_folder, execute, run_sweep
+from glue.sweep.spread import Failure
 
 ROOT = Path(__file__).parents[3]
 # what another clock, machine or memory changes
@@ -71,7 +76,7 @@ def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
     while due := list(plan.due(done)):
         for run in due:
             done[run.hash] = run.record(**execute(run))
-    assert len(done) == plan.total == 18
+    assert len(done) == plan.expected(done) == 18
     return done
 
 
@@ -157,20 +162,90 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     assert "training has diverged" in str(record.error)
 
 
-def test_what_failed_is_tried_again_unless_finals_hang_on_it() -> None:
-    def record(key: str, stage: Any, status: Any, task: str = "RTE") -> Record:
-        return Record(task, "softmax", stage, 0, key, {}, status)
+class Inline:
+    """A pool of this process, in which every first attempt at a trial is lost."""
 
-    found = [
-        record("finished", "trial", "finished"),
-        record("diverged", "trial", "diverged"),
-        record("failed", "trial", "failed"),
-        record("chosen", "trial", "failed", "MRPC"),
-        record("final", "final", "finished", "MRPC"),
-        record("lost", "final", "failed", "MRPC"),
-    ]
-    kept = keep_for_good(Records({r.hash: r for r in found}))
-    assert set(kept) == {"finished", "diverged", "chosen", "final"}
+    def __init__(self, work: Any, resources: Any) -> None:
+        self.tried: list[str] = []
+
+    def __enter__(self) -> "Inline":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def results(self, due: Callable[[], Any], show: Callable[[int], Any]) -> Any:
+        while run := next(iter(due()), None):
+            show(1)
+            self.tried.append(run.hash)
+            if run.stage == "trial" and self.tried.count(run.hash) <= self.lost:
+                yield run, Failure("lost")
+            else:
+                results = {"score": 0.5, "text": "x" * 2000}
+                yield run, {"status": "finished", "results": results}
+
+    lost = 1
+
+
+def test_a_lost_run_is_tried_once_more(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    records = run_sweep(*parse(arguments(given)))
+    assert {r.status for r in records.by_hash.values()} == {"finished"}
+    assert len(records.by_hash) == 18
+
+
+def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    monkeypatch.setattr(Inline, "lost", 2)
+    with pytest.raises(SystemExit, match="some runs failed; the same command tries them again"):
+        main(arguments(given))
+    assert "6 failed" in capsys.readouterr().out
+    assert len(read_records(Path(given["output_dir"])).by_hash) == 6
+    monkeypatch.setattr(Inline, "lost", 0)
+    main(arguments(given))
+    assert "18 finished" in capsys.readouterr().out
+
+
+def test_full_disk_names_what_is_safe(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    monkeypatch.setattr(Inline, "lost", 0)
+    parsed = parse(arguments(given))
+    write, calls = sweep_run.write_record, []
+
+    def fill_up(folder: Path, record: Record) -> None:
+        calls.append(record.hash)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if len(calls) == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            write(folder, record)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    monkeypatch.setattr(sweep_run, "write_record", fill_up)
+    with pytest.raises(OSError, match=r"output_dir=.*could not be written.*make room, and the"):
+        run_sweep(*parsed)
+    records = read_records(Path(given["output_dir"]))
+    assert set(records.by_hash) == set(calls[:3])
+    assert records.faults == []
+    monkeypatch.setattr(sweep_run, "write_record", write)
+    assert len(run_sweep(*parsed).by_hash) == 18
+
+
+def test_one_process_at_a_time(given: dict[str, Any]) -> None:
+    parsed = parse(arguments(given))
+    assert isinstance(parsed, tuple)
+    refused = pytest.raises(ValueError, match="another process is running this sweep")
+    with claim_folder(parsed[0]), refused, claim_folder(parsed[0]):
+        pass
+    with claim_folder(parsed[0]):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -181,7 +256,7 @@ def test_what_failed_is_tried_again_unless_finals_hang_on_it() -> None:
         ({"model": "pkg://no_such_package/model"}, "'no_such_package' is not installed"),
         ({"tasks": {"RTE": {"train_rows": 1000}}}, "train_rows=1000: the training set has 24"),
         ({"selection": 0.01}, "selection=0.01: of 24 training rows that holds out 0"),
-        ({"cpus_per_run": 1000}, "cpus_per_run=1000: there are"),
+        ({"cpus_per_run": 1000}, "cpus_per_run=1000: no machine has more than"),
         ({"gpus_per_run": 2}, "gpus_per_run=2.0: expected a share"),
         (
             {"mappings": {"softmax": {"name": "softmax"}, "x": {"name": "nothing"}}},
@@ -219,7 +294,8 @@ def test_bad_input_before_the_first_run(
 def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
-    claim_folder(parsed[0])
+    with claim_folder(parsed[0]):
+        pass
     check_folder(parsed[0])
     other = parse(arguments(given, "--seeds", "5"))
     assert isinstance(other, tuple)
@@ -229,6 +305,12 @@ def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
     file.write_text(file.read_text()[:50])
     with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
         run_sweep(*parsed)
+    # the remedies that the two messages name
+    file.unlink()
+    check_folder(parsed[0])
+    copied = Path(given["output_dir"]).with_name("copied")
+    shutil.copytree(file.parent / FOLDER, copied / FOLDER)
+    check_folder(replace(parsed[0], output_dir=str(copied)))
 
 
 def test_folder_of_something_else(given: dict[str, Any]) -> None:
