@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from accelerate import PartialState
 from safetensors import SafetensorError, safe_open
 
 from glue.config import RunConfig
+from glue.tasks import get_task
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
@@ -88,7 +90,13 @@ def check_output_dir(config: RunConfig) -> None:
 
 def comparable(config: RunConfig) -> dict[str, Any]:
     """What decides a run's result: two runs that agree in this are the same run."""
-    return {key: value for key, value in config.to_dict().items() if key not in FREE}
+    content = {key: value for key, value in config.to_dict().items() if key not in FREE}
+    task = get_task(config.task)
+    if task.root is not None:
+        # a task of one's own is what its file says, not where that lies
+        own = {key: value for key, value in asdict(task).items() if key != "root"}
+        content["task"] = json.loads(json.dumps(own))
+    return content
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

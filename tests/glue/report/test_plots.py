@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from glue.report import plots, report
-from glue.report.runs import read_sweep
+from glue.report.runs import Sweep, read_sweep
 from glue.report.statistics import expected_best
 from glue.sweep.config import CandidateConfig
 from tests.glue.report.make_sweep import (
@@ -20,6 +20,7 @@ from tests.glue.report.make_sweep import (
     fill,
     guesses,
     make_config,
+    planned,
     ramp,
     write_sweep,
 )
@@ -73,19 +74,28 @@ def sweep(tmp_path: Path) -> Path:
         "r": CandidateConfig("r-softmax", {"r": list(VALUES)}, schedule=ramp("r")),
     }
     write_sweep(tmp_path, make_config(mappings=mappings, trials=3))
-    for k, r in enumerate(VALUES):
+    for k in range(len(VALUES)):
+        r = planned(tmp_path, "r", "trial", k).config.mapping.params["r"]
         epochs = [{"epoch": e, "accuracy": r * e, "loss": 0.5, "sparsity": r} for e in (1.0, 2.0)]
-        predicted = guesses(LABELS, 0.5 + r, k)
-        more: Any = {"params": {"r": r}, "split": "selection", "per_epoch": epochs}
+        predicted = guesses(LABELS, 0.9 if r == 0.2 else 0.5 + r, k)
+        more: Any = {"split": "selection", "per_epoch": epochs}
         add(tmp_path, "r", "trial", k, predicted, LABELS, **more)
     for seed in range(2):
         log = [{"step": 10, "loss": 0.7 + seed, "r": 0.1}, {"step": 20, "loss": 0.5, "r": 0.2}]
         heads = {"dev": {"mean": 0.5, "per_layer": [0.5], "per_head": [[0.25 + seed / 2, 0.5]]}}
         predicted = guesses(LABELS, 0.8, 7 + seed)
-        more = {"params": {"r": 0.2}, "log": log, "sparsity": heads}
+        more = {"log": log, "sparsity": heads}
         add(tmp_path, "r", "final", seed, predicted, LABELS, **more)
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
     return tmp_path
+
+
+def by_value(read: Sweep) -> dict[float, float]:
+    """The trials' scores in percent by their r."""
+    trials = read.searched("RTE", "r")
+    assert len({record.score for record in trials}) == len(VALUES)
+    found = {record.config["mapping"]["params"]["r"]: 100 * record.score for record in trials}
+    return dict(sorted(found.items()))
 
 
 def drawn(axes: Any) -> list[tuple[list[float], list[float]]]:
@@ -109,14 +119,15 @@ def test_scores_stand_at_their_parameter(sweep: Path) -> None:
     assert figure is not None
     x, y = drawn(figure.axes[0])[0]
     assert x == list(VALUES)
-    assert y == pytest.approx([100 * record.score for record in read.searched("RTE", "r")])
+    assert y == pytest.approx(list(by_value(read).values()))
 
 
 def test_budget_is_the_expected_best_of_the_trials(sweep: Path) -> None:
     read = read_sweep(sweep)
     figure = plots.budget(read, "RTE")
     assert figure is not None
-    ((x, y),) = drawn(figure.axes[0])
+    (_, base), (x, y) = drawn(figure.axes[0])
+    assert len(set(base)) == 1  # softmax has three trials with one score
     assert x == [1, 2, 3]
     assert y == pytest.approx(expected_best([100 * r.score for r in read.searched("RTE", "r")]))
 
@@ -137,7 +148,8 @@ def test_epochs_are_those_of_the_best_trial(sweep: Path) -> None:
     read = read_sweep(sweep)
     figure = plots.epochs(read, "RTE")
     assert figure is not None
-    best = VALUES[int(np.argmax([record.score for record in read.searched("RTE", "r")]))]
+    found = by_value(read)
+    best = max(found, key=lambda r: found[r])
     ((x, y),) = drawn(figure.axes[0])
     assert x == [1, 2]
     assert y == pytest.approx([100 * best, 200 * best])
@@ -151,7 +163,7 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
 
 
 def test_a_plot_with_nothing_to_show_is_left_out(tmp_path: Path) -> None:
-    write_sweep(tmp_path, make_config())
+    write_sweep(tmp_path, make_config(trials=1))
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[])
     assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["Scores"]
 

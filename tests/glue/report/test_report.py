@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glue.config import TrainConfig
 from glue.report import report, statistics
 from glue.report.published import published
 from glue.report.runs import read_sweep
@@ -23,6 +25,7 @@ from tests.glue.report.make_sweep import (
     fill,
     guesses,
     make_config,
+    planned,
     ramp,
     write_sweep,
 )
@@ -75,9 +78,6 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
     }
     fill(tmp_path, make_config(mappings=mappings, seeds=4))
     add(tmp_path, nasty, "final", 3, status="failed", error="Boom\n<script>alert(1)</script> | x")
-    for old in (tmp_path / "runs").glob(f"*{nasty}.final3*"):
-        if '"failed"' not in old.read_text():
-            old.unlink()
     report(str(tmp_path))
     html, plain = pages(tmp_path)
     assert "<b>" not in html
@@ -102,16 +102,19 @@ def test_output_dir(tmp_path: Path) -> None:
 
 
 def test_failed_and_diverged_runs_are_counted(tmp_path: Path) -> None:
-    write_sweep(tmp_path, make_config())
+    config = make_config()
+    mappings = config.mappings | {"late": config.mappings["sharp"]}
+    write_sweep(tmp_path, make_config(mappings=mappings))
     for index in range(3):
         add(tmp_path, "softmax", "final", index, LABELS, LABELS)
     add(tmp_path, "sharp", "trial", 0, status="diverged", error="DivergedError: NaN")
-    add(tmp_path, "sharp", "trial", 1, status="failed", error="\n")
     add(tmp_path, "sharp", "final", 0, status="failed", error="MemoryError: 1\nKilled: 9")
+    add(tmp_path, "late", "trial", 1, status="failed", error="\n")
     report(str(tmp_path))
-    line = read_csv(tmp_path)["RTE", "sharp"]
-    assert (line["failed"], line["diverged"], line["runs"]) == ("2", "1", "0")
-    assert line["mean"] == line["difference"] == line["p"] == ""
+    for label, counts in (("sharp", ("1", "1", "0")), ("late", ("1", "0", "0"))):
+        line = read_csv(tmp_path)["RTE", label]
+        assert (line["failed"], line["diverged"], line["runs"]) == counts
+        assert line["mean"] == line["difference"] == line["p"] == ""
     html, plain = pages(tmp_path)
     for page in (html, plain):
         assert "2 failed and 1 diverged" in page
@@ -124,11 +127,11 @@ def test_failed_and_diverged_runs_are_counted(tmp_path: Path) -> None:
 def test_a_half_done_sweep_says_so_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(tasks={"RTE": None, "MRPC": None}))
     add(tmp_path, "softmax", "trial", 0, LABELS, LABELS, split="selection")
-    add(tmp_path, "sharp", "final", 0, LABELS, LABELS)
+    add(tmp_path, "sharp", "final", 0, LABELS, LABELS)  # and its two trials
     report(str(tmp_path))
     html, plain = pages(tmp_path)
     for page in (html, plain):
-        assert "incomplete: 2 of 20 runs are there" in page
+        assert "incomplete: 4 of 20 runs are there" in page
         assert "softmax has no finished run that counts (RTE softmax and MRPC softmax)" in page
         assert "No run of this task has finished." in page
     assert plain.splitlines()[2].startswith("**This sweep is incomplete")
@@ -175,8 +178,6 @@ def test_runs_on_other_examples_are_not_paired(tmp_path: Path) -> None:
 
 def test_runs_that_say_one_thing_are_named(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
-    for file in (tmp_path / "runs").glob("*sharp.final*"):
-        file.unlink()
     for seed in range(3):
         add(tmp_path, "sharp", "final", seed, np.ones_like(LABELS), LABELS)
     report(str(tmp_path))
@@ -252,13 +253,14 @@ def test_the_paper_protocol_takes_the_best_of_each_seed_and_says_what_that_is(
     config = make_config(protocol="paper", mappings=mappings, seeds=2)
     write_sweep(tmp_path, config)
     for seed in range(2):
-        add(tmp_path, "softmax", "grid", seed, guesses(LABELS, 0.8, 9), LABELS, seed=seed)
+        add(tmp_path, "softmax", "grid", seed, guesses(LABELS, 0.8, 9), LABELS)
         for place, r in enumerate((0.1, 0.2)):
             # 0.2 is the best for seed 0, 0.1 for seed 1
             right = 0.95 if place != seed else 0.6
             predicted = guesses(LABELS, right, 10 + place)
-            index = 2 * seed + place
-            add(tmp_path, "r", "grid", index, predicted, LABELS, seed=seed, params={"r": r})
+            run = planned(tmp_path, "r", "grid", 2 * seed + place).config
+            assert (run.train.seed, run.mapping.params) == (seed, {"r": r})
+            add(tmp_path, "r", "grid", 2 * seed + place, predicted, LABELS)
     report(str(tmp_path))
     line = read_csv(tmp_path)["RTE", "r"]
     assert [s["params"]["r"] for s in json.loads(line["settings"])] == [0.2, 0.1]
@@ -301,24 +303,74 @@ def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     assert row.endswith("| 52.71 | -16.24 |")
 
 
-def test_records_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
+def test_records_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
     (tmp_path / "runs/cut.json").write_text('{"task": "RTE", "map')
     (tmp_path / "runs/old.json").write_text('{"format": 0}')
-    add(tmp_path, "unknown", "final", 0, LABELS, LABELS)
-    add(tmp_path, "sharp", "final", 7, LABELS, LABELS)
-    add(tmp_path, "sharp", "final", 2, LABELS, LABELS, predictions={})
-    add(tmp_path, "sharp", "final", 1, LABELS, LABELS, rate=5e-4)
     report(str(tmp_path))
-    assert float(read_csv(tmp_path)["RTE", "sharp"]["mean"]) < 1
     html, plain = pages(tmp_path)
     for page in (html, plain.replace("\\", "")):
         assert "cut.json: cut short or broken" in page
         assert "old.json: written as format 0" in page
-        assert "not of the sweep that sweep.json describes" in page
-        assert "beyond the number of runs that sweep.json asks for" in page
-        assert "one prediction for each label" in page
-        assert "a second record for the same run" in page
+        assert "incomplete" not in page
+
+
+FOREIGN = "not a run of the sweep that sweep.json describes"
+
+
+@pytest.mark.parametrize("done", [3, 2])
+@pytest.mark.parametrize(
+    "other",
+    [{"model": "another"}, {"train": TrainConfig(epochs=5)}, {"learning_rates": [5e-4]}],
+)
+def test_records_of_another_sweep_are_not_used(
+    tmp_path: Path, other: dict[str, Any], done: int
+) -> None:
+    """Whether the run of this sweep that has the same place is done or not."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    fill(ours, make_config(), {"sharp": 0.6})
+    fill(theirs, make_config(**other), {"softmax": 0.5, "sharp": 1.0})
+    if done < 3:
+        for file in (ours / "runs").glob("*.final2.*"):
+            file.unlink()
+    report(str(ours))
+    before, table = read_sweep(ours), read_csv(ours)
+    assert not before.faults
+    shutil.copytree(theirs / "runs", ours / "runs", dirs_exist_ok=True)
+    report(str(ours))
+    after = read_sweep(ours)
+    assert (len(after.records), after.expected) == (4 + 2 * done, 10)
+    assert after.cells == before.cells
+    assert read_csv(ours) == table
+    foreign = sorted(file.stem for file in (theirs / "runs").iterdir())
+    assert len(foreign) == 10
+    assert sorted(after.faults) == [f"{name}: {FOREIGN}" for name in foreign]
+    for page in pages(ours):
+        assert all(f"{name}: {FOREIGN}" in page.replace("\\", "") for name in foreign)
+        assert ("incomplete" in page) == (done < 3)
+
+
+def test_only_final_runs_of_the_chosen_setting_count(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(learning_rates=[1e-4, 5e-4]))
+    runs = [add(tmp_path, "sharp", "final", seed, LABELS, LABELS) for seed in range(3)]
+    assert {run.config["train"]["learning_rate"] for run in runs} == {1e-4}
+    assert list(read_sweep(tmp_path).scored("RTE", "sharp").values()) == runs
+    faults = [f"RTE.sharp.final{run.index}.{run.hash}: {FOREIGN}" for run in runs]
+    # the choice is not made before every trial has come to an end
+    add(tmp_path, "sharp", "trial", 1, status="failed")
+    waiting = read_sweep(tmp_path)
+    assert not waiting.scored("RTE", "sharp")
+    assert waiting.faults == faults
+    # another setting is the best
+    add(tmp_path, "sharp", "trial", 1, LABELS, LABELS, split="selection")
+    new = add(tmp_path, "sharp", "final", 0, LABELS, LABELS)
+    assert new.config["train"]["learning_rate"] == 5e-4
+    changed = read_sweep(tmp_path)
+    assert changed.scored("RTE", "sharp") == {0: new}
+    assert changed.faults == faults
+    # a diverged trial has come to an end, and the other one is the best again
+    add(tmp_path, "sharp", "trial", 1, status="diverged")
+    assert list(read_sweep(tmp_path).scored("RTE", "sharp").values()) == runs
 
 
 def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
