@@ -81,7 +81,13 @@ def read_sweep(folder: Path) -> Sweep:
         ValueError: the folder holds no sweep, or not one record of it.
     """
     config = _read_config(folder)
-    sweep = SweepConfig.from_dict(config)
+    try:
+        sweep = SweepConfig.from_dict(config)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder}: {SWEEP_FILE} is not whole ({error!r}); start the sweep again with the "
+            "same config in a new folder, with a copy of its runs"
+        ) from None
     plan, found = Plan(sweep), read_records(folder)
     cells = plan.records(found.by_hash)
     used = {record.hash for cell in cells.values() for record in cell}

@@ -93,6 +93,9 @@ def _parse(text: str) -> Record:
     if version != FORMAT:
         raise ValueError(f"written as format {version}, this version reads format {FORMAT}")
     try:
-        return Record(**content)
+        record = Record(**content)
     except TypeError as error:
         raise ValueError(f"not a record of a run ({error})") from None
+    if record.status == "finished" and "score" not in (record.results or {}):
+        raise ValueError("not a record of a run (finished, and without a score)")
+    return record

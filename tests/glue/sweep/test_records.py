@@ -62,6 +62,7 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
         ("list", "[]", "written as format None, this version reads format 1"),
         ("old", json.dumps({**json.loads(whole), "format": 0}), "written as format 0"),
         ("key", json.dumps({**json.loads(whole), "more": 0}), "not a record of a run .*more"),
+        ("bare", json.dumps({**json.loads(whole), "results": {}}), "without a score"),
         ("half", '{"format": 1}', "not a record of a run .*missing"),
     ):
         broken = path.with_name(f"{name}.json")
