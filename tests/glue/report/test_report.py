@@ -390,6 +390,6 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 2, this version reads format 1"):
         report(str(tmp_path))
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match="is not whole .KeyError.*start the sweep again"):
+    with pytest.raises(ValueError, match=r"is not whole .KeyError.*start the sweep again"):
         report(str(tmp_path))
     assert not (tmp_path / "report.html").exists()
