@@ -51,3 +51,11 @@ def test_table_of_the_readme(mapping: str) -> None:
             cells.append(f"{100 * float(row['sparsity']):.0f} %")
     line = f"| {mapping} | {' | '.join(cells)} |".replace("|  |", "| |")
     assert line in (ROOT / "README.md").read_text(), line
+
+
+def test_throughput_of_the_readme() -> None:
+    record = json.loads((ROOT / "results/benchmarks/glue-throughput.json").read_text())
+    ratios = {r["name"]: r["to_recipe"]["median"] for r in record["throughput"]["rows"]}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{ratios['ours softmax']:.1f} times as many MRPC examples a second" in text
+    assert f"and {ratios['ours r-softmax']:.1f} times with r-softmax" in text
