@@ -44,3 +44,12 @@ def test_sweep_config(sweep: Path) -> None:
             assert schedule.value(1.0) == mapping.params[schedule.parameter]
     # the number of runs that the comment at the top of the file gives
     assert plan.expected({}) == {"table2": 525, "table2-paper": 200, "minilm-table": 80}[sweep.stem]
+
+
+def test_sweep_of_the_docs(tmp_path: Path) -> None:
+    text = (ROOT / "docs/glue.md").read_text()
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text.split("```yaml\n")[1].split("```")[0])
+    parsed = parse(["sweep", "--config", str(file)])
+    assert isinstance(parsed, tuple)
+    assert Plan(parsed[0]).expected({}) == 3 * 3 * (4 + 5)
