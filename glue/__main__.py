@@ -37,7 +37,8 @@ def make_parser() -> ArgumentParser:
     )
     sweep = ArgumentParser(
         description="Tasks x mappings x hyper-parameters x seeds, spread by Ray (extra `ray`). "
-        "The same command goes on where it was killed: what has a record is not run again."
+        "The same command goes on where it was killed: what has a record is not run again. Start "
+        "from configs/glue/table2.yaml; docs/glue.md explains a sweep key by key."
     )
     sweep.add_argument("--config", action="config", help="YAML file; options after it win")
     sweep.add_class_arguments(SweepConfig)
@@ -48,7 +49,10 @@ def make_parser() -> ArgumentParser:
     )
     report.add_class_arguments(ReportConfig, as_positional=True)
     parser = ArgumentParser(
-        prog="glue", description="GLUE with any probability mapping in attention."
+        prog="glue",
+        description="GLUE with any probability mapping in attention. "
+        "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
+        "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2",
     )
     commands = parser.add_subcommands()
     commands.add_subcommand("train", train, help="one fine-tuning run")

@@ -74,15 +74,18 @@ class MappingConfig:
         names = [p.name for p in mapping.spec.parameters]
         if self.schedule.parameter not in names:
             raise ValueError(
-                f"mapping.schedule.parameter={self.schedule.parameter!r}: {self.name} has "
-                f"{', '.join(names) or 'no parameter'}"
+                f"mapping.schedule.parameter={self.schedule.parameter!r}: expected a parameter of "
+                f"{self.name}, which has {', '.join(names) or 'none'}"
             )
         final = mapping.value(self.schedule.parameter)
         if not isinstance(final, float):
             raise ValueError(
                 f"mapping.params.{self.schedule.parameter}: a schedule needs one number, got a list"
             )
-        mapping.set_value(self.schedule.parameter, self.schedule.initial)
+        try:
+            mapping.set_value(self.schedule.parameter, self.schedule.initial)
+        except ValueError as error:
+            raise ValueError(f"mapping.schedule.initial: {error}") from None
         return SparsitySchedule(final=final, **asdict(self.schedule))
 
 
@@ -166,7 +169,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.selection is not None and not 0 < self.selection < 1:
             raise ValueError(
-                f"selection={self.selection} is out of range: expected a share in (0, 1)"
+                f"selection={self.selection} is out of range: expected a share in (0, 1), such as "
+                "0.1"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,8 +32,9 @@ _COMMON = (
 _FAIR = (
     "Protocol fair: for every task each mapping gets the same number of trials, on a part of the "
     "training set ({share:g} of it held out) that its setting is chosen on, with the same learning "
-    "rates and seeds. The chosen setting is trained on the whole training set with every seed and "
-    "meets the dev set once. Seed i has the same initial head and order of data in every mapping; "
+    "rates and seeds; of equally good trials the first is taken. The chosen setting is trained on "
+    "the whole training set with every seed and meets the dev set once. Seed i has the same "
+    "initial head and order of data in every mapping; "
     "dropout starts from the same seed, but mappings with and without a fused kernel draw other "
     "numbers from it."
 )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from glue.config import MappingConfig, ScheduleConfig, TrainConfig
 from glue.tasks import get_task
 from sparse_attn.mappings import get_spec
+from sparse_attn.mappings.controls import MIXED
 
 BASELINE = "softmax"
 
@@ -141,7 +142,7 @@ class SweepConfig:
                 f"one at least for each of the {len(self.learning_rates)} learning_rates",
             ),
             "seeds": (self.seeds > 0, "at least 1"),
-            "selection": (0 < self.selection < 1, "a share in (0, 1)"),
+            "selection": (0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
         }
         for name, (holds, expected) in limits.items():
             if not holds:
@@ -169,9 +170,11 @@ class SweepConfig:
                     "never be tried; give more trials or fewer values"
                 )
             if not candidate.is_ramped:
+                name = candidate.name.removeprefix(MIXED)
                 raise ValueError(
-                    "the fair protocol ramps every mapping; give it a schedule that moves, or name "
-                    f"it mixed-{candidate.name} with params.mix 1.0 and a schedule of mix from 0"
+                    "the fair protocol ramps every mapping; give it a schedule that moves, such as "
+                    f"schedule {{parameter: mix, initial: 0.0}} for {MIXED}{name} with "
+                    "params.mix 1.0"
                 )
         except (ValueError, TypeError) as error:
             raise ValueError(f"mappings.{label}: {error}") from None

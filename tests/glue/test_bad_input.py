@@ -45,11 +45,11 @@ def arguments(model: Path, data: Path, output: Path, *more: str) -> list[str]:
         (["--data_dir", "/nowhere"], "nowhere"),
         (
             [*R_SOFTMAX, "--mapping.schedule.parameter", "t", "--mapping.schedule.initial", "1"],
-            "mapping.schedule.parameter='t': r-softmax has r",
+            "mapping.schedule.parameter='t': expected a parameter of r-softmax, which has r",
         ),
         (
             [*R_SOFTMAX, "--mapping.schedule.parameter", "r", "--mapping.schedule.initial", "-1"],
-            "r=-1",
+            "mapping.schedule.initial: r=-1",
         ),
     ],
 )

@@ -229,6 +229,10 @@ def test_hash() -> None:
             "mappings.x: the fair protocol ramps every mapping; .* mixed-sparsemax",
         ),
         (
+            {"mappings": {**MAPPINGS, "x": CandidateConfig("mixed-sparsemax")}},
+            "mappings.x: the fair protocol ramps .* for mixed-sparsemax with",
+        ),
+        (
             {"mappings": {**MAPPINGS, "x": CandidateConfig("r-softmax", {"r": []})}},
             r"mappings.x: params.r=\[\]: expected values, each once",
         ),
