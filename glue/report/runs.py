@@ -92,8 +92,7 @@ def read_sweep(folder: Path) -> Sweep:
     cells = plan.records(found.by_hash)
     used = {record.hash for cell in cells.values() for record in cell}
     strange = [
-        f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}: not a run of "
-        f"the sweep that {SWEEP_FILE} describes"
+        f"{record.stem}: not a run of the sweep that {SWEEP_FILE} describes"
         for key, record in found.by_hash.items()
         if key not in used
     ]

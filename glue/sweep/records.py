@@ -39,11 +39,19 @@ class Record:
     results: dict[str, Any] | None = None
     format: int = FORMAT
 
+    def __str__(self) -> str:
+        return f"{self.task} {self.mapping} {self.stage} {self.index}"
+
+    @property
+    def stem(self) -> str:
+        """The name of its file, without the ending."""
+        return f"{self.task}.{self.mapping}.{self.stage}{self.index}.{self.hash}"
+
     @property
     def score(self) -> float:
         """The task's main metric on the first split that was evaluated."""
         if self.results is None:
-            raise ValueError(f"{self.task} {self.mapping} {self.stage} {self.index}: {self.status}")
+            raise ValueError(f"{self}: {self.status}")
         return float(self.results["score"])
 
 
@@ -67,8 +75,7 @@ def write_record(sweep: Path, record: Record) -> None:
     Raises:
         OSError: it could not be written, such as on a full disk; nothing else has changed then.
     """
-    name = f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}.json"
-    write_json(sweep / FOLDER / name, asdict(record))
+    write_json(sweep / FOLDER / f"{record.stem}.json", asdict(record))
 
 
 def read_records(sweep: Path) -> Records:

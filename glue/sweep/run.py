@@ -81,8 +81,7 @@ def _work(plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
             _write(plan.sweep, record)
             if record.error is not None:
                 last = record.error.strip().splitlines()[-1]
-                where = f"{record.task} {record.mapping} {record.stage} {record.index}"
-                tqdm.write(f"{record.status}: {where}: {last}")
+                tqdm.write(f"{record.status}: {record}: {last}")
             if record.status != "failed" or tries[run.hash] == ATTEMPTS:
                 done[run.hash] = record
                 bar.update()
@@ -93,9 +92,8 @@ def _write(sweep: SweepConfig, record: Record) -> None:
         write_record(Path(sweep.output_dir), record)
     except OSError as error:
         raise OSError(
-            f"output_dir={sweep.output_dir}: the record of {record.task} {record.mapping} "
-            f"{record.stage} {record.index} could not be written ({error}); those before it are "
-            "safe: make room, and the same command goes on"
+            f"output_dir={sweep.output_dir}: the record of {record} could not be written "
+            f"({error}); those before it are safe: make room, and the same command goes on"
         ) from error
 
 
