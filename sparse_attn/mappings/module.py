@@ -142,13 +142,14 @@ class Mapping(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """Probabilities, shape and dtype of scores; see the function for the formula."""
-        return self.spec.function(scores, **self._arguments(), mask=mask, dim=dim)
+        return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """Log-probabilities: -inf at exact zeros and masked positions."""
-        return self.spec.log_function(scores, **self._arguments(), mask=mask, dim=dim)
+        return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
-    def _arguments(self) -> dict[str, float | Tensor]:
+    def arguments(self) -> dict[str, float | Tensor]:
+        """What the functions of the spec take beside the scores, by name, in their order."""
         arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,19 +21,90 @@ GANEA = "Ganea et al. 2019"
 
 def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
     """f(z) = s_0 l_0 + d sum_{j<i} s_j + s_i (z - l_i), with knots l_i = -T + i d, d = 2T/K."""
-    slopes = F.softplus(raw_slopes.to(z))  # [K]
-    width = 2 * bound / len(slopes)
-    heights = width * (slopes.cumsum(0) - slopes) - slopes[0] * bound  # [K], f at the left knots
+    return _PiecewiseLinear.apply(z, F.softplus(raw_slopes.to(z)), bound)
+
+
+class _PiecewiseLinear(torch.autograd.Function):
+    """`_plif_function` of its slopes [K], K up to 1e6.
+
+    Autograd would send the gradient of every score back through two gathers. A slope gets d from
+    each score beyond its bin and z - l_i from each inside, so that one sum a bin does.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, slopes: Tensor, bound: float) -> Tensor:
+        width = 2 * bound / len(slopes)
+        below = slopes.double().cumsum(0) - slopes  # [K], in float64: a million terms
+        heights = (width * below - slopes[0] * bound).to(z)  # f at the left knots
+        bins, inside = _locate(z, len(slopes), bound)
+        return heights[bins] + slopes[bins] * inside
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        z, slopes, ctx.bound = inputs
+        ctx.save_for_backward(z, slopes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        z, slopes = ctx.saved_tensors
+        bins, inside = _locate(z, len(slopes), ctx.bound)
+        for_z = grad * slopes[bins]
+        if not ctx.needs_input_grad[1]:
+            return for_z, None, None
+        zeros, where = torch.zeros_like(slopes, dtype=torch.float64), bins.flatten()
+        arrived = zeros.index_add(0, where, grad.flatten().double())  # [K]
+        partly = zeros.index_add(0, where, (grad * inside).flatten().double())
+        total = arrived.sum()
+        passed = (total - arrived.cumsum(0)) * (2 * ctx.bound / len(slopes))
+        # f starts at s_0 l_0, l_0 = -T
+        start = torch.cat([(-ctx.bound * total).reshape(1), zeros[1:]])
+        return for_z, (partly + passed + start).to(slopes), None
+
+
+def _locate(z: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
+    """The bin of every score, and how far the score lies beyond its left knot."""
+    width = 2 * bound / knots
     # NaN has no bin; the score itself carries it on
-    bins = ((z.detach().nan_to_num() + bound) / width).floor().clamp(0, len(slopes) - 1).long()
-    return heights[bins] + slopes[bins] * (z - (bins.to(z) * width - bound))
+    bins = ((z.detach().nan_to_num() + bound) / width).floor().clamp(0, knots - 1)
+    return bins.int(), z - (bins * width - bound)
 
 
 def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: Tensor) -> Tensor:
     """f(z) = sum_k v_k sigma(u_k z + b_k), v = softplus(raw_gain), u = softplus(raw_slope)."""
-    gain, slope = F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z))  # [K]
-    hidden = torch.sigmoid(z.unsqueeze(-1) * slope + offset.to(z))  # [..., n, K]
-    return (hidden * gain).sum(-1)
+    return _SigmoidSum.apply(
+        z, F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z)), offset.to(z)
+    )
+
+
+class _SigmoidSum(torch.autograd.Function):
+    """sum_k v_k sigma(u_k z + b_k) unit by unit, which holds no (..., n, K) tensor."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, gain: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+        total = torch.zeros_like(z)
+        for v, u, b in zip(gain, slope, offset, strict=True):
+            total = total + v * torch.sigmoid(u * z + b)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        z, gain, slope, offset = ctx.saved_tensors
+        for_z, units = torch.zeros_like(z), []
+        for v, u, b in zip(gain, slope, offset, strict=True):
+            step = torch.sigmoid(u * z + b)
+            bent = grad * v * step * (1 - step)
+            for_z = for_z + u * bent
+            units.append(torch.stack([(grad * step).sum(), (bent * z).sum(), bent.sum()]))
+        for_gain, for_slope, for_offset = torch.stack(units, 1)
+        return for_z, for_gain, for_slope, for_offset
 
 
 def plif(
@@ -50,7 +123,8 @@ def plif(
 
     Args:
         scores: any shape, floating point.
-        raw_slopes: [K], shared by all rows.
+        raw_slopes: [K], shared by all rows; K may be a million. Its gradient on a GPU is summed by
+            atomic additions, so its last digits vary from run to run.
         bound: T > 0, in units of the scores.
         mask, dim, returns, raises: as `softmax`; ValueError also for bound out of range.
     """
@@ -91,7 +165,7 @@ def monotone(
 ) -> Tensor:
     """p = softmax(f(z)), f(z) = sum_k v_k sigma(u_k z + b_k), increasing and bounded.
 
-    v = softplus(raw_gain), u = softplus(raw_slope), b = offset. Costs n K memory a row.
+    v = softplus(raw_gain), u = softplus(raw_slope), b = offset. Takes time n K a row.
     Source: Ganea et al. 2019, section 3 (monotone network).
 
     Args:

@@ -1,0 +1,250 @@
+"""What every head can do, and the checks they share."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attn.losses import LOSSES
+from sparse_attn.mappings import Mapping
+
+CHUNK = 256
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Head(nn.Module):
+    """An output layer: a distribution over `vocab` classes for every hidden state.
+
+    A head offers the distribution in full, `log_prob`, and two losses that never hold it: `nll`,
+    which measures, and `loss`, which trains.
+
+    Attributes:
+        hidden: size of the hidden states.
+        vocab: number of classes V.
+        mapping: what turns scores into probabilities.
+    """
+
+    def __init__(self, hidden: int, vocab: int, mapping: str | Mapping) -> None:
+        super().__init__()
+        for name, size in (("hidden", hidden), ("vocab", vocab)):
+            if size < 1:
+                raise ValueError(f"{name}={size}: expected at least 1")
+        self.hidden = hidden
+        self.vocab = vocab
+        self.mapping = Mapping(mapping) if isinstance(mapping, str) else mapping
+        self.watch = RangeWatch(self.mapping)
+        if self.mapping.heads is not None:
+            raise ValueError(
+                f"mapping: {self.mapping.name} has one value for each of {self.mapping.heads} "
+                "attention heads; an output layer takes one value, leave `heads` out"
+            )
+
+    @abstractmethod
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """log p of every class: (..., hidden) to (..., vocab), -inf at exact zeros."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`log_prob`."""
+        return self.log_prob(hidden)
+
+    def nll(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        chunk: int = CHUNK,
+    ) -> Tensor:
+        """-log p(target), in nats, with about `chunk` x vocab scores in memory at a time.
+
+        Exact; the gradient goes to the hidden states, to the head and to learned parameters of the
+        mapping. Reductions "mean" and "sum" compute it on the way forward, "none" makes the scores
+        a second time on the way back. There is no second derivative.
+
+        Args:
+            hidden: (..., hidden). NaN gives NaN for that token.
+            targets: (...), whole numbers in [0, vocab), or ignore_index.
+            ignore_index: a target that does not count.
+            reduction: "mean" over the targets that count (NaN if none does), "sum", or "none":
+                the shape of targets, 0 where they do not count.
+            chunk: rows of scores, tokens x components, held at once.
+
+        Returns:
+            In float32 at least.
+
+        Raises:
+            ValueError: shapes that do not fit, a target out of range, an unknown reduction, chunk
+                below 1, or a gradient asked for where the mapping returns zeros: -log 0 is
+                infinite; `loss` trains those that have a loss of their own.
+            TypeError: targets that are not whole numbers.
+        """
+        if torch.is_grad_enabled() and not positive(self.mapping):
+            own = f"; use loss(), which is {self.mapping.name}'s own"
+            raise ValueError(
+                f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite "
+                "and cannot train" + (own if self.mapping.name in LOSSES else "; measure it under "
+                "torch.no_grad(), and train with sparsemax or entmax")
+            )  # fmt: skip
+        return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=False)
+
+    def loss(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        chunk: int = CHUNK,
+    ) -> Tensor:
+        """What trains the head: `nll`, or for sparsemax and entmax the loss that belongs to them.
+
+        Arguments and errors as `nll`.
+        """
+        if self.mapping.name not in LOSSES:
+            return self.nll(hidden, targets, ignore_index, reduction, chunk)
+        return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=True)
+
+    @abstractmethod
+    def token_losses(
+        self,
+        hidden: Tensor,
+        kept: Tensor,
+        targets: Tensor,
+        chunk: int,
+        scale: float | None,
+        own_loss: bool,
+    ) -> Tensor:
+        """`chunked_loss` of the tokens `kept` [N] among the flattened (...) of hidden.
+
+        Hidden states (..., hidden), targets [N], checked. [N] losses, or scale times their sum.
+        """
+
+    def _reduced(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        ignore_index: int,
+        reduction: str,
+        chunk: int,
+        own_loss: bool,
+    ) -> Tensor:
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        if chunk < 1:
+            raise ValueError(f"chunk={chunk}: expected at least 1 row of scores")
+        check_hidden(hidden, self.hidden)
+        _check_shapes(hidden, targets)
+        kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
+        chosen = targets.flatten()[kept].long()
+        _check_range(chosen, self.vocab, ignore_index)
+        if reduction == "none":
+            losses = self.token_losses(hidden, kept, chosen, chunk, None, own_loss)
+            return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
+        # as in torch, the mean of nothing is NaN
+        scale = 1.0 if reduction == "sum" else 1 / len(kept) if len(kept) else torch.nan
+        return self.token_losses(hidden, kept, chosen, chunk, scale, own_loss)
+
+
+def pick(states: Tensor, kept: Tensor) -> Tensor:
+    """Rows `kept` of states [N, ...]; without a copy where they are all of them."""
+    return states if len(kept) == len(states) else states[kept]
+
+
+def positive(mapping: Mapping) -> bool:
+    """Whether p > 0 at every score, so that -log p is finite."""
+    if not mapping.spec.zeros:
+        return True
+    if mapping.spec.log_g is None:
+        return False
+    with torch.no_grad():
+        arguments = mapping.arguments().values()
+        device = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+        scores = torch.tensor([-1.0, 0.0, 1.0], device=device)
+        # g = 0 is written as the lowest finite logarithm
+        log_g = mapping.spec.log_g(scores, *arguments)
+        return bool((log_g > torch.finfo(log_g.dtype).min / 2).all())
+
+
+class RangeWatch:
+    """Warns once where more than 1 % of the scores lie outside [-T, T], where a PLIF has its knots.
+
+    Looks at the first call of a head and at every hundredth, as scores grow in training.
+    """
+
+    EVERY = 100
+    SHARE = 0.01
+
+    def __init__(self, mapping: Mapping) -> None:
+        known: dict[str, Any] = {**mapping.arguments(), **mapping.options}
+        self.bound: float | None = known.get("bound")
+        self.name = mapping.name
+        self.calls = 0
+
+    def begin(self) -> Callable[[Tensor], None] | None:
+        """What looks at the scores of the call that begins, None if nobody does."""
+        if self.bound is None:
+            return None
+        self.calls += 1
+        return self._look if self.calls % self.EVERY == 1 else None
+
+    def _look(self, scores: Tensor) -> None:
+        if self.bound is None:
+            return
+        share = (scores.detach().abs() > self.bound).float().mean().item()
+        if share > self.SHARE:
+            bound, self.bound = self.bound, None
+            warnings.warn(
+                f"{self.name}: {share:.0%} of the scores lie outside [-{bound:g}, {bound:g}], "
+                "where it has no knots; give it a larger bound",
+                stacklevel=2,
+            )
+
+
+def check_hidden(hidden: Tensor, size: int) -> None:
+    """Raise ValueError unless hidden is (..., size)."""
+    if hidden.dim() == 0 or hidden.shape[-1] != size:
+        raise ValueError(f"hidden: expected shape (..., {size}), got {tuple(hidden.shape)}")
+
+
+def _check_shapes(hidden: Tensor, targets: Tensor) -> None:
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise TypeError(f"targets: expected whole numbers, such as int64, got {targets.dtype}")
+    if targets.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"targets: expected shape {tuple(hidden.shape[:-1])}, that of hidden without its last "
+            f"dimension, got {tuple(targets.shape)}"
+        )
+
+
+def _check_range(targets: Tensor, vocab: int, ignore_index: int) -> None:
+    """On a GPU the failure comes with the device's next synchronisation, as torch's own does."""
+    inside = (targets >= 0) & (targets < vocab)
+    if targets.device.type != "cpu":
+        torch._assert_async(inside.all(), "targets: a class outside the vocabulary")
+    elif not inside.all():
+        raise ValueError(
+            f"targets: {targets[~inside][0].item()} is outside the vocabulary; expected numbers in "
+            f"[0, {vocab}), or ignore_index={ignore_index} for what does not count"
+        )
+
+
+def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[dict[str, Any]]:
+    """Optimizer groups: learned parameters of mappings at `mapping_lr`, all others at `lr`.
+
+    The slopes of a PLIF want another rate than the network, 0.02 in Ganea et al. 2019 beside an SGD
+    rate of 20. Usage: `torch.optim.SGD(parameter_groups(model, lr=20.0, mapping_lr=0.02))`.
+    """
+    mappings = [m for m in module.modules() if isinstance(m, Mapping)]
+    own = _unique(p for mapping in mappings for p in mapping.parameters())
+    known = {id(p) for p in own}
+    others = [p for p in _unique(module.parameters()) if id(p) not in known]
+    groups = [{"params": others, "lr": lr}, {"params": own, "lr": mapping_lr}]
+    return [group for group in groups if group["params"]]
+
+
+def _unique(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return list({id(p): p for p in parameters if p.requires_grad}.values())

@@ -1,0 +1,245 @@
+"""Losses over a large vocabulary whose scores are never held in full.
+
+A head multiplies N hidden states with V word vectors. Here a few rows of scores are made, used for
+the loss and for its gradient, then thrown away: peak memory is a few times chunk x V,
+whatever N is, forward and backward, and no score is computed twice where the loss is one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from sparse_attn.losses import LOSSES
+from sparse_attn.mappings import Mapping
+
+Pull: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What is computed from one chunk of scores: log p of the target, or minus the mapping's loss.
+
+    watch: told of every chunk of scores.
+    """
+
+    mapping: Mapping
+    own_loss: bool = False
+    watch: Callable[[Tensor], None] | None = None
+
+    def __call__(
+        self, scores: Tensor, targets: Tensor, arguments: dict[str, Any], learns: bool
+    ) -> tuple[Tensor, Pull]:
+        """Scores [R, V] and targets [R] to values [R] and the function that pulls gradients back.
+
+        The pull takes the gradient of the values [R] and gives that of the scores and of every
+        tensor argument. It may be called once.
+        """
+        spec = self.mapping.spec
+        if self.watch is not None:
+            self.watch(scores)
+        scores = scores.requires_grad_(learns)
+        tensors = [a for a in arguments.values() if isinstance(a, Tensor) and a.requires_grad]
+        if self.own_loss or spec.log_g is None:
+            with torch.set_grad_enabled(learns):
+                values = self._row_values(scores, targets, arguments)
+            return values.detach(), lambda grad: torch.autograd.grad(
+                values, (scores, *tensors), grad
+            )
+        with torch.set_grad_enabled(learns):
+            log_weights = spec.log_g(scores, *arguments.values())
+        log_p = log_weights.detach().log_softmax(-1)
+        values = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        # log 0 is written as the lowest finite number
+        values = values.masked_fill(values < torch.finfo(values.dtype).min / 2, -torch.inf)
+
+        def pull(grad: Tensor) -> tuple[Tensor, ...]:
+            # d log p_c / d log g_j = [j = c] - p_j, in the memory of log p
+            weights = log_p.exp_().mul_(-grad.unsqueeze(-1))
+            weights.scatter_add_(-1, targets.unsqueeze(-1), grad.unsqueeze(-1))
+            if log_weights is scores:
+                return (weights,)
+            return torch.autograd.grad(log_weights, (scores, *tensors), weights)
+
+        return values, pull
+
+    def _row_values(self, scores: Tensor, targets: Tensor, arguments: dict[str, Any]) -> Tensor:
+        if self.own_loss:
+            return -LOSSES[self.mapping.name](scores, targets, **arguments)
+        log_p = self.mapping.spec.log_function(scores, **arguments)
+        return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What stays fixed through one call: `fixed` and `names` are the mapping's arguments."""
+
+    criterion: Criterion
+    targets: Tensor  # [N]
+    chunk: int
+    scale: float | None
+    names: Sequence[str]
+    fixed: dict[str, Any]
+    dtype: torch.dtype
+    learns: bool
+
+
+def chunked_loss(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    criterion: Criterion,
+    chunk: int,
+    scale: float | None,
+    log_prior: Tensor | None = None,
+) -> Tensor:
+    """-log sum_k pi_nk p_nk(target_n), p_nk = map(W h_nk + b), chunk / K tokens at a time.
+
+    Args:
+        rows: h, [N, K, d]; K = 1 without a mixture.
+        weight, bias: W [V, d] and b [V].
+        targets: [N] in [0, V).
+        criterion: the mapping, and what of it is computed.
+        chunk: rows of scores held at once.
+        scale: give scale times the sum of the losses, whose gradient is then worked out together
+            with it; None gives the losses [N], whose scores are worked out again for the gradient.
+        log_prior: log pi, [N, K].
+    """
+    arguments = criterion.mapping.arguments()
+    tensors = {name: a for name, a in arguments.items() if isinstance(a, Tensor)}
+    inputs = [rows, log_prior, weight, bias, *tensors.values()]
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    device = rows.device.type
+    cast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if cast else weight.dtype
+    job = _Job(criterion, targets, chunk, scale, list(tensors), arguments, dtype, learns)
+    with torch.autocast(device, enabled=False):
+        return _ChunkedLoss.apply(job, *inputs)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: _Job, *inputs: Tensor | None) -> Tensor:
+        ctx.job = job
+        if job.scale is None:
+            ctx.save_for_backward(*inputs)
+            return _losses(job, inputs)
+        if not job.learns:
+            return _losses(job, inputs).sum() * job.scale
+        losses, gradients = _gradients(job, inputs, None, ctx.needs_input_grad[1:])
+        ctx.save_for_backward(*gradients)
+        return losses.sum() * job.scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.job.scale is None:
+            _, gradients = _gradients(ctx.job, ctx.saved_tensors, grad, ctx.needs_input_grad[1:])
+            return None, *gradients
+        if grad.device.type == "cpu" and grad == 1:  # elsewhere a look would wait for the device
+            return None, *ctx.saved_tensors
+        return None, *(g if g is None else g * grad for g in ctx.saved_tensors)
+
+
+class _Chunks:
+    """The inputs of one call cut into chunks of tokens, in the dtype of its products."""
+
+    def __init__(self, job: _Job, inputs: Sequence[Tensor | None]) -> None:
+        self.job = job
+        rows, log_prior, weight, bias, *tensors = inputs
+        assert rows is not None
+        assert weight is not None
+        self.rows, self.log_prior = rows, log_prior
+        self.weight = weight.to(job.dtype)
+        self.bias = None if bias is None else bias.to(job.dtype)
+        self.arguments = dict(job.fixed)
+        for name, tensor in zip(job.names, tensors, strict=True):
+            assert tensor is not None
+            learned = job.learns and tensor.requires_grad
+            self.arguments[name] = tensor.detach().requires_grad_(learned)
+
+    def __iter__(self) -> Iterator[slice]:
+        tokens = max(1, self.job.chunk // self.rows.shape[1])
+        return (slice(i, i + tokens) for i in range(0, max(1, len(self.rows)), tokens))
+
+    def hidden(self, part: slice) -> Tensor:
+        """[tokens x K, d]"""
+        return self.rows[part].flatten(0, 1).to(self.weight.dtype)
+
+    def joint(self, part: slice, learns: bool) -> tuple[Tensor, Pull]:
+        """log pi_k p_k(target), [tokens, K], and what pulls its gradient back."""
+        scores = F.linear(self.hidden(part), self.weight, self.bias)
+        scores = scores if scores.dtype.itemsize >= 4 else scores.float()
+        targets = self.job.targets[part].repeat_interleave(self.rows.shape[1])
+        values, pull = self.job.criterion(scores, targets, self.arguments, learns)
+        joint = values.unflatten(0, (-1, self.rows.shape[1]))
+        return joint if self.log_prior is None else joint + self.log_prior[part], pull
+
+
+def _losses(job: _Job, inputs: Sequence[Tensor | None]) -> Tensor:
+    """[N], without a graph."""
+    chunks = _Chunks(job, inputs)
+    losses = [-chunks.joint(part, learns=False)[0].logsumexp(-1) for part in chunks]
+    return torch.cat(losses)
+
+
+def _gradients(
+    job: _Job, inputs: Sequence[Tensor | None], upstream: Tensor | None, needed: Sequence[bool]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The losses [N] and the gradients of sum_n upstream_n loss_n to the inputs that need one.
+
+    Without an upstream it is the gradient of scale times the sum; the scale comes last, in float32,
+    as p / N would underflow in float16.
+    """
+    chunks = _Chunks(job, inputs)
+    sums = [
+        torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32))
+        if t is not None and need
+        else None
+        for t, need in zip(inputs, needed, strict=True)
+    ]
+    for_rows, for_prior, for_weight, for_bias, *for_tensors = sums
+    losses = []
+    for part in chunks:
+        joint, pull = chunks.joint(part, learns=True)
+        losses.append(-joint.logsumexp(-1))
+        # the share that each component has in the target
+        share = -joint.softmax(-1)  # [tokens, K]
+        if upstream is not None:
+            share *= upstream[part].unsqueeze(-1)
+        for_scores, *for_arguments = pull(share.flatten())
+        if for_prior is not None:
+            for_prior[part] = share
+        if for_bias is not None:
+            for_bias += for_scores.sum(0)
+        for_scores = for_scores.to(chunks.weight.dtype)
+        if for_rows is not None:
+            for_rows[part] = (for_scores @ chunks.weight).unflatten(0, share.shape)
+        if for_weight is not None:
+            _add_product(for_weight, for_scores.t(), chunks.hidden(part))
+        learned = [total for total in for_tensors if total is not None]
+        for total, found in zip(learned, for_arguments, strict=True):
+            total += found
+    scale = job.scale if upstream is None else None
+    return torch.cat(losses), [_finished(s, t, scale) for s, t in zip(sums, inputs, strict=True)]
+
+
+def _finished(total: Tensor | None, given: Tensor | None, scale: float | None) -> Tensor | None:
+    if total is None or given is None:
+        return None
+    return (total if scale is None else total.mul_(scale)).to(given.dtype)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, in the memory of total where the types allow it."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

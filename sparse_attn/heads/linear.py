@@ -1,0 +1,86 @@
+"""The plain head: one linear map and a probability mapping."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparse_attn.heads.base import Head, check_hidden, pick
+from sparse_attn.heads.chunked import Criterion, chunked_loss
+from sparse_attn.mappings import Mapping
+
+
+class LinearHead(Head):
+    """p = map(W h + b).
+
+    Args:
+        hidden: size d of the hidden states h.
+        vocab: number of classes V.
+        mapping: a registered name with its default parameters, or a `Mapping`, such as
+            `Mapping("sigsoftmax", learn="bias")` (Kanai et al. 2018) or
+            `Mapping("plif", knots=100_000)` (Ganea et al. 2019).
+        bias: whether there is a b.
+        tie: W itself, [V, d], or the embedding that holds it.
+
+    Attributes:
+        weight: W, [V, d].
+        bias: b, [V], or None.
+
+    Raises:
+        ValueError: sizes below 1, a `tie` of another shape, or a mapping with a value for each
+            attention head.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        hidden: int,
+        vocab: int,
+        mapping: str | Mapping = "softmax",
+        bias: bool = True,
+        tie: nn.Parameter | nn.Embedding | None = None,
+    ) -> None:
+        super().__init__(hidden, vocab, mapping)
+        self.weight = word_vectors(vocab, hidden, tie)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab)) if bias else None)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """W h + b: (..., hidden) to (..., vocab)."""
+        check_hidden(hidden, self.hidden)
+        return F.linear(hidden, self.weight, self.bias)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        return self.mapping.log(self.scores(hidden))
+
+    def token_losses(
+        self,
+        hidden: Tensor,
+        kept: Tensor,
+        targets: Tensor,
+        chunk: int,
+        scale: float | None,
+        own_loss: bool,
+    ) -> Tensor:
+        rows = pick(hidden.reshape(-1, self.hidden), kept).unsqueeze(1)
+        criterion = Criterion(self.mapping, own_loss, self.watch.begin())
+        return chunked_loss(rows, self.weight, self.bias, targets, criterion, chunk, scale)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.hidden}, vocab={self.vocab}, bias={self.bias is not None}"
+
+
+def word_vectors(vocab: int, size: int, tie: nn.Parameter | nn.Embedding | None) -> nn.Parameter:
+    """W, [vocab, size]: the tied one, or a new one that starts as nn.Linear's does."""
+    if tie is None:
+        return nn.Parameter(torch.empty(vocab, size).uniform_(-(size**-0.5), size**-0.5))
+    weight = tie.weight if isinstance(tie, nn.Embedding) else tie
+    if not isinstance(weight, nn.Parameter):
+        raise TypeError(f"tie: expected an nn.Parameter or nn.Embedding, got {type(tie).__name__}")
+    if weight.shape != (vocab, size):
+        raise ValueError(
+            f"tie: expected shape ({vocab}, {size}), vocabulary by hidden size, "
+            f"got {tuple(weight.shape)}"
+        )
+    return weight

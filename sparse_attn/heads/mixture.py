@@ -1,0 +1,125 @@
+"""Mixtures of softmaxes, of sigsoftmaxes, and of any other pointwise mapping."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparse_attn.heads.base import Head, check_hidden, pick, positive
+from sparse_attn.heads.chunked import Criterion, chunked_loss
+from sparse_attn.heads.linear import word_vectors
+from sparse_attn.mappings import Mapping
+
+
+class MixtureHead(Head):
+    """p = sum_k pi_k map(W h_k + b), h_k = tanh(U_k h + c_k), pi = prior(V h).
+
+    mapping = softmax is MoS (Yang et al. 2018), sigsoftmax MoSS (Kanai et al. 2018, which uses it
+    for the prior as well), plif MoS + PLIF (Ganea et al. 2019: one PLIF for all components). Worked
+    out in logarithms, so that p sums to 1 without the 1e-8 that the reference code adds.
+
+    Args:
+        hidden: size of the hidden states h.
+        vocab: number of classes.
+        mapping: a registered name or a `Mapping`, shared by the components.
+        components: K.
+        bias: whether there is a b.
+        tie: W itself, [vocab, latent], or the embedding that holds it.
+        latent: size of the h_k; that of `tie`, or `hidden`, if left out.
+        prior: mapping of the mixture weights; if left out sigsoftmax beside sigsoftmax, otherwise
+            softmax.
+        dropout: on the h_k, one mask for all positions of a sequence, which is the last dimension
+            but one of the hidden states (..., T, hidden).
+
+    Raises:
+        ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of another shape,
+            or a mapping that returns zeros.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        hidden: int,
+        vocab: int,
+        mapping: str | Mapping = "softmax",
+        components: int = 15,
+        bias: bool = True,
+        tie: nn.Parameter | nn.Embedding | None = None,
+        latent: int | None = None,
+        prior: str | Mapping | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(hidden, vocab, mapping)
+        if components < 1:
+            raise ValueError(f"components={components}: expected at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout}: expected a number in [0, 1)")
+        if prior is None:
+            prior = "sigsoftmax" if self.mapping.name == "sigsoftmax" else "softmax"
+        self.prior_mapping = Mapping(prior) if isinstance(prior, str) else prior
+        for name, used in (("mapping", self.mapping), ("prior", self.prior_mapping)):
+            if not positive(used):
+                raise ValueError(
+                    f"{name}={used.name}: it returns exact zeros, and a mixture is trained by "
+                    "-log p; expected a mapping without zeros, such as softmax or sigsoftmax"
+                )
+        self.components = components
+        self.dropout = dropout
+        tied = tie.weight if isinstance(tie, nn.Embedding) else tie
+        size = latent or (hidden if tied is None else tied.shape[-1])
+        self.latent = nn.Linear(hidden, components * size)
+        self.prior = nn.Linear(hidden, components, bias=False)
+        self.weight = word_vectors(vocab, size, tie)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab)) if bias else None)
+
+    def latents(self, hidden: Tensor) -> Tensor:
+        """h_k: (..., hidden) to (..., K, latent), with dropout in training."""
+        check_hidden(hidden, self.hidden)
+        latents = torch.tanh(self.latent(hidden))
+        if self.training and self.dropout:
+            shape = list(latents.shape)
+            if len(shape) > 1:
+                shape[-2] = 1
+            latents = latents * F.dropout(latents.new_ones(shape), self.dropout)
+        return latents.unflatten(-1, (self.components, -1))
+
+    def log_prior(self, hidden: Tensor) -> Tensor:
+        """log pi: (..., hidden) to (..., K)."""
+        return self.prior_mapping.log(self.prior(hidden).float())
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        latents, log_prior = self.latents(hidden), self.log_prior(hidden)
+        parts = zip(latents.unbind(-2), log_prior.unbind(-1), strict=True)
+        total = None
+        for latent, log_weight in parts:
+            log_p = self.mapping.log(F.linear(latent, self.weight, self.bias))
+            part = log_p + log_weight.unsqueeze(-1)
+            total = part if total is None else torch.logaddexp(total, part)
+        assert total is not None
+        return total
+
+    def token_losses(
+        self,
+        hidden: Tensor,
+        kept: Tensor,
+        targets: Tensor,
+        chunk: int,
+        scale: float | None,
+        own_loss: bool,
+    ) -> Tensor:
+        # before the tokens are picked: a dropout mask belongs to a whole sequence
+        latents = self.latents(hidden)
+        rows = pick(latents.reshape(-1, *latents.shape[-2:]), kept)
+        log_prior = pick(self.log_prior(hidden).reshape(-1, self.components), kept)
+        criterion = Criterion(self.mapping, own_loss, self.watch.begin())
+        return chunked_loss(
+            rows, self.weight, self.bias, targets, criterion, chunk, scale, log_prior
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden={self.hidden}, vocab={self.vocab}, components={self.components}, "
+            f"bias={self.bias is not None}"
+        )

@@ -1,0 +1,78 @@
+"""Losses that train a mapping which returns zeros, where -log p would be infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sparse_attn.functional import entmax, sparsemax
+from sparse_attn.mappings.base import Value
+
+
+def sparsemax_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """L = sum_j p_j (z_j - p_j / 2) - z_c + 1/2, p = sparsemax(z).
+
+    Convex, at least 0, and 0 once z_c exceeds every other score by 1. Its gradient is p - onehot_c.
+    Source: Martins & Astudillo 2016, eq. 8 (called huber loss in Balazy et al. 2023).
+
+    Args:
+        scores: (..., n), floating point.
+        targets: (...), the class c of every row, int64 in [0, n).
+
+    Returns:
+        (...), in float32 at least.
+    """
+    return _fenchel_young(scores, targets, sparsemax(_wide(scores)), 2.0)
+
+
+def entmax_loss(scores: Tensor, targets: Tensor, alpha: Value = 1.5) -> Tensor:
+    """L = sum_j p_j z_j + H(p) - z_c, p = entmax(z), H(p) = (1 - sum_j p_j^a) / (a (a - 1)).
+
+    The Fenchel-Young loss of Tsallis' entropy: convex, at least 0, gradient p - onehot_c; alpha = 2
+    is `sparsemax_loss`, alpha = 1 is -log p_c of softmax.
+    Source: Peters et al. 2019, eq. 6-7; Blondel et al. 2020.
+
+    Args:
+        scores: (..., n), floating point.
+        targets: (...), the class c of every row, int64 in [0, n).
+        alpha: in [1, 2]; a float or a tensor broadcastable to the rows, with its gradient.
+
+    Returns:
+        (...), in float32 at least.
+
+    Raises:
+        ValueError: alpha out of range.
+    """
+    return _fenchel_young(scores, targets, entmax(_wide(scores), alpha), alpha)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {"sparsemax": sparsemax_loss, "entmax": entmax_loss}
+"""What trains a mapping that returns zeros: `(scores, targets, **parameters) -> row losses`."""
+
+
+def _wide(scores: Tensor) -> Tensor:
+    return scores.float() if scores.dtype.itemsize < 4 else scores
+
+
+def _fenchel_young(scores: Tensor, targets: Tensor, p: Tensor, alpha: Value) -> Tensor:
+    """<p, z> + H(p) - z_c at the maximum p, which held fixed gives the exact gradient (envelope)."""
+    scores, p = _wide(scores), p.detach()
+    # the loss does not change with z + const, and differences keep their digits
+    shifted = scores - scores.detach().amax(-1, keepdim=True)
+    chosen = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return (p * shifted).sum(-1) + _tsallis(p, alpha) - chosen
+
+
+def _tsallis(p: Tensor, alpha: Value) -> Tensor:
+    """H(p) = -sum p (p^e - 1) / e / (1 + e), e = alpha - 1, which is -sum p log p at e = 0."""
+    e = torch.as_tensor(alpha, dtype=p.dtype, device=p.device).unsqueeze(-1) - 1
+    log_p = p.masked_fill(p == 0, 1.0).log()
+    y = e * log_p
+    small = y.abs() < 1e-2
+    # (p^e - 1) / e = log p * expm1(y) / y, of which the series ends where float64 does
+    series = 1 + y / 2 * (1 + y / 3 * (1 + y / 4 * (1 + y / 5 * (1 + y / 6 * (1 + y / 7)))))
+    far = y.masked_fill(small, 1.0)
+    slope = log_p * torch.where(small, series, torch.expm1(far) / far)
+    return -(p * slope).sum(-1) / (1 + e).squeeze(-1)
