@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.functional import entmax, sparsemax
-from sparse_attn.mappings.base import Value
+from sparse_attn.mappings.base import Value, widened
 
 
 def sparsemax_loss(scores: Tensor, targets: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def sparsemax_loss(scores: Tensor, targets: Tensor) -> Tensor:
     Returns:
         (...), in float32 at least.
     """
-    return _fenchel_young(scores, targets, sparsemax(_wide(scores)), 2.0)
+    return _fenchel_young(scores, targets, sparsemax(widened(scores)), 2.0)
 
 
 def entmax_loss(scores: Tensor, targets: Tensor, alpha: Value = 1.5) -> Tensor:
@@ -45,20 +45,16 @@ def entmax_loss(scores: Tensor, targets: Tensor, alpha: Value = 1.5) -> Tensor:
     Raises:
         ValueError: alpha out of range.
     """
-    return _fenchel_young(scores, targets, entmax(_wide(scores), alpha), alpha)
+    return _fenchel_young(scores, targets, entmax(widened(scores), alpha), alpha)
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"sparsemax": sparsemax_loss, "entmax": entmax_loss}
 """What trains a mapping that returns zeros: `(scores, targets, **parameters) -> row losses`."""
 
 
-def _wide(scores: Tensor) -> Tensor:
-    return scores.float() if scores.dtype.itemsize < 4 else scores
-
-
 def _fenchel_young(scores: Tensor, targets: Tensor, p: Tensor, alpha: Value) -> Tensor:
     """<p, z> + H(p) - z_c at the maximum p, which held fixed gives the exact gradient (envelope)."""
-    scores, p = _wide(scores), p.detach()
+    scores, p = widened(scores), p.detach()
     # the loss does not change with z + const, and differences keep their digits
     shifted = scores - scores.detach().amax(-1, keepdim=True)
     chosen = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)

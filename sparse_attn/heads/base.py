@@ -199,7 +199,7 @@ class RangeWatch:
             bound, self.bound = self.bound, None
             warnings.warn(
                 f"{self.name}: {share:.0%} of the scores lie outside [-{bound:g}, {bound:g}], "
-                "where it has no knots; give it a larger bound",
+                "the range that it was laid out for; give it a larger bound",
                 stacklevel=2,
             )
 

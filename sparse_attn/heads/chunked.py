@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from sparse_attn.losses import LOSSES
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.base import widened
 
 Pull: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -127,25 +128,26 @@ def chunked_loss(
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: _Job, *inputs: Tensor | None) -> Tensor:
-        ctx.job = job
+        ctx.job, ctx.ready = job, None
+        ctx.save_for_backward(*inputs)
         if job.scale is None:
-            ctx.save_for_backward(*inputs)
             return _losses(job, inputs)
         if not job.learns:
             return _losses(job, inputs).sum() * job.scale
-        losses, gradients = _gradients(job, inputs, None, ctx.needs_input_grad[1:])
-        ctx.save_for_backward(*gradients)
+        losses, ctx.ready = _gradients(job, inputs, None, ctx.needs_input_grad[1:])
         return losses.sum() * job.scale
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.job.scale is None:
-            _, gradients = _gradients(ctx.job, ctx.saved_tensors, grad, ctx.needs_input_grad[1:])
-            return None, *gradients
-        if grad.device.type == "cpu" and grad == 1:  # elsewhere a look would wait for the device
-            return None, *ctx.saved_tensors
-        return None, *(g if g is None else g * grad for g in ctx.saved_tensors)
+        # given away once, and scaled in place; who asks again has them worked out again
+        ready, ctx.ready = ctx.ready, None
+        if ready is not None:
+            return None, *(g if g is None else g.mul_(grad) for g in ready)
+        if ctx.job.scale is not None:
+            grad = (grad * ctx.job.scale).expand(len(ctx.job.targets))
+        _, gradients = _gradients(ctx.job, ctx.saved_tensors, grad, ctx.needs_input_grad[1:])
+        return None, *gradients
 
 
 class _Chunks:
@@ -175,8 +177,7 @@ class _Chunks:
 
     def joint(self, part: slice, learns: bool) -> tuple[Tensor, Pull]:
         """log pi_k p_k(target), [tokens, K], and what pulls its gradient back."""
-        scores = F.linear(self.hidden(part), self.weight, self.bias)
-        scores = scores if scores.dtype.itemsize >= 4 else scores.float()
+        scores = widened(F.linear(self.hidden(part), self.weight, self.bias))
         targets = self.job.targets[part].repeat_interleave(self.rows.shape[1])
         values, pull = self.job.criterion(scores, targets, self.arguments, learns)
         joint = values.unflatten(0, (-1, self.rows.shape[1]))

@@ -44,7 +44,7 @@ class LinearHead(Head):
     ) -> None:
         super().__init__(hidden, vocab, mapping)
         self.weight = word_vectors(vocab, hidden, tie)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab)) if bias else None)
+        self.register_parameter("bias", word_biases(self.weight) if bias else None)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """W h + b: (..., hidden) to (..., vocab)."""
@@ -69,6 +69,11 @@ class LinearHead(Head):
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, vocab={self.vocab}, bias={self.bias is not None}"
+
+
+def word_biases(weight: nn.Parameter) -> nn.Parameter:
+    """b, [vocab], all 0, of the type and on the device of W."""
+    return nn.Parameter(weight.new_zeros(len(weight)))
 
 
 def word_vectors(vocab: int, size: int, tie: nn.Parameter | nn.Embedding | None) -> nn.Parameter:

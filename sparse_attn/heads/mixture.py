@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import Head, check_hidden, pick, positive
 from sparse_attn.heads.chunked import Criterion, chunked_loss
-from sparse_attn.heads.linear import word_vectors
+from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.base import widened
 
 
 class MixtureHead(Head):
@@ -67,12 +70,16 @@ class MixtureHead(Head):
                 )
         self.components = components
         self.dropout = dropout
-        tied = tie.weight if isinstance(tie, nn.Embedding) else tie
-        size = latent or (hidden if tied is None else tied.shape[-1])
-        self.latent = nn.Linear(hidden, components * size)
-        self.prior = nn.Linear(hidden, components, bias=False)
-        self.weight = word_vectors(vocab, size, tie)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab)) if bias else None)
+        if latent is None:
+            tied = tie.weight if isinstance(tie, nn.Embedding) else tie
+            latent = hidden if tied is None else tied.shape[-1]
+        if latent < 1:
+            raise ValueError(f"latent={latent}: expected at least 1")
+        self.weight = word_vectors(vocab, latent, tie)
+        self.register_parameter("bias", word_biases(self.weight) if bias else None)
+        kind: dict[str, Any] = {"dtype": self.weight.dtype, "device": self.weight.device}
+        self.latent = nn.Linear(hidden, components * latent, **kind)
+        self.prior = nn.Linear(hidden, components, bias=False, **kind)
 
     def latents(self, hidden: Tensor) -> Tensor:
         """h_k: (..., hidden) to (..., K, latent), with dropout in training."""
@@ -87,7 +94,7 @@ class MixtureHead(Head):
 
     def log_prior(self, hidden: Tensor) -> Tensor:
         """log pi: (..., hidden) to (..., K)."""
-        return self.prior_mapping.log(self.prior(hidden).float())
+        return self.prior_mapping.log(widened(self.prior(hidden)))
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         latents, log_prior = self.latents(hidden), self.log_prior(hidden)

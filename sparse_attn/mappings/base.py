@@ -145,8 +145,7 @@ def _prepare(
         raise TypeError(
             f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"
         )
-    rows = scores.movedim(dim, -1)
-    rows = rows if rows.dtype == torch.float64 else rows.float()
+    rows = widened(scores.movedim(dim, -1))
     valid = rows != -INF
     if mask is not None:
         valid = valid & aligned("mask", mask, scores).movedim(dim, -1)
@@ -154,6 +153,11 @@ def _prepare(
     rows = rows.masked_fill(~valid, 0.0)
     values = [_per_row(v, check, rows) for v, check in zip(parameters, checks, strict=True)]
     return rows, valid, values
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor in float32 at least."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:

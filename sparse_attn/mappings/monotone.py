@@ -39,7 +39,7 @@ class _PiecewiseLinear(torch.autograd.Function):
         below = slopes.double().cumsum(0) - slopes  # [K], in float64: a million terms
         heights = (width * below - slopes[0] * bound).to(z)  # f at the left knots
         bins, inside = _locate(z, len(slopes), bound)
-        return heights[bins] + slopes[bins] * inside
+        return _look_up(heights, bins) + _look_up(slopes, bins) * inside
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
@@ -50,12 +50,12 @@ class _PiecewiseLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         z, slopes = ctx.saved_tensors
         bins, inside = _locate(z, len(slopes), ctx.bound)
-        for_z = grad * slopes[bins]
+        for_z = grad * _look_up(slopes, bins)
         if not ctx.needs_input_grad[1]:
             return for_z, None, None
-        zeros, where = torch.zeros_like(slopes, dtype=torch.float64), bins.flatten()
-        arrived = zeros.index_add(0, where, grad.flatten().double())  # [K]
-        partly = zeros.index_add(0, where, (grad * inside).flatten().double())
+        zeros, where = torch.zeros_like(slopes), bins.flatten()
+        arrived = zeros.index_add(0, where, grad.flatten()).double()  # [K]
+        partly = zeros.index_add(0, where, (grad * inside).flatten())
         total = arrived.sum()
         passed = (total - arrived.cumsum(0)) * (2 * ctx.bound / len(slopes))
         # f starts at s_0 l_0, l_0 = -T
@@ -67,8 +67,13 @@ def _locate(z: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
     """The bin of every score, and how far the score lies beyond its left knot."""
     width = 2 * bound / knots
     # NaN has no bin; the score itself carries it on
-    bins = ((z.detach().nan_to_num() + bound) / width).floor().clamp(0, knots - 1)
-    return bins.int(), z - (bins * width - bound)
+    bins = ((z.detach().nan_to_num() + bound) / width).clamp(0, knots - 1).int()
+    return bins, z - (bins.to(z) * width - bound)
+
+
+def _look_up(table: Tensor, bins: Tensor) -> Tensor:
+    """table[bins], several times faster on the CPU."""
+    return table.index_select(0, bins.flatten()).view_as(bins)
 
 
 def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: Tensor) -> Tensor:
