@@ -1,6 +1,6 @@
 """sparse-attn: swap the probability function inside Transformers."""
 
-from sparse_attn import functional, kernels
+from sparse_attn import functional, heads, kernels, losses
 from sparse_attn.loading import load_pretrained
 from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
 from sparse_attn.patching import patch_model, patched, unpatch_model
@@ -12,8 +12,10 @@ __all__ = [
     "SparsitySchedule",
     "SparsityScheduleCallback",
     "functional",
+    "heads",
     "kernels",
     "load_pretrained",
+    "losses",
     "mapping_names",
     "patch_model",
     "patched",

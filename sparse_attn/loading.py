@@ -1,4 +1,4 @@
-"""Load a model that was saved with mappings in its attention."""
+"""Load a model that was saved with mappings in its attention or its head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
+from sparse_attn.heads.patching import head_parameters, restore_head
 from sparse_attn.patching import (
-    RECORD_VERSION,
+    HEAD,
     attention_layers,
+    check_version,
     make_mapping,
     refuse,
     root_of,
@@ -35,6 +37,9 @@ HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
+
+    Attention and head come back as they were saved, either or both. A class that has no head, such
+    as AutoModel, leaves the head out.
 
     Args:
         cls: a model class or Auto class of Transformers.
@@ -55,7 +60,8 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub)
     record = config.__dict__.pop(NAME, None)
-    if record is None:
+    head_record = config.__dict__.pop(HEAD, None)
+    if record is None and head_record is None:
         raise ValueError(
             f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
             "was saved; use from_pretrained and patch_model"
@@ -67,17 +73,16 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     root = root_of(model)
-    _apply_record(root, record)
+    if record is not None:
+        _apply_record(root, record)
+    if head_record is not None:
+        restore_head(root, head_record)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
     return loaded
 
 
 def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    if record["version"] != RECORD_VERSION:
-        raise RuntimeError(
-            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
-            "with the version of sparse-attn that wrote it"
-        )
+    check_version(record)
     found = attention_layers(root)
     positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
     if positions != list(range(len(found))):
@@ -97,15 +102,14 @@ def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
 
 def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
-    part = f".{NAME}."
-    wanted = {n: p for n, p in root.named_parameters() if part in n}
+    wanted = {n: p for n, p in root.named_parameters() if f".{NAME}." in n} | head_parameters(root)
     if not wanted:
         return
     prefix = f"{root.base_model_prefix}."
-    saved = {n.removeprefix(prefix): t for n, t in _saved_tensors(path, part, hub).items()}
     # save_pretrained writes some models, such as ViT, under their old names
     names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
     names = {n: old.removeprefix(prefix) for n, old in names.items()}
+    saved = _saved_tensors(path, prefix, set(names.values()), hub)
     missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
@@ -114,8 +118,10 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
             parameter.copy_(saved[names[name]])
 
 
-def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a safetensors checkpoint, sharded or not, whose names contain `part`."""
+def _saved_tensors(
+    path: str, prefix: str, names: set[str], hub: dict[str, Any]
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors checkpoint, sharded or not, with these names after `prefix`."""
     optional = {**hub, "_raise_exceptions_for_missing_entries": False}
     single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
     if single is not None:
@@ -126,7 +132,7 @@ def _saved_tensors(path: str, part: str, hub: dict[str, Any]) -> dict[str, Tenso
     tensors = {}
     for file in files:
         with safe_open(file, framework="pt") as checkpoint:
-            for name in checkpoint.keys():  # noqa: SIM118 - not a dict
-                if part in name:
-                    tensors[name] = checkpoint.get_tensor(name)
+            for saved in checkpoint.keys():  # noqa: SIM118 - not a dict
+                if (name := saved.removeprefix(prefix)) in names:
+                    tensors[name] = checkpoint.get_tensor(saved)
     return tensors

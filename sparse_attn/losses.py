@@ -53,7 +53,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {"sparsemax": sparsemax_loss, "entmax
 
 
 def _fenchel_young(scores: Tensor, targets: Tensor, p: Tensor, alpha: Value) -> Tensor:
-    """<p, z> + H(p) - z_c at the maximum p, which held fixed gives the exact gradient (envelope)."""
+    """<p, z> + H(p) - z_c at the best p, which held fixed gives the exact gradient (envelope)."""
     scores, p = widened(scores), p.detach()
     # the loss does not change with z + const, and differences keep their digits
     shifted = scores - scores.detach().amax(-1, keepdim=True)

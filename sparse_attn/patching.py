@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sparse_attn.attention import NAME
 from sparse_attn.mappings import Mapping
 
+HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
 RECORD_VERSION = 1
 RESTORE = "_sparse_attn_restore"
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -91,8 +92,7 @@ def unpatch_model(model: ModelT) -> ModelT:
         _remove_check(layer.module)
     for config, implementation in getattr(root, RESTORE):
         config._attn_implementation = implementation
-        config.__dict__.pop(NAME, None)
-        config.__dict__.pop("attn_implementation", None)
+    set_record(root, NAME, None)
     delattr(root, RESTORE)
     return model
 
@@ -167,7 +167,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 @functools.cache
 def _dispatches(cls: type[nn.Module]) -> bool:
     """Whether the forward of this class looks its attention function up in the interface."""
-    return "ALL_ATTENTION_FUNCTIONS" in _source_of_forward(cls)
+    return "ALL_ATTENTION_FUNCTIONS" in source_of_forward(cls)
 
 
 @functools.cache
@@ -175,11 +175,11 @@ def _computes_softmax(cls: type[nn.Module]) -> bool:
     """Whether this is an attention class that does not look its function up in the interface."""
     if "Attention" not in cls.__name__ or _dispatches(cast(Hashable, cls)):
         return False
-    source = _source_of_forward(cls)
+    source = source_of_forward(cls)
     return "softmax(" in source or "scaled_dot_product_attention(" in source
 
 
-def _source_of_forward(cls: type[nn.Module]) -> str:
+def source_of_forward(cls: type[nn.Module]) -> str:
     """Empty where there is none to read."""
     try:
         return inspect.getsource(cls.forward)
@@ -221,6 +221,7 @@ def _select(
 
 def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Raise for a model whose softmax cannot be replaced."""
+    refuse_lost_head(root)
     name = type(root).__name__
     models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
     closed = next((m for m in models if not m._can_set_attn_implementation()), None)
@@ -246,6 +247,16 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         raise ValueError(
             f"{name} holds, or is, a part that is already patched; patch or unpatch the model that "
             "was patched first"
+        )
+
+
+def refuse_lost_head(root: PreTrainedModel) -> None:
+    """Raise for a model that was saved with a patched head and loaded without it."""
+    if HEAD in vars(root.config) and type(root.get_output_embeddings()) is nn.Linear:
+        raise ValueError(
+            f"the config of {type(root).__name__} describes a patched head, which was not loaded; "
+            "use sparse_attn.load_pretrained(cls, path), or, if the head is to be softmax, delete "
+            f"config.{HEAD}"
         )
 
 
@@ -336,7 +347,27 @@ def write_record(root: PreTrainedModel) -> None:
             groups.append(entry)
         else:
             same["modules"].append(position)
+    set_record(root, NAME, {"version": RECORD_VERSION, "mappings": groups})
+
+
+def check_version(record: dict[str, Any]) -> None:
+    """Raise RuntimeError for a record that another version of this library wrote."""
+    if record["version"] != RECORD_VERSION:
+        raise RuntimeError(
+            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
+            "with the version of sparse-attn that wrote it"
+        )
+
+
+def set_record(root: PreTrainedModel, key: str, record: dict[str, Any] | None) -> None:
+    """Write what was patched, attention (NAME) or head (HEAD), into every config; None: nothing."""
     for config in _configs(root):
-        setattr(config, NAME, {"version": RECORD_VERSION, "mappings": groups})
-        # the public name is the one that is saved: a plain from_pretrained then fails loudly
-        config.attn_implementation = NAME
+        if record is None:
+            config.__dict__.pop(key, None)
+        else:
+            setattr(config, key, record)
+        if NAME in vars(config) or HEAD in vars(config):
+            # the public name is the one that is saved: a plain from_pretrained then fails loudly
+            config.attn_implementation = NAME
+        else:
+            config.__dict__.pop("attn_implementation", None)

@@ -1,7 +1,21 @@
 """Output layers over the mappings of the registry."""
 
+from sparse_attn.heads.adaptive import AdaptiveHead
 from sparse_attn.heads.base import Head, parameter_groups
+from sparse_attn.heads.factored import FactoredSphericalHead
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
+from sparse_attn.heads.patching import patch_lm_head, unpatch_lm_head
+from sparse_attn.heads.prior import match_prior
 
-__all__ = ["Head", "LinearHead", "MixtureHead", "parameter_groups"]
+__all__ = [
+    "AdaptiveHead",
+    "FactoredSphericalHead",
+    "Head",
+    "LinearHead",
+    "MixtureHead",
+    "match_prior",
+    "parameter_groups",
+    "patch_lm_head",
+    "unpatch_lm_head",
+]

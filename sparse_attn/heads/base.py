@@ -137,10 +137,10 @@ class Head(nn.Module):
         if chunk < 1:
             raise ValueError(f"chunk={chunk}: expected at least 1 row of scores")
         check_hidden(hidden, self.hidden)
-        _check_shapes(hidden, targets)
+        check_shapes(hidden, targets)
         kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
         chosen = targets.flatten()[kept].long()
-        _check_range(chosen, self.vocab, ignore_index)
+        check_range(chosen, self.vocab, ignore_index)
         if reduction == "none":
             losses = self.token_losses(hidden, kept, chosen, chunk, None, own_loss)
             return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
@@ -210,7 +210,7 @@ def check_hidden(hidden: Tensor, size: int) -> None:
         raise ValueError(f"hidden: expected shape (..., {size}), got {tuple(hidden.shape)}")
 
 
-def _check_shapes(hidden: Tensor, targets: Tensor) -> None:
+def check_shapes(hidden: Tensor, targets: Tensor) -> None:
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"targets: expected whole numbers, such as int64, got {targets.dtype}")
     if targets.shape != hidden.shape[:-1]:
@@ -220,7 +220,7 @@ def _check_shapes(hidden: Tensor, targets: Tensor) -> None:
         )
 
 
-def _check_range(targets: Tensor, vocab: int, ignore_index: int) -> None:
+def check_range(targets: Tensor, vocab: int, ignore_index: int) -> None:
     """On a GPU the failure comes with the device's next synchronisation, as torch's own does."""
     inside = (targets >= 0) & (targets < vocab)
     if targets.device.type != "cpu":

@@ -1,0 +1,279 @@
+"""`FactoredSphericalHead`: exact SGD on an output layer at a cost free of the vocabulary."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from sparse_attn.heads.base import check_hidden, check_range, check_shapes
+from sparse_attn.heads.factored_loss import LOSSES
+from sparse_attn.heads.factored_matrix import Batch, FactoredMatrix, Gradient
+from sparse_attn.heads.linear import LinearHead
+from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.pointwise import EPS
+
+
+class FactoredSphericalHead(nn.Module):
+    """z = W h, trained by exact SGD in O(m d^2 + d^3) for m rows, whatever the vocabulary.
+
+    The losses see z only through a = z_c, q = ||z||^2 and s = sum_k z_k:
+
+        spherical   log sum_k (z_k^2 + eps) - log(a^2 + eps) = -log spherical-softmax(z)_c
+        taylor      -log taylor-softmax(z)_c
+        mse         ||z - onehot_c||^2 / 2
+        bouchard    B(z) - a >= -log softmax(z)_c, B of `shared_bouchard_bound`
+
+    and a `FactoredMatrix` gives q = h^T Q h and s = w_bar^T h without z. The result is that of
+    `torch.optim.SGD` without momentum on a dense W, up to rounding. There are no Parameters, so
+    that no optimizer touches the layer; it has a `step` of its own:
+
+        loss = head(hidden, targets)
+        loss.backward()      # the gradient of hidden; that of W is recorded
+        head.step(lr)        # several backwards before a step add up
+        optimizer.step()     # everything below
+
+    In float32 the rounding of q and s against W is about 1e-6 to 1e-4 after some hundred steps;
+    `head.matrix.refresh()`, which costs O(vocab d^2), drops it.
+
+    Not to be had: momentum, Adam, tied weights, a dense gradient of W, and training by several
+    processes, between which nothing is exchanged. `to_linear` gives the distribution over the whole
+    vocabulary, for evaluation.
+
+    Source: Vincent, de Brebisson & Bouthillier 2015 (the update); de Brebisson & Vincent 2016
+    (the losses).
+
+    Args:
+        hidden: size of h.
+        vocab: number n of rows of W.
+        loss: one of the names above.
+        eps: of the spherical loss, above 0; |d loss / da| is at most 1/sqrt(eps).
+        bias: adds a column to W and a constant 1 to h.
+
+    Attributes:
+        matrix: W, a `FactoredMatrix`, [vocab, hidden + bias], starting as nn.Linear's weight does;
+            at W = 0 the spherical loss has no gradient. At least float32, whatever the model is.
+
+    Raises:
+        ValueError: sizes below 1, an unknown loss, eps out of range.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        vocab: int,
+        loss: str = "spherical",
+        eps: float = EPS.default,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, size in (("hidden", hidden), ("vocab", vocab)):
+            if size < 1:
+                raise ValueError(f"{name}={size}: expected at least 1")
+        if loss not in LOSSES:
+            raise ValueError(f"loss={loss!r} is unknown; expected one of {', '.join(LOSSES)}")
+        if not 0 < eps < math.inf:
+            raise ValueError(
+                f"eps={eps}: expected a finite number above 0; the default is {EPS.default}"
+            )
+        self.hidden, self.vocab, self.loss, self.eps, self.bias = hidden, vocab, loss, eps, bias
+        width = hidden + bias
+        self.matrix = FactoredMatrix(
+            torch.empty(vocab, width).uniform_(-(width**-0.5), width**-0.5)
+        )
+        self._recorded: list[Batch] = []
+
+    def forward(self, hidden: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
+        """The mean loss over the targets that count, NaN if none does.
+
+        Args:
+            hidden: (..., hidden), any floating dtype.
+            targets: (...), whole numbers in [0, vocab), or ignore_index.
+            ignore_index: a target that does not count.
+
+        Returns:
+            A scalar in the dtype of the layer. Its backward gives the gradient of hidden, where
+            that is asked for, and in any case records the gradient of W for `step`.
+
+        Raises:
+            ValueError: shapes that do not fit, a target out of range.
+            TypeError: targets that are not whole numbers.
+        """
+        check_hidden(hidden, self.hidden)
+        check_shapes(hidden, targets)
+        kept = targets != ignore_index
+        words = targets[kept].long()  # [m]
+        check_range(words, self.vocab, ignore_index)
+        rows = hidden[kept].to(self.matrix.Q.dtype)  # [m, hidden]
+        if self.bias:
+            rows = F.pad(rows, (0, 1), value=1.0)
+        # nothing in the layer requires a gradient, but the loss must
+        anchor = rows.new_empty(0, requires_grad=True)
+        return _FactoredLoss.apply(rows, words, anchor, self)
+
+    def loss_of(self, a: Tensor, q: Tensor, s: Tensor) -> Tensor:
+        """The loss of each row by its a = z_c, q = ||z||^2 and s = sum_k z_k."""
+        return LOSSES[self.loss].of(a, q, s, self.vocab, self.eps)
+
+    def record(self, batch: Batch) -> None:
+        """Add a gradient to what the next `step` descends; backward calls this."""
+        self._recorded.append(batch)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the recorded gradient; an optimizer, or a model around the head, does not."""
+        self._recorded.clear()
+        super().zero_grad(set_to_none)
+
+    @torch.no_grad()
+    def grad_norm(self) -> Tensor:
+        """||G||_F of the recorded gradient G = dL/dW, a scalar, in O(m d^2 + d^3).
+
+        To clip the whole of a model, multiply the learning rate of `step` by the common factor.
+
+        Raises:
+            RuntimeError: nothing is recorded.
+        """
+        return self._gradient().norm
+
+    @torch.no_grad()
+    def step(self, lr: float, max_norm: float | None = None, weight_decay: float = 0.0) -> Tensor:
+        """W <- W - lr (min(1, max_norm/||G||) G + weight_decay W) for the recorded gradient G.
+
+        A factor on the loss, such as that of a GradScaler, is in G.
+
+        Args:
+            lr: learning rate, above 0; may differ from step to step.
+            max_norm: the norm that G is clipped to, above 0; None for no clipping.
+            weight_decay: at least 0, and below 1/lr.
+
+        Returns:
+            ||G||_F before clipping, a scalar.
+
+        Raises:
+            RuntimeError: nothing is recorded since the last step.
+            ValueError: an argument out of range; or a G that is not finite, from NaN in hidden for
+                instance: it is dropped, and W stays as it was.
+        """
+        if not 0 < lr < math.inf:
+            raise ValueError(f"lr={lr}: expected a finite number above 0")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm={max_norm}: expected a number above 0, or None")
+        if not 0 <= weight_decay < 1 / lr:
+            raise ValueError(
+                f"weight_decay={weight_decay}: expected at least 0 and below 1/lr = {1 / lr:g}"
+            )
+        gradient = self._gradient()
+        self._recorded.clear()
+        norm = gradient.norm
+        if not norm.isfinite():
+            raise ValueError(
+                f"hidden: expected finite values, got a gradient of norm {norm.item()}; it is "
+                "dropped, the weights are as before. If hidden is finite, training has diverged: "
+                "use a smaller lr, or max_norm"
+            )
+        clipped = lr if max_norm is None else lr * min(1.0, max_norm / (norm.item() + 1e-6))
+        keep = 1 - lr * weight_decay
+        with torch.autocast(norm.device.type, enabled=False):
+            # W - clipped G - lr weight_decay W = keep (W - clipped/keep G)
+            self.matrix.update(gradient, clipped / keep)
+            if keep < 1:
+                self.matrix.scale(keep)
+        return norm
+
+    def _gradient(self) -> Gradient:
+        if not self._recorded:
+            raise RuntimeError(
+                "step: no gradient is recorded; call backward() on the loss of this head before"
+            )
+        batch = Batch(*(torch.cat(parts) for parts in zip(*self._recorded, strict=True)))
+        with torch.autocast(batch.hidden.device.type, enabled=False):
+            return self.matrix.gradient(batch)
+
+    # In and out
+
+    @property
+    def W(self) -> Tensor:  # noqa: N802
+        """W in full, a new tensor [vocab, hidden + bias], the bias in the last column."""
+        return self.matrix.full()
+
+    def load_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Start from a dense layer: weight [vocab, hidden], and with `bias` bias [vocab].
+
+        For a bias that gives the frequencies of words, make a LinearHead with the mapping of the
+        loss, call `match_prior` on it and load what it holds.
+
+        Raises:
+            ValueError: other shapes, or a bias where the layer has none and the other way round.
+        """
+        if (bias is not None) != self.bias:
+            raise ValueError(f"bias: expected {'a tensor' if self.bias else 'None'}, as the layer")
+        values = weight if bias is None else torch.cat([weight, bias.unsqueeze(-1)], -1)
+        if values.shape != self.matrix.V.shape:
+            raise ValueError(
+                f"weight: expected shape {(self.vocab, self.hidden)}, got {tuple(weight.shape)}"
+            )
+        self.matrix.assign(values)
+
+    def to_linear(self) -> LinearHead:
+        """A copy as a dense head, with the mapping that the loss trains.
+
+        Raises:
+            ValueError: the loss is "mse", which has no probabilities.
+        """
+        name = LOSSES[self.loss].mapping
+        if name is None:
+            raise ValueError(
+                f"loss={self.loss!r} has no probabilities; take the argmax of hidden @ W.T"
+            )
+        mapping = Mapping(name, eps=self.eps) if self.loss == "spherical" else Mapping(name)
+        head = LinearHead(self.hidden, self.vocab, mapping, self.bias)
+        weight = self.W
+        head.weight = nn.Parameter(weight[:, : self.hidden].clone())
+        if self.bias:
+            head.bias = nn.Parameter(weight[:, -1].clone())
+        return head.to(weight.device)
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden={self.hidden}, vocab={self.vocab}, loss={self.loss!r}, eps={self.eps}, "
+            f"bias={self.bias}"
+        )
+
+
+class _FactoredLoss(torch.autograd.Function):
+    """The mean loss of rows [m, d]; backward gives their gradient and hands on that of W."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, words: Tensor, anchor: Tensor, head: FactoredSphericalHead
+    ) -> Tensor:
+        matrix = head.matrix
+        with torch.autocast(rows.device.type, enabled=False):
+            back = rows @ matrix.Q  # W^T z [m, d]
+            vectors = matrix.select(words)  # [m, d]
+            scalars = ((vectors * rows).sum(-1), (back * rows).sum(-1), rows @ matrix.w_bar)
+        with torch.enable_grad():
+            loss = head.loss_of(*(x.requires_grad_() for x in scalars)).mean()
+        by_a, by_q, by_s = torch.autograd.grad(loss, scalars, materialize_grads=True)
+        # dL/dz_i = 2 by_q z_i + by_s 1 + by_a e_c
+        twice = 2 * by_q.unsqueeze(-1)
+        grad = twice * back + by_s.unsqueeze(-1) * matrix.w_bar + by_a.unsqueeze(-1) * vectors
+        ctx.save_for_backward(grad, rows, twice * rows, by_s, by_a, words)
+        ctx.head, ctx.version = head, matrix.Q._version
+        return loss.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.head.matrix.Q._version != ctx.version:
+            raise RuntimeError(
+                "backward: the weights of FactoredSphericalHead changed since the forward; call "
+                "step after the backward of every loss"
+            )
+        grad, rows, along, constant, target, words = ctx.saved_tensors
+        ctx.head.record(Batch(rows, scale * along, scale * constant, scale * target, words))
+        return scale * grad, None, None, None

@@ -1,0 +1,241 @@
+"""Put another distribution into the output layer of a Transformers model, and take it out."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any, TypeAlias, cast
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from sparse_attn.heads.base import positive
+from sparse_attn.heads.linear import LinearHead
+from sparse_attn.heads.mixture import MixtureHead
+from sparse_attn.heads.own_loss import install_own_loss, own_loss, remove_own_loss
+from sparse_attn.mappings import Mapping
+from sparse_attn.patching import (
+    HEAD,
+    RECORD_VERSION,
+    ModelT,
+    attention_layers,
+    check_version,
+    refuse_lost_head,
+    root_of,
+    set_record,
+    source_of_forward,
+)
+
+PatchedHead: TypeAlias = LinearHead | MixtureHead
+RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
+# A line of a forward that computes with logits: a factor, a soft cap, a cut of the vocabulary.
+CHANGE = re.compile(
+    r"^ *\w*logits = (.*(?: [*/] |tanh\(|soft_?cap|logits\[\.\.\., ?: ?\w).*)$", re.MULTILINE
+)
+
+
+def patch_lm_head(
+    model: ModelT,
+    mapping: str,
+    *,
+    components: int | None = None,
+    prior: str | None = None,
+    learn: str | Iterable[str] = (),
+    **parameters: Any,
+) -> ModelT:
+    """Replace softmax in the output layer of a language model: p = map(W h + b), in place.
+
+    The output embedding becomes a `LinearHead`, or with `components` a `MixtureHead`, around the
+    same weight and bias: tied stays tied, and their names stay. The model's "logits" are then
+    log p, worked out in float32 at least and rounded to the dtype they had (a mixture's stay in
+    float32). Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the
+    target, and `generate` applies temperature, top-k and beams to log p. A second call replaces
+    the first one's mapping.
+
+    A mixture starts untrained: its tanh(U_k h) can start at no weights that give the distribution
+    of before. Fine-tune it.
+
+    A mapping that returns zeros makes log p = -inf there, whose cross entropy cannot train. Where
+    the model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others
+    can generate, and raise ValueError where a gradient is asked for. Beam search that samples needs
+    twice as many tokens with p > 0 as it has beams.
+
+    Args:
+        model: a causal, masked or sequence-to-sequence language model of Transformers, plain or
+            wrapped (PEFT, DDP, torch.compile).
+        mapping: a registered name, see `mapping_names()`.
+        components: K of a mixture of K mappings; None for none.
+        prior: mapping of the mixture weights; see `MixtureHead`.
+        learn: names of the mapping's parameters to learn.
+        **parameters: values of the mapping's parameters.
+
+    Returns:
+        The same model. Save it with `save_pretrained` and load it with
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises at the first call, unless it
+        is told another `attn_implementation`.
+
+    Raises:
+        ValueError: an unknown mapping, a value out of range, a model without a linear output
+            embedding, one that computes with its logits (such as a soft cap), or a mapping with
+            zeros where the model computes its own cross entropy.
+        TypeError: an unknown parameter, or a model that is not from Transformers.
+    """
+    new_mapping = Mapping(mapping, learn=learn, **parameters)
+    _install(root_of(model), new_mapping, components, prior)
+    return model
+
+
+def unpatch_lm_head(model: ModelT) -> ModelT:
+    """Put the plain output layer back: outputs, state_dict keys and config. In place.
+
+    Raises:
+        ValueError: the head is not patched.
+    """
+    root = root_of(model)
+    head = root.get_output_embeddings()
+    if not isinstance(head, PatchedHead) or RESIZE not in vars(root):
+        raise ValueError(
+            f"the head of {type(root).__name__} is not patched; call patch_lm_head first"
+        )
+    _replace(root, head, _plain(head))
+    delattr(root, RESIZE)
+    remove_own_loss(root)
+    set_record(root, HEAD, None)
+    return model
+
+
+def restore_head(root: PreTrainedModel, record: dict[str, Any]) -> None:
+    """Patch the head as `record` says; a class without a head has nothing to restore."""
+    check_version(record)
+    if root.get_output_embeddings() is None:
+        set_record(root, HEAD, None)
+        return
+    mapping = Mapping(record["mapping"], learn=record["learn"], **record["params"])
+    _install(root, mapping, record["components"], record["prior"])
+
+
+def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """The parameters of a patched head beside the plain one's weight and bias, by full name."""
+    head = root.get_output_embeddings()
+    if not isinstance(head, PatchedHead):
+        return {}
+    prefix = _names(root, head)[0]
+    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
+
+
+def _install(
+    root: PreTrainedModel, mapping: Mapping, components: int | None, prior: str | None
+) -> None:
+    """Everything that can be wrong raises before the model is touched."""
+    old = root.get_output_embeddings()
+    _refuse(root, old)
+    head = _head_like(old, mapping, components, prior)
+    own = None if positive(mapping) else own_loss(root, head, _owners(root, old) == [root])
+    _replace(root, old, head)
+    remove_own_loss(root)
+    if own is not None:
+        install_own_loss(root, own)
+    setattr(root, RESIZE, functools.partial(_resize, root))
+    record = {name: mapping.describe()[name] for name in ("mapping", "params", "learn")}
+    record |= {"version": RECORD_VERSION, "components": components, "prior": prior}
+    set_record(root, HEAD, record)
+
+
+def _head_like(
+    old: nn.Linear | PatchedHead, mapping: Mapping, components: int | None, prior: str | None
+) -> PatchedHead:
+    """A head around the weight and bias of `old`, on its device, in its dtype and mode."""
+    if prior is not None and components is None:
+        raise ValueError(f"prior={prior!r}: only a mixture has one; set components, such as 8")
+    weight, bias = cast(nn.Parameter, old.weight), old.bias
+    vocab, hidden = weight.shape
+    head: PatchedHead
+    if components is None:
+        head = LinearHead(hidden, vocab, mapping, bias is not None, weight)
+    else:
+        head = MixtureHead(
+            hidden, vocab, mapping, components, bias is not None, weight, prior=prior
+        )
+    head.bias = bias
+    return head.to(weight.device, weight.dtype).train(old.training)
+
+
+def _plain(head: PatchedHead) -> nn.Linear:
+    """The nn.Linear with the head's weight and bias."""
+    vocab, hidden = head.weight.shape
+    linear = nn.Linear(hidden, vocab, bias=head.bias is not None, device="meta")
+    linear.weight, linear.bias = head.weight, cast(nn.Parameter, head.bias)
+    return linear.train(head.training)
+
+
+def _replace(root: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:
+    # set_output_embeddings of BERT would put the bias elsewhere too, which nothing could take back
+    for name in _names(root, old):
+        root.set_submodule(name, new)
+
+
+def _names(root: PreTrainedModel, module: nn.Module) -> list[str]:
+    return [n for n, m in root.named_modules(remove_duplicate=False) if m is module]
+
+
+def _resize(
+    root: PreTrainedModel, head: PatchedHead, new_num_tokens: int | None = None, **arguments: Any
+) -> PatchedHead:
+    """What Transformers does to a linear layer, for a patched head."""
+    resized = getattr(type(root), RESIZE)
+    linear = resized(root, _plain(head), new_num_tokens, **arguments)
+    head.weight, head.bias, head.vocab = linear.weight, linear.bias, len(linear.weight)
+    return head
+
+
+def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
+    """Raise for a model whose output layer cannot be replaced."""
+    name = type(root).__name__
+    if type(head) is not nn.Linear and not isinstance(head, PatchedHead):
+        raise ValueError(
+            f"{name} has an unpatchable head: expected a model whose get_output_embeddings() is an "
+            f"nn.Linear, got {'none' if head is None else type(head).__name__}; use a language "
+            "model class, such as AutoModelForCausalLM or AutoModelForMaskedLM, and patch before "
+            "wrapping the head (PEFT, quantization)"
+        )
+    if isinstance(head, PatchedHead) and RESIZE not in vars(root):
+        raise ValueError(
+            f"{name} holds, or is, a part whose head is already patched; patch or unpatch the "
+            "model that was patched first"
+        )
+    refuse_lost_head(root)
+    if not attention_layers(root):
+        raise ValueError(
+            f"{name} does not dispatch its attention through Transformers' AttentionInterface, "
+            "which is what stops a plain from_pretrained of a patched model from computing "
+            "softmax; use a model that does, such as GPT-2, Llama, BERT or ModernBERT"
+        )
+    for owner in _owners(root, head):
+        if change := _changed_logits(owner):
+            raise ValueError(
+                f"{type(owner).__name__} changes its logits after the head ({change}), and log p "
+                "would not be log p any more; switch that off in its config, or use another model"
+            )
+    bias = dict(root.named_buffers()).get("final_logits_bias")
+    if bias is not None and bias.count_nonzero():
+        raise ValueError(
+            f"{name} adds its final_logits_bias to the logits, and log p would not be log p any "
+            "more; use a checkpoint where it is zero"
+        )
+
+
+def _owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
+    """The models in `root`, itself included, whose output embedding this is."""
+    models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
+    return [m for m in models if m.get_output_embeddings() is head]
+
+
+def _changed_logits(model: PreTrainedModel) -> str | None:
+    """A line of forward that computes with the logits, unless its factors are all None or 1."""
+    lines = CHANGE.findall(source_of_forward(type(model)))
+    words = {word for line in lines for word in re.findall(r"\w+", line)}
+    known = {**vars(model.config.get_text_config(decoder=True)), **vars(model)}
+    factors = [known[w] for w in words if isinstance(known.get(w, ""), (int, float, type(None)))]
+    off = bool(factors) and all(factor in (None, 1) for factor in factors)
+    return None if off or not lines else lines[0].strip()

@@ -1,0 +1,218 @@
+"""Training with a patched head: the model's loss, losses of sparse mappings, Trainer, PEFT."""
+
+import copy
+import math
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+
+from sparse_attn import load_pretrained
+from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn.losses import entmax_loss, sparsemax_loss
+
+from .helpers import assert_near
+from .lm_heads import BY_MODEL, MODELS, run, scored, scores_and_hidden
+
+DISPATCHING = [model for model in MODELS if model.dispatches]
+OWN = {"sparsemax": sparsemax_loss, "entmax": entmax_loss}
+
+
+@pytest.mark.parametrize("mapping", OWN)
+@pytest.mark.parametrize("model", DISPATCHING, ids=str)
+def test_sparse_heads_train_by_their_own_loss(model, mapping):
+    inputs = model.inputs()
+    plain = model.build()
+    twin = copy.deepcopy(plain)
+    rows, labels = scored(scores_and_hidden(plain, inputs)[0], inputs["labels"], model.shift)
+    expected = OWN[mapping](rows.double(), labels).mean()
+    output = patch_lm_head(plain, mapping)(**inputs)
+    assert_near(output.loss, expected.float())
+    assert output.logits.isinf().any()
+
+    seen = []
+    twin.get_output_embeddings().register_forward_hook(lambda m, args, out: seen.append(out))
+    twin(**{n: t for n, t in inputs.items() if n != "labels"})
+    rows, labels = scored(seen[0], inputs["labels"], model.shift)
+    OWN[mapping](rows, labels).mean().backward()
+    output.loss.backward()
+    for actual, wanted in zip(plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "modernbert"])
+def test_arguments_of_the_loss(name):
+    model = BY_MODEL[name]
+    inputs = model.inputs()
+    patched = patch_lm_head(model.build(), "sparsemax")
+    labels = inputs.pop("labels")
+    count = scored(labels, labels, model.shift)[1].numel()
+    mean = run(patched, {**inputs, "labels": labels}).loss
+    for items in (7, torch.tensor(7)):
+        total = run(patched, {**inputs, "labels": labels, "num_items_in_batch": items}).loss
+        assert_near(total * 7 / count, mean)
+    other = labels.masked_fill(labels == -100, -1)
+    assert run(patched, {**inputs, "labels": other, "ignore_index": -1}).loss == mean
+    everything_ignored = torch.full_like(labels, -100)
+    assert run(patched, {**inputs, "labels": everything_ignored}).loss.isnan()
+
+
+def test_shift_labels_and_logits_to_keep():
+    model = BY_MODEL["llama"]
+    inputs = model.inputs()
+    patched = patch_lm_head(model.build(), "sparsemax")
+    labels = inputs["labels"]
+    shifted = F.pad(labels, (0, 1), value=-100)[:, 1:]
+    assert run(patched, {**inputs, "shift_labels": shifted}).loss == run(patched, inputs).loss
+    kept = run(patched, {**inputs, "labels": labels[:, -4:], "logits_to_keep": 4})
+    assert kept.logits.shape[1] == 4
+    inputs = {**inputs, "labels": labels.masked_fill(torch.arange(9) < 6, -100)}
+    assert_near(kept.loss, run(patched, inputs).loss)
+
+
+def test_hidden_states_are_let_go_and_a_late_call_says_so():
+    model = BY_MODEL["gpt2"]
+    patched = patch_lm_head(model.build(), "sparsemax")
+    inputs = model.inputs()
+    output = patched(**inputs)
+    assert patched.loss_function.hidden is None
+    with pytest.raises(RuntimeError, match=r"a head of sparsemax.*pass labels to the model"):
+        patched.loss_function(output.logits, inputs["labels"], vocab_size=40)
+    twin = copy.deepcopy(patched)
+    unpatch_lm_head(patched)
+    assert "_loss_function" not in vars(patched)
+    assert run(twin, inputs).loss == output.loss
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-untied", "roberta", "t5", "bart"])
+def test_zeros_are_refused_where_the_model_computes_its_own_cross_entropy(name):
+    model = BY_MODEL[name]
+    with pytest.raises(
+        ValueError, match=rf"'sparsemax': it returns zeros.*{model.cls}.*sigsoftmax"
+    ):
+        patch_lm_head(model.build(), "sparsemax")
+
+
+def test_a_loss_set_by_hand_is_not_replaced():
+    model = BY_MODEL["gpt2"].build()
+    model.loss_function = lambda *args, **kwargs: torch.zeros(())
+    with pytest.raises(ValueError, match="the loss_function of GPT2LMHeadModel is not one whose"):
+        patch_lm_head(model, "sparsemax")
+    patch_lm_head(model, "sigsoftmax")
+
+
+def test_zeros_without_a_loss_can_be_measured_but_not_trained():
+    inputs = BY_MODEL["gpt2"].inputs()
+    patched = patch_lm_head(BY_MODEL["gpt2"].build(), "r-softmax", r=0.3)
+    assert run(patched, inputs).loss == math.inf
+    with pytest.raises(ValueError, match="mapping=r-softmax: it returns exact zeros"):
+        patched(**inputs)
+
+
+class Sentences(Dataset):
+    """The same few inputs of a model, one by one."""
+
+    def __init__(self, model):
+        inputs = model.inputs()
+        self.rows = [{n: t[row] for n, t in inputs.items()} for row in range(len(inputs["labels"]))]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+PLIF = {"mapping": "plif", "knots": 20}
+MIXTURE = {"mapping": "sigsoftmax", "learn": "bias", "components": 2}
+ENTMAX = {"mapping": "entmax", "learn": "alpha", "alpha": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("gpt2", PLIF), ("gpt2", MIXTURE), ("gpt2", ENTMAX), ("bert", PLIF), ("t5", MIXTURE)],
+    ids=lambda value: value if isinstance(value, str) else value["mapping"],
+)
+def test_trainer(name, arguments, tmp_path):
+    model = BY_MODEL[name]
+    patched = patch_lm_head(model.build(), **arguments)
+    head = patched.get_output_embeddings()
+    before = {n: p.clone() for n, p in head.named_parameters()}
+    settings = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, report_to="none", max_steps=6, learning_rate=1e-2,
+        per_device_train_batch_size=3, save_steps=6, logging_steps=1, disable_tqdm=True, seed=1,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Trainer(patched, settings, train_dataset=Sentences(model))
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert not [n for n, p in head.named_parameters() if torch.equal(p, before[n])]
+    assert patched.get_output_embeddings() is head
+    assert head.weight is patched.get_input_embeddings().weight
+
+    inputs = model.inputs()
+    patched.eval()
+    loaded = load_pretrained(type(patched), tmp_path / "checkpoint-6")
+    assert torch.equal(run(loaded, inputs).logits, run(patched, inputs).logits)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    inputs = BY_MODEL["llama"].inputs()
+    first = patch_lm_head(BY_MODEL["llama"].build(), "sparsemax").train()
+    second = copy.deepcopy(first)
+    # renamed in Transformers 5.23
+    enable = getattr(
+        second, "activation_checkpointing_enable", second.gradient_checkpointing_enable
+    )
+    enable({"use_reentrant": False})
+    for model in (first, second):
+        model(**inputs, use_cache=False).loss.backward()
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_lora_around_a_patched_head():
+    inputs = BY_MODEL["llama"].inputs()
+    base = BY_MODEL["llama"].build()
+    plain = run(base, inputs).logits
+    expected = run(patch_lm_head(base, "sparsemax"), inputs)
+    model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"]))
+    assert run(model, inputs).loss == expected.loss
+    model(**inputs).loss.backward()
+    trained = {n for n, p in model.named_parameters() if p.grad is not None}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    patch_lm_head(model, "plif", knots=8)
+    assert base.lm_head.mapping.name == "plif"
+    assert torch.equal(run(unpatch_lm_head(model), inputs).logits, plain)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_modules_to_save_trains_the_mapping_and_a_wrapped_head_is_refused():
+    inputs = BY_MODEL["llama"].inputs()
+    base = patch_lm_head(BY_MODEL["llama"].build(), "plif", knots=8)
+    expected = run(base, inputs)
+    options = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    model = get_peft_model(base, options)
+    assert_near(run(model, inputs).logits, expected.logits)
+    model(**inputs).loss.backward()
+    assert any("raw_slopes" in n for n, p in model.named_parameters() if p.grad is not None)
+    with pytest.raises(ValueError, match=r"got ModulesToSaveWrapper; use a lang.*before wrapping"):
+        patch_lm_head(model, "sigsoftmax")
+    merged = model.merge_and_unload()
+    assert_near(run(merged, inputs).logits, expected.logits)
+    assert type(unpatch_lm_head(merged).lm_head) is torch.nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_sparse_head_that_peft_copies_does_not_train_by_another_loss():
+    base = patch_lm_head(BY_MODEL["llama"].build(), "sparsemax")
+    options = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    with pytest.raises(RuntimeError, match="leave the head out of PEFT"):
+        get_peft_model(base, options)(**BY_MODEL["llama"].inputs())
