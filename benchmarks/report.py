@@ -21,7 +21,10 @@ from benchmarks.tables import case_tables
 from benchmarks.timing import Measurement, ratio, summarise
 
 BASE = "SDPA"
-PACKAGES = ("torch", "triton", "transformers", "entmax", "adasplash", "liger-kernel")
+PACKAGES = (
+    *("torch", "triton", "transformers"),
+    *("entmax", "adasplash", "liger-kernel", "cut-cross-entropy"),
+)
 MEANING = """Times are medians in milliseconds with quartiles. A ratio is the median over rounds of
 the time divided by that of SDPA (as PyTorch chooses its backend) in the same round, again with
 quartiles: below 1 is faster. `forward` is inference without gradients, `forward+backward` the

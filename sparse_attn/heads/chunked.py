@@ -206,30 +206,35 @@ def _gradients(
         else None
         for t, need in zip(inputs, needed, strict=True)
     ]
-    for_rows, for_prior, for_weight, for_bias, *for_tensors = sums
-    losses = []
-    for part in chunks:
-        joint, pull = chunks.joint(part, learns=True)
-        losses.append(-joint.logsumexp(-1))
-        # the share that each component has in the target
-        share = -joint.softmax(-1)  # [tokens, K]
-        if upstream is not None:
-            share *= upstream[part].unsqueeze(-1)
-        for_scores, *for_arguments = pull(share.flatten())
-        if for_prior is not None:
-            for_prior[part] = share
-        if for_bias is not None:
-            for_bias += for_scores.sum(0)
-        for_scores = for_scores.to(chunks.weight.dtype)
-        if for_rows is not None:
-            for_rows[part] = (for_scores @ chunks.weight).unflatten(0, share.shape)
-        if for_weight is not None:
-            _add_product(for_weight, for_scores.t(), chunks.hidden(part))
-        learned = [total for total in for_tensors if total is not None]
-        for total, found in zip(learned, for_arguments, strict=True):
-            total += found
+    losses = [_add_chunk(chunks, part, upstream, sums) for part in chunks]
     scale = job.scale if upstream is None else None
     return torch.cat(losses), [_finished(s, t, scale) for s, t in zip(sums, inputs, strict=True)]
+
+
+def _add_chunk(
+    chunks: _Chunks, part: slice, upstream: Tensor | None, sums: Sequence[Tensor | None]
+) -> Tensor:
+    """Add the gradients of one chunk to their sums; the losses of its tokens."""
+    for_rows, for_prior, for_weight, for_bias, *for_tensors = sums
+    joint, pull = chunks.joint(part, learns=True)
+    # the share that each component has in the target
+    share = -joint.softmax(-1)  # [tokens, K]
+    if upstream is not None:
+        share *= upstream[part].unsqueeze(-1)
+    for_scores, *for_arguments = pull(share.flatten())
+    if for_prior is not None:
+        for_prior[part] = share
+    if for_bias is not None:
+        for_bias += for_scores.sum(0)
+    for_scores = for_scores.to(chunks.weight.dtype)
+    if for_rows is not None:
+        for_rows[part] = (for_scores @ chunks.weight).unflatten(0, share.shape)
+    if for_weight is not None:
+        _add_product(for_weight, for_scores.t(), chunks.hidden(part))
+    learned = [total for total in for_tensors if total is not None]
+    for total, found in zip(learned, for_arguments, strict=True):
+        total += found
+    return -joint.logsumexp(-1)
 
 
 def _finished(total: Tensor | None, given: Tensor | None, scale: float | None) -> Tensor | None:

@@ -1,0 +1,90 @@
+"""Command line of the softmax-bottleneck experiment.
+
+Run as:
+    python -m experiments.bottleneck run --config configs/bottleneck/figures-2-3.yaml
+    python -m experiments.bottleneck report runs/bottleneck/figures-2-3
+    python -m experiments.bottleneck pack runs/bottleneck/small results/bottleneck/small.jsonl
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from jsonargparse import ArgumentParser
+
+from experiments.bottleneck.config import BottleneckConfig, PackConfig, ReportConfig
+
+
+def make_parser() -> ArgumentParser:
+    """The parser, one sub-command a stage."""
+    run = ArgumentParser(
+        description="Fit every head to Dirichlet targets over vocabularies and dimensions. The "
+        "same command goes on where it was killed: what has a record is not run again."
+    )
+    run.add_argument("--config", action="config", help="YAML file; options after it win")
+    run.add_class_arguments(BottleneckConfig)
+    report = ArgumentParser(
+        description="Mode matching, KL and log-matrix error by dimension: report.md and figures."
+    )
+    report.add_class_arguments(ReportConfig, as_positional=True)
+    pack = ArgumentParser(description="Records of many files as one .jsonl, which `report` reads.")
+    pack.add_class_arguments(PackConfig, as_positional=True)
+    parser = ArgumentParser(
+        prog="python -m experiments.bottleneck",
+        description="Mode matching and KL of softmax, sigsoftmax, mixtures and monotone heads on "
+        "Dirichlet targets (Ganea et al. 2019, figures 2, 3 and 6 to 8).",
+    )
+    commands = parser.add_subcommands()
+    commands.add_subcommand("run", run, help="the runs of a config")
+    commands.add_subcommand("report", report, help="what they show")
+    commands.add_subcommand("pack", pack, help="their records in one file")
+    return parser
+
+
+def parse(arguments: list[str] | None = None) -> BottleneckConfig | ReportConfig | PackConfig:
+    """What command line and YAML files describe."""
+    parser = make_parser()
+    parsed = parser.parse_args(arguments)
+    options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
+    options.pop("config", None)
+    kinds = {"run": BottleneckConfig, "report": ReportConfig, "pack": PackConfig}
+    return kinds[parsed.subcommand](**options)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse, work, and say where the results are; one line for what the user can put right."""
+    try:
+        _work(parse(arguments))
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on where this was")
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        sys.exit("error: matplotlib is not installed; pip install '.[report]'")
+    except (ValueError, TypeError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _work(config: BottleneckConfig | ReportConfig | PackConfig) -> None:
+    # heavy imports, which --help does not need
+    match config:
+        case BottleneckConfig():
+            from experiments.bottleneck.run import run
+
+            count = Counter(record["status"] for record in run(config))
+            found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
+            print(f"records in {config.output_dir}: {found}")
+            print(f"next: python -m experiments.bottleneck report {config.output_dir}")
+        case ReportConfig():
+            from experiments.bottleneck.report import report
+
+            print(f"report: {report(config)}")
+        case PackConfig():
+            from experiments.bottleneck.records import pack
+
+            print(f"{pack(config)} records: {config.file}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""`python -m experiments.bottleneck report`: a page of tables, and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.bottleneck.config import ReportConfig
+from experiments.bottleneck.plots import plot
+from experiments.bottleneck.records import Results, read_records
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A key of the records, and how it is shown."""
+
+    key: str
+    title: str
+    label: str
+    digits: int
+    caption: str
+
+
+MEASURES = (
+    Measure(
+        "mode_matching",
+        "Mode matching",
+        "mode matching in %",
+        1,
+        "Share of contexts whose most probable word is that of the target, in %; higher is better.",
+    ),
+    Measure(
+        "kl",
+        "Mean KL",
+        "mean KL in nats",
+        3,
+        "Mean over contexts of KL(P* || Q) in nats; lower is better.",
+    ),
+    Measure(
+        "log_error",
+        "Error of the log-matrix",
+        "squared error of log P",
+        1,
+        "||log P* - log Q||_F^2 / (N M) in nats^2 per entry. The floor, sum over i >= D + 2 of "
+        "sigma_i^2 / (N M) with the singular values of log P* (Eckart-Young), binds linear softmax "
+        "alone, and this error alone: KL has no such floor. Training minimises cross entropy, "
+        "which hardly sees the small entries that this error is made of.",
+    ),
+)
+
+
+def report(config: ReportConfig) -> Path:
+    """Write report.md and the figures; the same records give the same bytes.
+
+    Raises:
+        ValueError: as `read_records`.
+    """
+    results = read_records(config.records_dir)
+    folder = Path(config.output_dir or config.records_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [_head(results)]
+    for alpha in results.values("alpha"):
+        parts.append(f"## alpha = {alpha:g}")
+        for measure in MEASURES:
+            name = f"{measure.key.replace('_', '-')}-alpha{alpha:g}.png"
+            figure = plot(results, alpha, measure.key, measure.label)
+            # the version of matplotlib would make bytes differ
+            figure.savefig(folder / name, dpi=150, metadata={"Software": None})
+            table = _table(results, alpha, _spread_of(results, measure), measure.key == "log_error")
+            image = f"![{measure.title} by dimension]({name})"
+            parts += [f"### {measure.title}", measure.caption, image, table]
+        parts += ["### Learning rates chosen", _table(results, alpha, _rate_of(results))]
+        parts += ["### Seconds a run, mean", _table(results, alpha, _seconds_of(results))]
+    page = folder / "report.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+def _head(results: Results) -> str:
+    config = results.records[0]["config"]
+    runs = ", ".join(f"{number} {status}" for status, number in sorted(results.count().items()))
+    devices = ", ".join(sorted({record["device"] for record in results.records}))
+    seeds = len({record["config"]["seed"] for record in results.final()})
+    options = {r["config"]["head"]: r["config"]["options"] for r in results.records}
+    heads = ", ".join(
+        f"{head} ({', '.join(f'{name} {value}' for name, value in options[head].items())})"
+        if options[head]
+        else head
+        for head in results.heads
+    )
+    rates = ", ".join(f"{rate:g}" for rate in results.values("learning_rate"))
+    return (
+        "# The softmax bottleneck on Dirichlet targets\n\n"
+        f"N = {config['contexts']:,} targets, {config['steps']:,} steps of {config['batch']} "
+        f"contexts; {seeds} seeds, mean ± standard deviation over them; the learning rate of each "
+        f"cell is the best of {rates} on targets of another seed. Heads: {heads}. Runs, searches "
+        f"of the learning rate included: {runs}. Device: {devices}."
+    )
+
+
+def _table(
+    results: Results, alpha: float, show: Callable[[dict[str, Any]], str], floor: bool = False
+) -> str:
+    """Vocabularies and dimensions down, heads across, the floor in the last column."""
+
+    def rows() -> Iterator[list[str]]:
+        columns = [*results.heads, *(["floor of softmax"] if floor else [])]
+        yield ["M", "D", *columns]
+        yield ["---:"] * (2 + len(columns))
+        for vocabulary in results.values("vocabulary"):
+            for dimension in results.values("dimension"):
+                cell = {"alpha": alpha, "vocabulary": vocabulary, "dimension": dimension}
+                shown = [show({**cell, "head": head}) for head in results.heads]
+                if floor:
+                    lowest = results.spread("floor", **cell)
+                    shown.append(f"{lowest.mean:.1f}" if lowest else "")
+                yield [f"{vocabulary:,}", str(dimension), *shown]
+
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows())
+
+
+def _spread_of(results: Results, measure: Measure) -> Callable[[dict[str, Any]], str]:
+    def show(cell: dict[str, Any]) -> str:
+        spread = results.spread(measure.key, **cell)
+        diverged = sum(record["status"] == "diverged" for record in results.final(**cell))
+        note = f" ({diverged} diverged)" if diverged else ""
+        if spread is None:
+            return note.strip() or "not run"
+        return spread.text(measure.digits) + note
+
+    return show
+
+
+def _rate_of(results: Results) -> Callable[[dict[str, Any]], str]:
+    def show(cell: dict[str, Any]) -> str:
+        rates = sorted({record["config"]["learning_rate"] for record in results.final(**cell)})
+        return ", ".join(f"{rate:g}" for rate in rates) or "not run"
+
+    return show
+
+
+def _seconds_of(results: Results) -> Callable[[dict[str, Any]], str]:
+    def show(cell: dict[str, Any]) -> str:
+        spread = results.spread("seconds", **cell)
+        return f"{spread.mean:.1f}" if spread else "not run"
+
+    return show

@@ -1,0 +1,151 @@
+"""What a language model is measured by: perplexity, top-k error, its matrix of log-probabilities.
+
+All measures read a stream as evaluation does: cut into `batch` rows, the remainder trimmed, each
+row in segments with the state carried from one to the next, dropout off, the first token of a row
+unscored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from experiments.language_modeling.config import INF
+from experiments.language_modeling.corpus import batchify
+from experiments.language_modeling.models import LanguageModel
+
+# contexts whose distribution over the vocabulary is held at once
+_ROWS = 256
+# what log 0 becomes in the matrix of log-probabilities: that of the smallest normal float32
+LOG_ZERO = math.log(torch.finfo(torch.float32).tiny)
+
+
+def mean_nll(
+    model: LanguageModel,
+    stream: Tensor,
+    batch: int,
+    segment: int,
+    chunk: int = 256,
+    progress: str | None = None,
+) -> float:
+    """-1/N sum_t log p(w_t | w_<t) over the N scored tokens, <eos> included, in nats.
+
+    Summed in float64. inf where a mapping gives a target exactly 0, nan for a diverged model.
+
+    Args:
+        stream: (tokens,) int64, as `Corpus` holds it.
+        batch: rows the stream is cut into.
+        segment: tokens of a row a forward pass.
+        chunk: as of `Head.nll`.
+        progress: what the progress bar is called; none if left out.
+
+    Raises:
+        ValueError: as `segments`.
+    """
+    total, count = 0.0, 0
+    with evaluating(model), torch.no_grad():
+        for hidden, targets in _hidden(model, stream, batch, segment, progress):
+            nll = model.head.nll(hidden, targets, reduction="none", chunk=chunk)
+            total += nll.sum(dtype=torch.float64).item()
+            count += targets.numel()
+    return total / count
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), inf where float64 ends."""
+    return torch.tensor(nll, dtype=torch.float64).exp().item()
+
+
+def top_k_error(
+    model: LanguageModel, stream: Tensor, batch: int, segment: int, k: int = 10
+) -> float:
+    """Share of targets that are not among the k most probable words, in [0, 1].
+
+    A tie counts against the target: it is among them if at most k words, itself included, are at
+    least as probable. So the uniform distribution of an untrained model has error 1, and so has one
+    that is NaN. Published tables (de Brebisson & Vincent 2016) call it top-10 error.
+
+    Raises:
+        ValueError: k < 1, or as `segments`.
+    """
+    if k < 1:
+        raise ValueError(f"k={k}: expected at least 1; the papers report 10")
+    outside, count = 0, 0
+    with evaluating(model), torch.no_grad():
+        for hidden, targets in _hidden(model, stream, batch, segment):
+            parts = hidden.flatten(0, 1).split(_ROWS), targets.flatten().split(_ROWS)
+            for part, words in zip(*parts, strict=True):
+                log_p = model.head.log_prob(part)  # [rows, V]
+                target = log_p.gather(-1, words.unsqueeze(-1))
+                outside += int(((~(log_p < target)).sum(-1) > k).sum())
+                count += len(words)
+    return outside / count
+
+
+def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment: int) -> Tensor:
+    """log p(w | w_<=t) for the first `contexts` positions t of the stream: [contexts, V] float32.
+
+    On the CPU. An exact zero, whose logarithm has no place in a matrix, becomes `LOG_ZERO` = -87.3;
+    finite values stay as they are, below it too. Kanai et al. 2018 call its transpose the
+    log-output matrix.
+
+    Raises:
+        ValueError: the stream has fewer contexts than asked, or as `segments`.
+    """
+    if not 1 <= contexts < len(stream):
+        raise ValueError(
+            f"contexts={contexts}: expected 1 to {len(stream) - 1}, as many as the stream of "
+            f"{len(stream)} tokens has before its last"
+        )
+    matrix, filled = torch.empty(contexts, model.head.vocab), 0
+    with evaluating(model), torch.no_grad():
+        for hidden, _ in _hidden(model, stream[: contexts + 1], 1, segment):
+            for part in hidden.flatten(0, 1).split(_ROWS):
+                log_p = model.head.log_prob(part)  # [rows, V]
+                matrix[filled : filled + len(part)] = log_p.masked_fill(log_p == -INF, LOG_ZERO)
+                filled += len(part)
+    return matrix
+
+
+@contextmanager
+def evaluating(model: LanguageModel) -> Iterator[None]:
+    """Eval mode inside, the mode of before afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def segments(
+    model: LanguageModel, stream: Tensor, batch: int, length: int, progress: str | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets (batch, <= length) in their order, on the model's device.
+
+    Raises:
+        ValueError: batch or length below 1, or as `batchify`.
+    """
+    if batch < 1 or length < 1:
+        raise ValueError(f"batch={batch}, segment={length}: expected at least 1 of each")
+    rows = batchify(stream, batch).to(model.embedding.weight.device)
+    last = rows.shape[1] - 1
+    starts = range(0, last, length)
+    for start in tqdm(starts, desc=progress, disable=progress is None, leave=False):
+        end = min(start + length, last)
+        yield rows[:, start:end], rows[:, start + 1 : end + 1]
+
+
+def _hidden(
+    model: LanguageModel, stream: Tensor, batch: int, length: int, progress: str | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hidden states (B, T, d) and targets (B, T), the state carried."""
+    state = model.initial_state(batch)
+    for tokens, targets in segments(model, stream, batch, length, progress):
+        hidden, state = model(tokens, state)
+        yield hidden, targets

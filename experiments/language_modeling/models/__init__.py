@@ -1,0 +1,65 @@
+"""Language models that take any head, and their assembly from a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from experiments.language_modeling.config import HeadConfig, ModelConfig
+from experiments.language_modeling.corpus import EOS, Corpus
+from experiments.language_modeling.models import feedforward, lstm, transformer
+from experiments.language_modeling.models.base import LanguageModel, State
+from sparse_attn import Mapping
+from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead, match_prior
+
+__all__ = ["LanguageModel", "State", "build_model"]
+
+
+def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> LanguageModel:
+    """The model on the corpus's vocabulary, with first weights from torch's random numbers.
+
+    Raises:
+        ValueError, TypeError: what is wrong with the head or its mapping.
+    """
+    embedding = nn.Embedding(len(corpus.vocabulary), model.embedding)
+    if model.kind == "feed-forward":
+        output = build_head(head, feedforward.hidden_size(model), embedding)
+        # the characters of text8 have no end of a line
+        first = corpus.vocabulary.index(EOS) if EOS in corpus.vocabulary else 0
+        built: LanguageModel = feedforward.FeedForwardModel(model, embedding, output, first)
+    elif model.kind == "transformer":
+        output = build_head(head, transformer.hidden_size(model), embedding)
+        built = transformer.TransformerModel(model, embedding, output)
+    else:
+        output = build_head(head, lstm.hidden_size(model), embedding)
+        built = lstm.LSTMModel(model, embedding, output)
+    if head.start == "prior":
+        assert isinstance(built.head, LinearHead | MixtureHead)
+        match_prior(built.head, corpus.counts())
+    if model.kind == "feed-forward":
+        feedforward.check_start(output)
+    return built
+
+
+def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head:
+    """The head on hidden states of size `hidden`."""
+    vocab = embedding.num_embeddings
+    parameters: dict[str, Any] = dict(config.params)
+    mapping = Mapping(config.mapping, learn=config.learn, **parameters)
+    if config.kind == "adaptive":
+        return AdaptiveHead(hidden, vocab, config.cutoffs, mapping=mapping)
+    tie = embedding if config.tie else None
+    if config.kind == "linear":
+        return LinearHead(hidden, vocab, mapping, bias=config.bias, tie=tie)
+    return MixtureHead(
+        hidden,
+        vocab,
+        mapping,
+        components=config.components,
+        bias=config.bias,
+        tie=tie,
+        latent=config.latent,
+        prior=config.prior,
+        dropout=config.dropout,
+    )

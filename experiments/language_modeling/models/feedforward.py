@@ -1,0 +1,75 @@
+"""Feed-forward language model on a fixed number of words (Bengio et al. 2003)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from experiments.language_modeling.config import ModelConfig
+from experiments.language_modeling.models.base import LanguageModel, State
+from sparse_attn.heads import Head, LinearHead, MixtureHead
+
+
+class FeedForwardModel(LanguageModel):
+    """The last `context` words' vectors, end to end, through rectifier layers.
+
+    As de Brebisson & Vincent 2016 train it: He's initial weights in the layers, 0 in the output
+    (`output_std`). Before the first word of a text stands `first`.
+
+    Args:
+        first: number of the word that fills the context at the start, such as that of `<eos>`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, embedding: nn.Embedding, head: Head, first: int
+    ) -> None:
+        super().__init__(embedding, head)
+        self.context, self.first = config.context, first
+        sizes = [config.context * config.embedding, *[config.hidden] * config.layers]
+        layers: list[nn.Module] = []
+        for size, hidden in pairwise(sizes):
+            layer = nn.Linear(size, hidden)
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+            layers += [layer, nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        if isinstance(head, LinearHead | MixtureHead) and head.weight is not embedding.weight:
+            nn.init.normal_(head.weight, std=config.output_std)
+
+    def initial_state(self, batch: int) -> State:
+        """The context - 1 words before the first: (B, context - 1)."""
+        device = self.embedding.weight.device
+        return (torch.full((batch, self.context - 1), self.first, device=device),)
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        words = torch.cat([state[0], tokens], dim=1)  # (B, context - 1 + T)
+        vectors = self.embedding(words).unfold(1, self.context, 1)  # (B, T, e, context)
+        hidden = self.layers(vectors.transpose(2, 3).flatten(2))
+        return hidden, (words[:, words.shape[1] - self.context + 1 :],)
+
+
+def hidden_size(config: ModelConfig) -> int:
+    """Size of the last layer's output, that of the words' vectors if there is no layer."""
+    return config.hidden if config.layers else config.context * config.embedding
+
+
+def check_start(head: Head) -> None:
+    """Raise where the head never starts to learn: all its scores are 0, and have no slope there.
+
+    So it is for spherical softmax and softmax-abs with output weights and biases of 0.
+
+    Raises:
+        ValueError: there is no gradient; names what gives one.
+    """
+    if any(parameter.any() for parameter in head.parameters(recurse=False)):
+        return
+    with torch.enable_grad():
+        scores = torch.zeros(2, requires_grad=True)
+        (slope,) = torch.autograd.grad(head.mapping.log(scores)[0], scores)
+    if not slope.any():
+        raise ValueError(
+            f"head.mapping={head.mapping.name}: has no slope at scores of 0, from which output "
+            "weights of 0 would never move; use --head.start prior or --model.output_std 0.01"
+        )

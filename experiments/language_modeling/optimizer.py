@@ -1,0 +1,76 @@
+"""Optimizers of a stage: SGD with clipping, averaged SGD, Adam; their steps and their switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from experiments.language_modeling.config import StageConfig
+from sparse_attn.heads import parameter_groups
+
+
+def make_optimizer(
+    model: nn.Module, stage: StageConfig, mapping_lr: float | None, averaging: bool
+) -> torch.optim.Optimizer:
+    """The optimizer of a stage, `initial_lr` in each group.
+
+    Averaging is torch's ASGD with t0 = 0 and lambd = 0: plain SGD whose running mean lies in the
+    optimizer's state. It takes a change of the learning rate one step late, as it did in AWD-LSTM.
+    """
+    lr = stage.learning_rate
+    groups = parameter_groups(model, lr, lr if mapping_lr is None else mapping_lr)
+    for group in groups:
+        group["initial_lr"] = group["lr"]
+    if stage.optimizer == "adam":
+        return torch.optim.Adam(groups, lr, weight_decay=stage.weight_decay)
+    if averaging:
+        return torch.optim.ASGD(groups, lr, lambd=0.0, t0=0, weight_decay=stage.weight_decay)
+    return torch.optim.SGD(groups, lr, weight_decay=stage.weight_decay)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """`factor` times its initial learning rate for every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * factor
+
+
+def schedule(stage: StageConfig, step: int, done: float) -> float:
+    """Factor of the learning rate in a step; `done` is the share of the budget that is used up."""
+    warm = min(1.0, (step + 1) / stage.warmup_steps) if stage.warmup_steps else 1.0
+    return warm * (1 - done if stage.schedule == "linear" else 1.0)
+
+
+def draw_length(stage: StageConfig) -> int:
+    """Tokens of a row in the next step: N(bptt, 5), or in 5% of steps N(bptt / 2, 5); at least 5.
+
+    From torch's random numbers, whose state a checkpoint holds.
+    """
+    if not stage.vary:
+        return stage.bptt
+    uniform, normal = torch.rand(()).item(), torch.randn(()).item()
+    base = stage.bptt if uniform < 0.95 else stage.bptt / 2
+    length = max(5, int(base + 5 * normal))
+    return length if stage.longest is None else min(length, stage.bptt + stage.longest)
+
+
+def triggered(history: list[float], nll: float, patience: int) -> bool:
+    """Whether nll is above the lowest of all validation losses before, the last few left out."""
+    return len(history) > patience and nll > min(history[:-patience])
+
+
+@contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """The averages of ASGD in place of the weights inside, the weights again afterwards."""
+    parameters = [parameter for parameter in optimizer.state if "ax" in optimizer.state[parameter]]
+    weights = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(optimizer.state[parameter]["ax"])
+        try:
+            yield
+        finally:
+            for parameter, weight in zip(parameters, weights, strict=True):
+                parameter.copy_(weight)

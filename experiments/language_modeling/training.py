@@ -1,0 +1,273 @@
+"""The loop: stages of epochs of steps, from any point at which it was cut off."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from experiments.language_modeling.config import RunConfig, StageConfig
+from experiments.language_modeling.corpus import Corpus, batchify
+from experiments.language_modeling.measures import mean_nll
+from experiments.language_modeling.models import LanguageModel
+from experiments.language_modeling.optimizer import (
+    averaged,
+    draw_length,
+    make_optimizer,
+    schedule,
+    set_learning_rate,
+    triggered,
+)
+from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE, save
+
+
+class DivergedError(Exception):
+    """A loss is not finite."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        stage: number of the stage, `epoch` and `step` in it; all from 0.
+        position: tokens of each row that the epoch has trained on.
+        loss, tokens: of the epoch: sum of the losses, and of how many tokens.
+        over: whether the stage has ended.
+        averaging: whether the optimizer averages the weights.
+        history: validation losses of the stage.
+        epochs: the record of each epoch, over all stages.
+        best: lowest validation loss, that of model.pt.
+        seconds: time spent, and that of the epoch.
+    """
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    position: int = 0
+    loss: float = 0.0
+    tokens: int = 0
+    over: bool = False
+    averaging: bool = False
+    history: list[float] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    best: float = math.inf
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+
+
+class Training:
+    """Trains `model` in place; model.pt holds its best weights, checkpoint.pt where it stands.
+
+    Args:
+        config: the run; its output_dir exists.
+        corpus: what to train and validate on.
+        model: on its device.
+        after_epoch: called after every epoch, with `progress` up to date.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        model: LanguageModel,
+        after_epoch: Callable[[], None],
+    ) -> None:
+        self.config, self.corpus, self.model = config, corpus, model
+        self.after_epoch = after_epoch
+        self.folder = Path(config.output_dir)
+        self.device = model.embedding.weight.device
+        self.stages = [stage for stage in (config.train, config.finetune) if stage is not None]
+        self.progress = Progress()
+        self.clock = self.saved = time.perf_counter()
+        self._begin_stage()
+        if config.resume and (self.folder / CHECKPOINT_FILE).exists():
+            self._load()
+
+    @property
+    def stage(self) -> StageConfig:
+        """The stage that runs."""
+        return self.stages[self.progress.stage]
+
+    def run(self) -> None:
+        """Train to the end of the last stage.
+
+        Raises:
+            DivergedError: a loss is not finite; model.pt holds the best weights before, if any.
+        """
+        while True:
+            while not self.progress.over:
+                self._epoch()
+            if self.stage is self.stages[-1]:
+                return
+            self.load_best()
+            done = self.progress
+            self.progress = Progress(
+                stage=done.stage + 1, epochs=done.epochs, best=done.best, seconds=done.seconds
+            )
+            self._begin_stage()
+
+    def load_best(self) -> None:
+        """The best weights so far, from model.pt."""
+        weights = torch.load(self.folder / MODEL_FILE, self.device, weights_only=True)
+        self.model.load_state_dict(weights)
+
+    def _begin_stage(self) -> None:
+        self.progress.averaging = self.stage.average_from == 0
+        self._make_optimizer()
+        self.rows = batchify(self.corpus.train, self.stage.batch).to(self.device)
+        self.state = self.model.initial_state(self.stage.batch)
+
+    def _make_optimizer(self) -> None:
+        self.optimizer = make_optimizer(
+            self.model, self.stage, self.config.head.mapping_lr, self.progress.averaging
+        )
+
+    def _epoch(self) -> None:
+        """Train from `position` to the end of the rows or of the budget, then evaluate."""
+        progress, last = self.progress, self.rows.shape[1] - 1
+        name = f"epoch {progress.epoch + 1}/{self.stage.epochs}"
+        self.model.train()
+        with tqdm(total=last, initial=progress.position, desc=name, disable=None) as bar:
+            while progress.position < last and not self._out_of_steps():
+                bar.update(self._step())
+                bar.set_postfix(loss=f"{progress.loss / progress.tokens:.3f}", refresh=False)
+                if time.perf_counter() - self.saved >= 60 * self.config.checkpoint_minutes:
+                    self._save()
+        self._end_epoch()
+
+    def _step(self) -> int:
+        """One step of the optimizer; returns the tokens of each row that it trained on."""
+        progress, stage, start = self.progress, self.stage, self.progress.position
+        drawn = draw_length(stage)
+        end = min(start + drawn, self.rows.shape[1] - 1)
+        tokens, targets = self.rows[:, start:end], self.rows[:, start + 1 : end + 1]
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+        ):
+            hidden, penalty, self.state = self.model.regularized(tokens, self.state)
+            loss = self.model.head.loss(hidden, targets, chunk=self.config.chunk)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(f"loss {value} in step {progress.step + 1}")
+        self.optimizer.zero_grad()
+        (loss + penalty).backward()
+        if stage.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), stage.clip)
+        factor = schedule(stage, progress.step, self._share_done())
+        set_learning_rate(self.optimizer, factor * (drawn / stage.bptt if stage.vary else 1.0))
+        self.optimizer.step()
+        progress.step += 1
+        progress.position = end
+        progress.loss += value * targets.numel()
+        progress.tokens += targets.numel()
+        return end - start
+
+    def _end_epoch(self) -> None:
+        """Evaluate, record, keep the weights if they are the best, and see what is next."""
+        progress, stage = self.progress, self.stage
+        with averaged(self.optimizer):
+            nll = self._validate()
+            # also where all are inf, as those of a head with exact zeros are
+            if nll <= progress.best:
+                progress.best = nll
+                save(self.folder / MODEL_FILE, self.model.state_dict())
+        self._record(nll)
+        fired = triggered(progress.history, nll, stage.patience)
+        progress.history.append(nll)
+        progress.epoch += 1
+        progress.position, progress.loss, progress.tokens = 0, 0.0, 0
+        self.state = self.model.initial_state(stage.batch)
+        switch = fired if stage.average_from == "trigger" else progress.epoch == stage.average_from
+        if switch and not progress.averaging:
+            progress.averaging = True
+            self._make_optimizer()
+        elif fired and stage.stop_on_trigger:
+            progress.over = progress.averaging or stage.average_from == "never"
+        if progress.epoch >= stage.epochs or self._out_of_steps():
+            progress.over = True
+        self._save()
+        self.after_epoch()
+        if math.isnan(nll):
+            raise DivergedError(f"validation loss is nan after epoch {progress.epoch}")
+
+    def _validate(self) -> float:
+        evaluation = self.config.evaluation
+        return mean_nll(
+            self.model,
+            self.corpus.valid,
+            evaluation.batch,
+            evaluation.segment,
+            self.config.chunk,
+        )
+
+    def _record(self, nll: float) -> None:
+        progress = self.progress
+        self._tick()
+        entry = {
+            "epoch": len(progress.epochs) + 1,
+            "stage": ("train", "finetune")[progress.stage],
+            "steps": progress.step,
+            "train_nll": progress.loss / progress.tokens,
+            "valid_nll": nll,
+            "seconds": progress.epoch_seconds,
+            "lr": self.stage.learning_rate,
+            "averaging": progress.averaging,
+        }
+        progress.epochs.append(entry)
+        progress.epoch_seconds = 0.0
+        tqdm.write(
+            f"epoch {entry['epoch']} ({entry['stage']}): train {entry['train_nll']:.4f}, "
+            f"valid {nll:.4f}, {entry['seconds']:.0f} s"
+        )
+
+    def _share_done(self) -> float:
+        """Share of the stage's budget that is used up, in [0, 1)."""
+        progress, stage = self.progress, self.stage
+        epochs = (progress.epoch + progress.position / self.rows.shape[1]) / stage.epochs
+        return max(epochs, progress.step / stage.max_steps if stage.max_steps else 0.0)
+
+    def _out_of_steps(self) -> bool:
+        return self.stage.max_steps is not None and self.progress.step >= self.stage.max_steps
+
+    def _tick(self) -> None:
+        """Add the time since the last tick."""
+        now = time.perf_counter()
+        self.progress.seconds += now - self.clock
+        self.progress.epoch_seconds += now - self.clock
+        self.clock = now
+
+    def _save(self) -> None:
+        self._tick()
+        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+        content = {
+            "progress": asdict(self.progress),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "state": self.state,
+            "random": torch.get_rng_state(),
+            "random_cuda": cuda,
+        }
+        save(self.folder / CHECKPOINT_FILE, content)
+        self.saved = time.perf_counter()
+
+    def _load(self) -> None:
+        content = torch.load(self.folder / CHECKPOINT_FILE, "cpu", weights_only=True)
+        self.progress = Progress(**content["progress"])
+        averaging = self.progress.averaging
+        self._begin_stage()
+        self.progress.averaging = averaging
+        self._make_optimizer()
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.state = tuple(part.to(self.device) for part in content["state"])
+        torch.set_rng_state(content["random"])
+        if content["random_cuda"] is not None:
+            torch.cuda.set_rng_state(content["random_cuda"], self.device)

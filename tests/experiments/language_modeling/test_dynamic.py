@@ -1,0 +1,251 @@
+"""Dynamic evaluation against a plain loop, and what it must leave as it was."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from experiments.language_modeling.config import ModelConfig
+from experiments.language_modeling.dynamic import (
+    DynamicConfig,
+    Rates,
+    choose,
+    dynamic_evaluation,
+    gradient_statistics,
+)
+from experiments.language_modeling.measures import mean_nll
+from experiments.language_modeling.models.lstm import LSTMModel
+from sparse_attn.heads import LinearHead
+from tests.experiments.language_modeling.toys import Bigram, Recurrent, stream
+
+TRAIN, TEST = stream(620, seed=2), stream(203, seed=3)
+FORMS = ("new", "old")
+
+
+def recurrent() -> Recurrent:
+    return Recurrent().double().train()
+
+
+def plain_nll(weights: dict[str, Tensor], tokens: Tensor, targets: Tensor, h: Tensor):
+    """Mean nll of the words (B, T) and the last state, from the weights alone."""
+    nll = []
+    for t in range(tokens.shape[1]):
+        h = torch.tanh(h @ weights["again.weight"].T + weights["embedding.weight"][tokens[:, t]])
+        scores = h @ weights["embedding.weight"].T + weights["head.bias"]
+        nll.append(F.cross_entropy(scores, targets[:, t], reduction="none"))
+    return torch.stack(nll, 1).mean(), h.detach()
+
+
+def plain_dynamic_evaluation(model: Recurrent, form: str, rates: Rates, batch: int, length: int):
+    """The update of benkrause/dynamic-evaluation, written down from its description."""
+    theta = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
+    squares = {n: torch.zeros_like(p) for n, p in theta.items()}
+    rows = TRAIN[: len(TRAIN) // batch * batch].view(batch, -1)
+    h, count = torch.zeros(batch, 6, dtype=torch.float64), 0
+    for start in range(0, rows.shape[1] - 1, length):
+        tokens = rows[:, start : start + length + 1]
+        loss, h = plain_nll(theta, tokens[:, :-1], tokens[:, 1:], h)
+        for name, g in zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True):
+            squares[name] += g**2
+        count += 1
+    scale = {n: (s / count if form == "new" else s).sqrt() for n, s in squares.items()}
+    norm = sum(g.mean() for g in scale.values())
+    if form == "new":
+        norm = norm / len(scale)
+    first = {n: p.detach().clone() for n, p in theta.items()}
+    h, total = torch.zeros(1, 6, dtype=torch.float64), 0.0
+    for start in range(0, len(TEST) - 1, length):
+        tokens = TEST[None, start : start + length + 1]
+        loss, h = plain_nll(theta, tokens[:, :-1], tokens[:, 1:], h)
+        total += loss.item() * (tokens.shape[1] - 1)
+        for name, g in zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True):
+            rho = (scale[name] / norm).clamp(max=1 / rates.lamb)
+            theta[name].data += rates.lamb * rho * (first[name] - theta[name].data)
+            theta[name].data -= rates.lr * g / (scale[name] + rates.epsilon)
+    return total / (len(TEST) - 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lamb", [0.02, 3.0])  # 3: rho is clipped at 1 / 3
+@pytest.mark.parametrize("length", [5, 7])
+def test_equals_a_plain_loop(form, lamb: float, length: int):
+    model = recurrent()
+    config = DynamicConfig(form, lamb, 0.03, 0.01, length, batch=10)
+    found = dynamic_evaluation(model, TRAIN, TEST, config)
+    expected = plain_dynamic_evaluation(model, form, config.rates, 10, length)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert abs(found - mean_nll(model, TEST, 1, length)) > 1e-4
+
+
+def lstm() -> LSTMModel:
+    config = ModelConfig(
+        embedding=6, hidden=8, layers=2, dropout=0.5, dropout_hidden=0.5, weight_drop=0.5
+    )
+    embedding = torch.nn.Embedding(11, 6)
+    return LSTMModel(config, embedding, LinearHead(6, 11, tie=embedding.weight)).train()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_learning_it_is_static_evaluation(form):
+    config = DynamicConfig(form, 0.0, 0.0, batch=10)
+    model = recurrent()
+    found = dynamic_evaluation(model, TRAIN, TEST, config)
+    assert found == mean_nll(model, TEST, 1, 5)
+    assert found == pytest.approx(mean_nll(model, TEST, 1, 70), rel=1e-12)
+    # torch's LSTM takes another kernel where gradients are wanted
+    awd = lstm().double()
+    found = dynamic_evaluation(awd, TRAIN, TEST, config)
+    assert found == pytest.approx(mean_nll(awd, TEST, 1, 5), rel=1e-14)
+
+
+def test_a_segment_is_scored_before_it_is_learnt_from():
+    model, config = recurrent(), DynamicConfig(lamb=0.0, lr=10.0, batch=10)
+    static = mean_nll(model, TEST[:6], 1, 5)
+    assert dynamic_evaluation(model, TRAIN, TEST[:6], config) == static
+    longer = dynamic_evaluation(model, TRAIN, TEST[:11], config)
+    assert abs(longer - mean_nll(model, TEST[:11], 1, 5)) > 0.1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_that_repeats_itself_is_learnt(form):
+    model, text = recurrent(), torch.tensor([3, 1, 4, 1, 5]).repeat(60)
+    config = DynamicConfig(form, batch=10, lr=0.01)
+    assert dynamic_evaluation(model, TRAIN, text, config) < 0.9 * mean_nll(model, text, 1, 5)
+
+
+def test_a_tied_weight_is_one_parameter_and_a_frozen_one_none():
+    model = recurrent()
+    assert model.head.weight is model.embedding.weight
+    config = DynamicConfig(batch=10)
+    found = gradient_statistics(model, TRAIN, config)
+    assert [tuple(p.shape) for p in found.parameters].count((11, 6)) == 1
+    assert len(found.parameters) == 3
+    assert sum(rho.mean() for rho in found.decay).item() == pytest.approx(3)
+    model.again.weight.requires_grad_(False)
+    assert len(gradient_statistics(model, TRAIN, config).parameters) == 2
+
+
+def test_new_form_is_the_old_one_with_other_rates():
+    model = recurrent()
+    old = DynamicConfig("old", 0.05, 0.02, 0.001, batch=10)
+    batches = math.ceil(61 / 5)
+    new = DynamicConfig("new", 0.05 / 3, 0.02 / batches**0.5, 0.001 / batches**0.5, batch=10)
+    expected = dynamic_evaluation(model, TRAIN, TEST, old)
+    assert dynamic_evaluation(model, TRAIN, TEST, new) == pytest.approx(expected, rel=1e-12)
+    scale = gradient_statistics(model, TRAIN, old).scale
+    for ours, theirs in zip(gradient_statistics(model, TRAIN, new).scale, scale, strict=True):
+        torch.testing.assert_close(ours * batches**0.5, theirs)
+    total = sum(rho.mean() for rho in gradient_statistics(model, TRAIN, old).decay)
+    assert total.item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_weights_gradients_and_mode_stay(fails: bool):
+    model, text = recurrent(), TEST.clone()
+    if fails:
+        text[100] = 99
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 7.0)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    config = DynamicConfig(lr=0.1, batch=10)
+    if fails:
+        with pytest.raises(ValueError, match="99 is outside the vocabulary"):
+            dynamic_evaluation(model, TRAIN, text, config)
+    else:
+        first = dynamic_evaluation(model, TRAIN, text, config)
+        assert dynamic_evaluation(model, TRAIN, text, config) == first
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+        assert parameter.grad is not None
+        assert (parameter.grad == 7).all()
+    assert model.training
+
+
+def test_runs_under_no_grad():
+    model, config = recurrent(), DynamicConfig(batch=10)
+    expected = dynamic_evaluation(model, TRAIN, TEST, config)
+    with torch.no_grad():
+        assert dynamic_evaluation(model, TRAIN, TEST, config) == expected
+        assert not torch.is_grad_enabled()
+
+
+def test_statistics_serve_all_rates():
+    model, config = recurrent(), DynamicConfig(lr=0.01, batch=10)
+    found = gradient_statistics(model, TRAIN, config)
+    for lr in (0.01, 0.02):
+        rated = replace(config, lr=lr)
+        expected = dynamic_evaluation(model, TRAIN, TEST, rated)
+        assert dynamic_evaluation(model, TRAIN, TEST, rated, found) == expected
+
+
+def test_choose_takes_the_best_on_the_validation_stream():
+    model, valid = recurrent(), torch.tensor([3, 1, 4, 1, 5]).repeat(20)
+    config, lrs, lambs = DynamicConfig(batch=10), (1e-4, 1e-2), (0.0, 0.1)
+    found, lowest = choose(model, TRAIN, valid, config, lrs, lambs)
+    nll = {
+        (lr, lamb): dynamic_evaluation(model, TRAIN, valid, replace(config, lr=lr, lamb=lamb))
+        for lr in lrs
+        for lamb in lambs
+    }
+    assert len(set(nll.values())) == 4
+    assert (found.lr, found.lamb) == min(nll, key=nll.__getitem__)
+    assert lowest == min(nll.values())
+    assert replace(found, lr=None, lamb=None) == config
+
+
+def test_choose_passes_over_what_diverges():
+    model = recurrent()
+    config = DynamicConfig(lamb=0.0, batch=10)
+    assert math.isnan(dynamic_evaluation(model, TRAIN, TEST, replace(config, lr=1e308)))
+    assert choose(model, TRAIN, TEST, config, [1e308, 1e-4], [0.0])[0].lr == 1e-4
+    assert choose(model, TRAIN, TEST, config, [1e308], [0.0]) == (
+        replace(config, lr=1e308),
+        math.inf,
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "segment", "first", "last"),
+    [("new", 5, (3e-5, 1e-3), (1e-4, 5e-3)), ("new", 10, (6e-5, 2e-3), (2e-4, 1e-2)),
+     ("old", 5, (1.2e-3, 1e-2), (4e-3, 5e-2))],
+)  # fmt: skip
+def test_default_grids(form, segment: int, first, last, monkeypatch: pytest.MonkeyPatch):
+    seen = []
+    target = "experiments.language_modeling.dynamic.dynamic_evaluation"
+    monkeypatch.setattr(target, lambda *a: seen.append((a[3].lr, a[3].lamb)) or 0.0)
+    choose(recurrent(), TRAIN, TEST, DynamicConfig(form, segment=segment, batch=10))
+    assert len(seen) == 24
+    assert (seen[0], seen[-1]) == (pytest.approx(first), pytest.approx(last))
+
+
+def test_defaults_of_each_form():
+    assert DynamicConfig().rates == Rates(0.002, 5e-5, 2e-5)
+    assert DynamicConfig("old").rates == Rates(0.02, 0.002, 0.001)
+    assert DynamicConfig("old", lamb=0.075).rates == Rates(0.075, 0.002, 0.001)
+    assert (DynamicConfig().segment, DynamicConfig().batch) == (5, 100)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"form": "newer"}, {"lamb": -1.0}, {"lr": math.inf}, {"lr": math.nan}, {"epsilon": 0.0},
+     {"segment": 0}, {"batch": 0}],
+)  # fmt: skip
+def test_bad_config(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DynamicConfig(**wrong)
+
+
+def test_bad_input():
+    model, config = recurrent(), DynamicConfig(batch=10)
+    with pytest.raises(ValueError, match="batch=10"):
+        dynamic_evaluation(model, TRAIN[:19], TEST, config)
+    with pytest.raises(ValueError, match="no parameter is trained"):
+        gradient_statistics(model.requires_grad_(False), TRAIN, config)
+    flat = Bigram(torch.zeros(2, 2))
+    with torch.no_grad():
+        flat.head.weight.zero_()
+    with pytest.raises(ValueError, match="every gradient on train_stream is 0"):
+        gradient_statistics(flat, torch.tensor([0, 1, 0]), DynamicConfig(batch=1, segment=2))

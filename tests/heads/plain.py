@@ -1,0 +1,175 @@
+"""Heads written out in full: every score of every word at once, formulas of the papers, float64.
+
+Nothing here is shared with the library but the parameters, so that gradients can be compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparse_attn import Mapping
+from sparse_attn.heads import LinearHead, MixtureHead
+
+VOCAB, HIDDEN, BOUND, COMPONENTS = 11, 5, 8.0, 3
+IGNORED = -100
+
+# Rounding of float64 (2e-16) times the few hundred terms of these sums.
+FLOAT64 = {"rtol": 1e-10, "atol": 1e-12}
+
+# gradcheck: central differences with step 1e-6 are good to about 1e-9. It asks for every gradient
+# twice, and the second time a mean is divided before it is summed.
+CHECK = {"atol": 1e-6, "rtol": 1e-4, "nondet_tol": 1e-12}
+
+WORD_WEIGHTS = tuple(0.25 * (1 + word % 5) for word in range(VOCAB))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mapping that never returns zeros, and its log g(z) given the module's raw parameters."""
+
+    name: str
+    log_g: Callable[[Tensor, Mapping], Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *(f"{value}" for value in self.options.get("learn", []))])
+
+    @property
+    def mapping(self) -> Mapping:
+        """A new one, with the parameters it starts from."""
+        return Mapping(self.name, **self.options)
+
+    def log_prob(self, scores: Tensor, mapping: Mapping) -> Tensor:
+        """log g - log sum g, [..., V]."""
+        log_g = self.log_g(scores, mapping)
+        return log_g - log_g.logsumexp(-1, keepdim=True)
+
+
+def log_sigmoid(z: Tensor) -> Tensor:
+    return -torch.log1p(torch.exp(-z))
+
+
+def plif_curve(z: Tensor, mapping: Mapping) -> Tensor:
+    """f(z) - f(-T) = sum_j s_j |part of [-T, z] in bin j|, the end bins open to infinity."""
+    slopes = F.softplus(mapping.raw_slopes)  # [K]
+    count = len(slopes)
+    left = torch.linspace(-mapping.bound, mapping.bound, count + 1, dtype=z.dtype)[:-1]
+    width = 2 * mapping.bound / count
+    inside = (z.unsqueeze(-1) - left).clamp(0, width)  # [..., K]
+    below = slopes[0] * (z + mapping.bound).clamp(max=0)
+    above = slopes[-1] * (z - mapping.bound).clamp(min=0)
+    return (inside * slopes).sum(-1) + below + above
+
+
+def monotone_curve(z: Tensor, mapping: Mapping) -> Tensor:
+    """f(z) = sum_k v_k sigma(u_k z + b_k)."""
+    gain, slope = F.softplus(mapping.raw_gain), F.softplus(mapping.raw_slope)
+    return sum(
+        v * torch.sigmoid(u * z + b) for v, u, b in zip(gain, slope, mapping.offset, strict=True)
+    )
+
+
+CASES = [
+    Case("softmax", lambda z, m: z),
+    Case("sigsoftmax", lambda z, m: z + log_sigmoid(z)),
+    Case("sigsoftmax", lambda z, m: z + log_sigmoid(z + m.raw_bias), {"learn": ["bias"]}),
+    Case("taylor-softmax", lambda z, m: (1 + z + z**2 / 2).log()),
+    Case("spherical-softmax", lambda z, m: (z**2 + 0.0198).log()),
+    Case("softmax-abs", lambda z, m: z.abs()),
+    Case("normalized-sigmoid", lambda z, m: log_sigmoid(z)),
+    Case("temperature-softmax", lambda z, m: z / 0.7, {"temperature": 0.7}),
+    Case(
+        "temperature-softmax",
+        lambda z, m: z / (1e-3 + F.softplus(m.raw_temperature)),
+        {"learn": ["temperature"]},
+    ),
+    Case(
+        "weighted-softmax",
+        lambda z, m: z + torch.tensor(WORD_WEIGHTS, dtype=z.dtype).log(),
+        {"weights": WORD_WEIGHTS},
+    ),
+    Case("plif", plif_curve, {"knots": 9, "bound": BOUND}),
+    Case("monotone", monotone_curve, {"units": 3}),
+]
+BY_NAME = {str(case): case for case in CASES}
+LEARNED = [case for case in CASES if list(case.mapping.parameters())]
+
+
+def randomise(module: nn.Module, scale: float = 0.5) -> None:
+    """Normal values for every parameter, zero biases and equal slopes included."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=scale)
+
+
+def linear_head(case: Case, **options: Any) -> LinearHead:
+    """A float64 LinearHead with random parameters."""
+    head = LinearHead(HIDDEN, VOCAB, case.mapping, **options).double()
+    randomise(head)
+    return head
+
+
+def mixture_head(case: Case, components: int = COMPONENTS, **options: Any) -> MixtureHead:
+    """A float64 MixtureHead with random parameters."""
+    head = MixtureHead(HIDDEN, VOCAB, case.mapping, components, **options).double()
+    randomise(head)
+    return head
+
+
+def random_hidden(*shape: int, grad: bool = True) -> Tensor:
+    """[*shape, hidden] float64."""
+    return torch.randn(*shape, HIDDEN, dtype=torch.float64).requires_grad_(grad)
+
+
+def random_targets(*shape: int, ignored: bool = True) -> Tensor:
+    """Words of the vocabulary, about a quarter of them replaced by the ignored index."""
+    targets = torch.randint(VOCAB, shape)
+    return torch.where(torch.rand(shape) < 0.25, IGNORED, targets) if ignored else targets
+
+
+def dense_scores(head: LinearHead | MixtureHead, hidden: Tensor) -> Tensor:
+    """W h + b as a sum over the hidden units."""
+    scores = (hidden.unsqueeze(-2) * head.weight).sum(-1)
+    return scores if head.bias is None else scores + head.bias
+
+
+def dense_log_prob(case: Case, head: LinearHead, hidden: Tensor) -> Tensor:
+    """log map(W h + b), [..., V]."""
+    return case.log_prob(dense_scores(head, hidden), head.mapping)
+
+
+def dense_latents(head: MixtureHead, hidden: Tensor) -> Tensor:
+    """tanh(U_k h + c_k), [..., components, latent]."""
+    count, size = head.components, head.weight.shape[1]
+    rows = (hidden.unsqueeze(-2) * head.latent.weight).sum(-1) + head.latent.bias
+    return torch.tanh(rows.unflatten(-1, (count, size)))
+
+
+def dense_nll(
+    log_prob: Tensor, targets: Tensor, reduction: str = "mean", ignore_index: int = IGNORED
+) -> Tensor:
+    """-log p of the targets, picked out of all log p."""
+    kept = targets != ignore_index
+    one_hot = F.one_hot(targets.where(kept, 0), log_prob.shape[-1]).to(log_prob)
+    losses = -(one_hot * log_prob).sum(-1) * kept
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+
+
+def gradients(loss: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """d loss / d tensor, zeros where the loss does not depend on it."""
+    return list(
+        torch.autograd.grad(loss, tensors, retain_graph=True, materialize_grads=True)
+        if tensors
+        else ()
+    )
+
+
+def assert_same(found: Any, expected: Any, **tolerance: float) -> None:
+    """Equal values and dtypes, of a tensor or of a sequence of them."""
+    torch.testing.assert_close(found, expected, **(tolerance or FLOAT64))

@@ -1,0 +1,288 @@
+"""AdaptiveHead: torch's adaptive softmax for softmax, and its like for every pointwise mapping."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck
+
+from benchmarks.timing import peak_memory
+from sparse_attn import Mapping
+from sparse_attn.heads import AdaptiveHead, parameter_groups
+from tests.heads.plain import (
+    BY_NAME,
+    CASES,
+    CHECK,
+    HIDDEN,
+    IGNORED,
+    assert_same,
+    dense_log_prob,
+    dense_nll,
+    gradients,
+    random_hidden,
+    randomise,
+)
+
+WORDS, CUTOFFS = 17, (4, 9, 12)
+pointwise = [case for case in CASES if case.name != "weighted-softmax"]
+cases = pytest.mark.parametrize("case", pointwise, ids=str)
+reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+
+
+def adaptive_head(case, hidden=HIDDEN, **options):
+    options = {"cutoffs": CUTOFFS, "div_value": 1.5, **options}
+    head = AdaptiveHead(hidden, WORDS, mapping=case.mapping, **options).double()
+    randomise(head)
+    return head
+
+
+def random_targets(*shape):
+    targets = torch.randint(WORDS, shape)
+    return torch.where(torch.rand(shape) < 0.2, IGNORED, targets)
+
+
+def dense(case, head, hidden):
+    """log q(cluster) + log q_cluster(word), word by word."""
+    log_q = dense_log_prob(case, head.shortlist, hidden)
+    parts = [log_q[..., : CUTOFFS[0]]]
+    for number, cluster in enumerate(head.clusters):
+        projected = hidden @ cluster.projection.weight.T
+        within = dense_log_prob(case, cluster.head, projected)
+        parts.append(log_q[..., CUTOFFS[0] + number, None] + within)
+    return torch.cat(parts, -1)
+
+
+def torch_twin(head, bias):
+    """torch's adaptive softmax with the same weights; its clusters have no bias."""
+    twin = nn.AdaptiveLogSoftmaxWithLoss(
+        head.hidden, head.vocab, list(head.cutoffs), div_value=2.0, head_bias=bias
+    ).double()
+    with torch.no_grad():
+        twin.head.weight.copy_(head.shortlist.weight)
+        if bias:
+            twin.head.bias.copy_(head.shortlist.bias)
+        for (projection, words), cluster in zip(twin.tail, head.clusters, strict=True):
+            projection.weight.copy_(cluster.projection.weight)
+            words.weight.copy_(cluster.head.weight)
+            if bias:
+                cluster.head.bias.zero_()
+    return twin
+
+
+# Values and gradients
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("cutoffs", [(4,), (1, 2), CUTOFFS, (4, 9, 16)], ids=str)
+def test_softmax_equals_torch(bias, cutoffs):
+    head = adaptive_head(BY_NAME["softmax"], 12, bias=bias, div_value=2.0, cutoffs=cutoffs)
+    twin = torch_twin(head, bias)
+    hidden = torch.randn(20, 12, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(WORDS, (20,))
+    assert_same(head.log_prob(hidden), twin.log_prob(hidden))
+    output, loss = twin(hidden, targets)
+    assert_same(head.nll(hidden, targets, reduction="none", chunk=3), -output)
+    assert_same(head.nll(hidden, targets, chunk=3), loss)
+    found = gradients(head.nll(hidden, targets), hidden, head.shortlist.weight)
+    assert_same(found, gradients(loss, hidden, twin.head.weight))
+
+
+@cases
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)], ids=str)
+def test_log_prob(case, bias, shape):
+    head, hidden = adaptive_head(case, bias=bias), random_hidden(*shape)
+    log_p = head.log_prob(hidden)
+    assert log_p.shape == (*shape, WORDS)
+    assert_same(log_p, dense(case, head, hidden))
+    assert torch.equal(head(hidden), log_p)
+    total = log_p.exp().sum(-1)
+    assert_same(total, torch.ones_like(total), rtol=0, atol=1e-12)
+
+
+@cases
+@reductions
+@pytest.mark.parametrize("shape", [(12,), (3, 4)], ids=str)
+def test_nll_and_its_gradients(case, reduction, shape):
+    head, hidden, targets = adaptive_head(case), random_hidden(*shape), random_targets(*shape)
+    inputs = (hidden, *head.parameters())
+    found = head.nll(hidden, targets, reduction=reduction, chunk=3)
+    expected = dense_nll(dense(case, head, hidden), targets, reduction)
+    assert_same(found, expected)
+    upstream = torch.randn_like(expected)
+    assert_same(
+        gradients((found * upstream).sum(), *inputs),
+        gradients((expected * upstream).sum(), *inputs),
+    )
+    assert_same(head.loss(hidden, targets, reduction=reduction), found)
+
+
+@reductions
+def test_gradcheck(reduction):
+    head = adaptive_head(BY_NAME["sigsoftmax-bias"], 4)
+    targets = torch.tensor([3, 8, IGNORED, 16])
+    names = [f"head.{name}" for name, _ in head.named_parameters()]
+
+    def nll(hidden, *values):
+        parameters = dict(zip(names, values, strict=True))
+        return torch.func.functional_call(Nll(head), parameters, (hidden, targets, reduction))
+
+    values = [p.detach().clone().requires_grad_() for p in head.parameters()]
+    hidden = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(nll, (hidden, *values), **CHECK)
+
+
+class Nll(nn.Module):
+    """A head whose forward is its nll, for torch.func.functional_call."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden, targets, reduction):
+        return self.head.nll(hidden, targets, reduction=reduction, chunk=2)
+
+
+@reductions
+@pytest.mark.parametrize("chunk", [1, 2, 1000])
+def test_chunk_changes_nothing(reduction, chunk):
+    case = BY_NAME["sigsoftmax"]
+    head, hidden, targets = adaptive_head(case), random_hidden(30), random_targets(30)
+    found = head.nll(hidden, targets, reduction=reduction, chunk=chunk).sum()
+    expected = head.nll(hidden, targets, reduction=reduction).sum()
+    assert_same(found, expected)
+    inputs = (hidden, *head.parameters())
+    assert_same(gradients(found, *inputs), gradients(expected, *inputs))
+
+
+def test_the_words_at_the_cutoffs():
+    """The first and last word of the shortlist and of every cluster, one at a time."""
+    case = BY_NAME["taylor-softmax"]
+    head, hidden = adaptive_head(case), random_hidden()
+    log_p = dense(case, head, hidden)
+    for word in (0, 3, 4, 8, 9, 11, 12, 16):
+        assert_same(head.nll(hidden, torch.tensor(word)), -log_p[word])
+
+
+@reductions
+@pytest.mark.parametrize("words", [[0, 1, 2, 3], [16, 16], [4, 0, 8]], ids=str)
+def test_a_cluster_that_no_target_hits(words, reduction):
+    """Its parameters get zeros, not None, which distributed training would wait for."""
+    case = BY_NAME["plif"]
+    head, targets = adaptive_head(case), torch.tensor(words)
+    hidden = random_hidden(len(words))
+    found = head.nll(hidden, targets, reduction=reduction).sum()
+    expected = dense_nll(dense(case, head, hidden), targets, reduction).sum()
+    assert_same(found, expected)
+    inputs = (hidden, *head.parameters())
+    wanted = gradients(expected, *inputs)
+    found.backward()
+    assert_same([tensor.grad for tensor in inputs], wanted)
+
+
+def test_nothing_to_predict():
+    """All targets ignored, and no tokens at all."""
+    head, hidden = adaptive_head(BY_NAME["sigsoftmax"]), random_hidden(4)
+    empty = torch.zeros(0, dtype=torch.long)
+    for states, targets in ((hidden, torch.full((4,), IGNORED)), (hidden[:0], empty)):
+        assert head.nll(states, targets).isnan()
+        total = head.nll(states, targets, reduction="sum")
+        assert total.item() == 0
+        for gradient in gradients(total, *head.parameters()):
+            assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+def test_without_gradients():
+    case = BY_NAME["sigsoftmax"]
+    head, hidden, targets = adaptive_head(case), random_hidden(9), random_targets(9)
+    with torch.no_grad():
+        found = head.nll(hidden, targets)
+    assert_same(found, dense_nll(dense(case, head, hidden), targets).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    """Scores of size 3 in bfloat16 are good to 3 / 256."""
+    case = BY_NAME["sigsoftmax"]
+    head, hidden, targets = adaptive_head(case), random_hidden(50), random_targets(50)
+    head, hidden = head.to(dtype).double(), hidden.to(dtype).double()
+    expected = dense_nll(dense(case, head, hidden), targets).item()
+    loss = head.to(dtype).nll(hidden.to(dtype), targets, chunk=8)
+    assert loss.item() == pytest.approx(expected, abs=0.03)
+    head.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = head.nll(hidden.float(), targets, chunk=8)
+    assert loss.item() == pytest.approx(expected, abs=0.03)
+
+
+# Structure
+
+
+def test_sizes_of_the_parts():
+    """Grave et al.: hidden // div_value^i for cluster i, the clusters themselves in q."""
+    head = AdaptiveHead(64, 1000, [10, 100, 500], div_value=4.0)
+    assert head.shortlist.weight.shape == (13, 64)
+    shapes = [(tuple(c.projection.weight.shape), tuple(c.head.weight.shape)) for c in head.clusters]
+    assert shapes == [((16, 64), (90, 16)), ((4, 64), (400, 4)), ((1, 64), (500, 1))]
+    assert (head.hidden, head.vocab, head.cutoffs) == (64, 1000, (10, 100, 500))
+
+
+def test_one_mapping_for_all_parts():
+    head = AdaptiveHead(HIDDEN, WORDS, CUTOFFS, Mapping("plif", knots=10), div_value=1.5)
+    groups = parameter_groups(head, lr=1.0, mapping_lr=0.1)
+    slopes = [p for group in groups if group["lr"] == 0.1 for p in group["params"]]
+    assert [tuple(p.shape) for p in slopes] == [(10,)]
+
+
+def test_state_dict_round_trip():
+    head, other = adaptive_head(BY_NAME["plif"]), adaptive_head(BY_NAME["plif"])
+    other.load_state_dict(head.state_dict())
+    hidden = random_hidden(3)
+    assert torch.equal(head.log_prob(hidden), other.log_prob(hidden))
+
+
+def test_training_lowers_the_loss():
+    head = AdaptiveHead(8, 60, (10, 30), "sigsoftmax", div_value=2.0)
+    hidden, targets = torch.randn(120, 8), torch.randint(60, (120,))
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    first = head.nll(hidden, targets).item()
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = head.nll(hidden, targets)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.8 * first
+
+
+# Memory
+
+
+@functools.cache
+def peak(tokens, chunk, rare=0.1):
+    """MiB of forward and backward; `rare` is the share of the targets outside the shortlist."""
+    torch.manual_seed(0)
+    head = AdaptiveHead(32, 8000, (1000, 3000), "sigsoftmax")
+    hidden = torch.randn(tokens, 32, requires_grad=True)
+    frequent, infrequent = torch.randint(1000, (tokens,)), torch.randint(1000, 8000, (tokens,))
+    targets = torch.where(torch.rand(tokens) < rare, infrequent, frequent)
+    return peak_memory(
+        lambda: head.nll(hidden, targets, chunk=chunk).backward(), torch.device("cpu")
+    )
+
+
+SCORE_ROW = 4 * 5000 / (1 << 20)  # MiB, of the largest part
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_memory_is_set_by_the_chunk():
+    """The scores of all tokens and words would add 15 MiB for every 512 tokens."""
+    assert peak(512, 16, rare=1.0) < 12 * 16 * SCORE_ROW + 4
+    # hidden states, and a few tensors of their size
+    assert peak(1024, 16, rare=1.0) - peak(512, 16, rare=1.0) < 20 * 512 * 32 * 4 / (1 << 20)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_rows_meet_the_words_of_their_own_cluster_only():
+    """In one chunk: the shortlist for all, the largest cluster for one row in fourteen."""
+    assert peak(512, 512) < peak(512, 512, rare=1.0) - 2 * 256 * SCORE_ROW

@@ -1,0 +1,317 @@
+"""The learned monotone functions as output layers: PLIF, and the network with one hidden layer."""
+
+import math
+import time
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sparse_attn import Mapping
+from sparse_attn.heads import LinearHead, MixtureHead, parameter_groups
+from sparse_attn.inspection import slope_statistics
+from tests.heads.plain import (
+    BY_NAME,
+    HIDDEN,
+    VOCAB,
+    assert_same,
+    dense_log_prob,
+    dense_nll,
+    gradients,
+    linear_head,
+    random_hidden,
+    random_targets,
+    randomise,
+)
+
+UNIT = math.log(math.e - 1)  # softplus of it is 1
+
+
+def scalar_head(knots, bound, raw=None):
+    """Scores [x, 0] for the hidden state x, so that log p_0 - log p_1 = f(x) - f(0)."""
+    head = LinearHead(1, 2, Mapping("plif", knots=knots, bound=bound), bias=False).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        head.mapping.raw_slopes.copy_(torch.randn(knots) if raw is None else raw)
+    return head
+
+
+def curve(head, x):
+    """f(x) - f(0) as the head shows it, [n]."""
+    log_p = head.log_prob(x.double().unsqueeze(-1))
+    return log_p[:, 0] - log_p[:, 1]
+
+
+# The function
+
+
+def test_starts_as_softmax():
+    """All slopes are 1."""
+    head = LinearHead(HIDDEN, VOCAB, "plif").double()
+    randomise_linear_part(head)
+    hidden = random_hidden(9)
+    expected = head.scores(hidden).log_softmax(-1)
+    # the slopes are stored in float32
+    assert_same(head.log_prob(hidden), expected, rtol=0, atol=1e-5)
+
+
+def randomise_linear_part(head):
+    with torch.no_grad():
+        head.weight.normal_()
+        head.bias.normal_()
+
+
+@pytest.mark.parametrize(("knots", "bound"), [(1, 2.0), (2, 1.0), (7, 3.0), (1000, 20.0)])
+def test_continuous_at_every_knot(knots, bound):
+    head = scalar_head(knots, bound)
+    inner = torch.linspace(-bound, bound, knots + 1, dtype=torch.float64)[1:-1]
+    step = 1e-9
+    jump = curve(head, inner + step) - curve(head, inner - step)
+    largest = F.softplus(head.mapping.raw_slopes).max()
+    assert (jump.abs() <= 2 * step * largest + 1e-12).all()
+
+
+@pytest.mark.parametrize("knots", [1, 7, 1000])
+def test_monotone_on_a_dense_grid(knots):
+    head = scalar_head(knots, 3.0)
+    values = curve(head, torch.linspace(-2.999, 2.999, 20_001))
+    assert (values.diff() > 0).all()
+
+
+def test_slopes_by_hand():
+    """K = 4, T = 2: bins of width 1 with slopes .5, 1, 2, 3; f(0) is in the middle."""
+    slopes = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64)
+    head = scalar_head(4, 2.0, raw=torch.log(torch.expm1(slopes)))
+    x = torch.tensor([-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.25, 2.0])
+    expected = [-1.5, -1.25, -1.0, -0.5, 0.0, 1.0, 2.0, 2.75, 5.0]
+    assert_same(curve(head, x), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # that some scores are outside
+def test_end_slopes_go_on_beyond_the_bound():
+    slopes = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64)
+    head = scalar_head(4, 2.0, raw=torch.log(torch.expm1(slopes)))
+    x = torch.tensor([-102.0, -4.0, 3.0, 102.0])
+    expected = torch.tensor([-51.5, -2.5, 8.0, 305.0], dtype=torch.float64)
+    assert_same(curve(head, x), expected, rtol=0, atol=1e-4)
+    wide = torch.linspace(-50, 50, 4001)
+    assert (curve(head, wide).diff() > 0).all()
+
+
+# Gradients of the slopes
+
+
+def test_slope_gradient_sum_rule():
+    """Sum_j df/ds_j s_j = f(x) - f(0): f is linear in its slopes."""
+    head = scalar_head(9, 4.0)
+    x = torch.tensor([2.9], dtype=torch.float64)
+    (raw_gradient,) = gradients(curve(head, x).sum(), head.mapping.raw_slopes)
+    slopes = F.softplus(head.mapping.raw_slopes)
+    # d softplus / d raw = sigmoid
+    gradient = raw_gradient / torch.sigmoid(head.mapping.raw_slopes)
+    assert_same((gradient * slopes).sum(), curve(head, x).sum())
+
+
+def test_slope_gradients_by_hand():
+    """f(x) - f(0) has width 1 from each bin between, the part of its own bin, 0 from the others."""
+    head = scalar_head(8, 4.0)
+    (raw_gradient,) = gradients(curve(head, torch.tensor([2.25])).sum(), head.mapping.raw_slopes)
+    gradient = raw_gradient / torch.sigmoid(head.mapping.raw_slopes)
+    expected = torch.tensor([0, 0, 0, 0, 1, 1, 0.25, 0], dtype=torch.float64)
+    assert_same(gradient, expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_slope_gradients_equal_a_dense_reference(reduction, chunk):
+    """Autograd through every bin of every score, summed over tokens and words."""
+    case = BY_NAME["plif"]
+    head, hidden, targets = linear_head(case), random_hidden(3, 4), random_targets(3, 4)
+    raw = head.mapping.raw_slopes
+    found = head.nll(hidden, targets, reduction=reduction, chunk=chunk).sum()
+    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction).sum()
+    (gradient,) = gradients(found, raw)
+    assert gradient.abs().max() > 1e-3
+    assert_same([gradient], gradients(expected, raw))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # that some scores are outside
+def test_slope_gradients_beyond_the_bound():
+    """Scores outside +-T pull on the end slopes."""
+    case = BY_NAME["plif"]
+    head, hidden, targets = linear_head(case), 30 * random_hidden(6), random_targets(6)
+    assert (head.scores(hidden).abs() > head.mapping.bound).any()
+    inputs = (head.mapping.raw_slopes, head.weight)
+    found = gradients(head.nll(hidden, targets, chunk=2), *inputs)
+    expected = gradients(dense_nll(dense_log_prob(case, head, hidden), targets), *inputs)
+    assert_same(found, expected)
+
+
+def test_constant_of_the_function_is_out_of_reach():
+    """With slope 1 on [-T, -1.5 T / 2], a bin below every score shifts f by a constant."""
+    head, hidden, targets = linear_head(BY_NAME["plif"]), random_hidden(6), random_targets(6)
+    scores = head.scores(hidden)
+    width = 2 * head.mapping.bound / 9
+    below = int((scores.min().item() + head.mapping.bound) / width)
+    assert below > 0
+    before = head.nll(hidden, targets)
+    (gradient,) = gradients(before, head.mapping.raw_slopes)
+    assert_same(gradient[:below], torch.zeros(below, dtype=torch.float64))
+    with torch.no_grad():
+        head.mapping.raw_slopes[:below] += 1.0
+    assert_same(head.nll(hidden, targets), before)
+
+
+# Size
+
+
+@pytest.mark.parametrize("knots", [100_000, 1_000_000])
+def test_many_knots_are_fast(knots):
+    """Ganea et al. use 1e5 and 1e6: the cost a token must not grow with K."""
+    head = LinearHead(16, 500, Mapping("plif", knots=knots, bound=20.0))
+    hidden, targets = torch.randn(256, 16), torch.randint(500, (256,))
+    head.nll(hidden, targets).backward()
+    begun = time.process_time()
+    loss = head.nll(hidden, targets, chunk=64)
+    loss.backward()
+    assert time.process_time() - begun < 2.0
+    assert loss.isfinite()
+    assert head.mapping.raw_slopes.grad.shape == (knots,)
+    assert head.mapping.raw_slopes.grad.isfinite().all()
+
+
+def test_a_million_knots_in_float32_are_accurate():
+    """Sums over 5e5 slopes of 1: f(x) = x to 1e-4 all the same."""
+    head = scalar_head(1_000_000, 20.0, raw=torch.full((1_000_000,), UNIT)).float()
+    x = torch.linspace(-19, 19, 101)
+    log_p = head.log_prob(x.unsqueeze(-1))
+    assert_same(log_p[:, 0] - log_p[:, 1], x, rtol=0, atol=1e-4)
+
+
+# A bound that is too small
+
+
+@pytest.mark.parametrize("method", ["nll", "loss"])
+def test_scores_outside_the_bound_warn_with_their_share(method):
+    """Half of all scores are 5, beyond T = 4."""
+    head = LinearHead(1, 4, Mapping("plif", knots=10, bound=4.0), bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[5.0], [1.0], [-5.0], [2.0]]))
+    hidden, targets = torch.ones(6, 1), torch.arange(6) % 4
+    with pytest.warns(UserWarning, match=r"50(\.0+)? ?%.*bound|bound.*50(\.0+)? ?%") as caught:
+        getattr(head, method)(hidden, targets, chunk=2).backward()
+    assert len(caught) == 1
+    assert "4" in str(caught[0].message)
+
+
+def test_scores_inside_the_bound_do_not_warn():
+    """Warnings are errors here."""
+    head = LinearHead(1, 2, Mapping("plif", knots=10, bound=4.0), bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[3.99], [-3.99]]))
+    head.nll(torch.ones(3, 1), torch.tensor([0, 1, 0])).backward()
+
+
+def test_mixtures_warn_too():
+    head = MixtureHead(1, 2, Mapping("plif", knots=10, bound=0.5), components=2, bias=False)
+    with torch.no_grad():
+        head.weight.fill_(2.0)
+        head.latent.weight.fill_(5.0)
+        head.latent.bias.zero_()
+    with pytest.warns(UserWarning, match="bound"):
+        head.nll(torch.ones(3, 1), torch.tensor([0, 1, 0])).backward()
+
+
+# What training needs
+
+
+def test_own_learning_rate():
+    """Every parameter in one group, the tied one once; those of the mapping at their own rate."""
+    embedding = torch.nn.Embedding(VOCAB, HIDDEN)
+    model = torch.nn.ModuleDict(
+        {
+            "embedding": embedding,
+            "rnn": torch.nn.Linear(HIDDEN, HIDDEN),
+            "head": LinearHead(HIDDEN, VOCAB, Mapping("plif", knots=10), tie=embedding),
+        }
+    )
+    groups = parameter_groups(model, lr=20.0, mapping_lr=0.02)
+    slopes = model["head"].mapping.raw_slopes
+    rate = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in groups) == len(rate)
+    assert set(rate) == {id(p) for p in model.parameters()}
+    assert rate.pop(id(slopes)) == 0.02
+    assert set(rate.values()) == {20.0}
+    optimizer = torch.optim.SGD(groups)
+    before = slopes.detach().clone()
+    model["head"].nll(torch.randn(3, HIDDEN), torch.tensor([0, 1, 2])).backward()
+    expected = before - 0.02 * slopes.grad
+    optimizer.step()
+    assert_same(slopes.detach(), expected)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigsoftmax"])
+def test_no_group_without_parameters(name):
+    """A mapping with nothing to learn."""
+    groups = parameter_groups(LinearHead(HIDDEN, VOCAB, name), lr=1.0, mapping_lr=0.1)
+    assert all(group["params"] for group in groups)
+    assert sum(len(group["params"]) for group in groups) == 2
+
+
+def test_learned_bias_of_sigsoftmax_is_a_mapping_parameter():
+    head = LinearHead(HIDDEN, VOCAB, Mapping("sigsoftmax", learn="bias"))
+    groups = parameter_groups(head, lr=1.0, mapping_lr=0.1)
+    slow = [p for group in groups if group["lr"] == 0.1 for p in group["params"]]
+    assert len(slow) == 1
+    assert slow[0] is head.mapping.raw_bias
+
+
+def test_slope_statistics():
+    slopes = torch.tensor([0.5, 1.0, 2.0, 4.5])
+    mapping = Mapping("plif", knots=4)
+    with torch.no_grad():
+        mapping.raw_slopes.copy_(torch.log(torch.expm1(slopes)))
+    found = slope_statistics(mapping)
+    assert set(found) == {"mean", "std", "min", "max"}
+    assert found["mean"] == pytest.approx(2.0, rel=1e-5)
+    assert (found["min"], found["max"]) == pytest.approx((0.5, 4.5), rel=1e-5)
+    # over the slopes there are: sqrt((2.25 + 1 + 0 + 6.25) / 4)
+    assert found["std"] == pytest.approx(math.sqrt(9.5 / 4), rel=1e-5)
+    assert all(type(value) is float for value in found.values())
+
+
+@pytest.mark.parametrize("name", ["softmax", "monotone"])
+def test_no_slope_statistics_of_other_mappings(name):
+    with pytest.raises(ValueError, match=name):
+        slope_statistics(Mapping(name))
+
+
+def test_training_moves_the_slopes_and_lowers_the_loss():
+    head = LinearHead(8, 30, Mapping("plif", knots=50, bound=20.0))
+    hidden, targets = torch.randn(200, 8), torch.randint(30, (200,))
+    optimizer = torch.optim.Adam(parameter_groups(head, lr=0.05, mapping_lr=0.01))
+    first = head.nll(hidden, targets).item()
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = head.nll(hidden, targets)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.8 * first
+    assert slope_statistics(head.mapping)["std"] > 1e-3
+
+
+# The monotone network
+
+
+def test_monotone_network_is_monotone_and_bounded():
+    """f lies between 0 and the sum of its gains."""
+    head = LinearHead(1, 2, Mapping("monotone", units=5), bias=False).double()
+    randomise(head, 2.0)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1.0], [0.0]]))
+    x = torch.linspace(-30, 30, 2001, dtype=torch.float64).unsqueeze(-1)
+    log_p = head.log_prob(x)
+    odds = log_p[:, 0] - log_p[:, 1]
+    assert (odds.diff() >= 0).all()
+    assert odds[-1] - odds[0] <= F.softplus(head.mapping.raw_gain).sum()
+    assert odds[-1] > odds[0]

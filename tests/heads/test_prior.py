@@ -1,0 +1,192 @@
+"""match_prior: at W h = 0 a head predicts words by their frequency."""
+
+import math
+
+import pytest
+import torch
+
+from sparse_attn import Mapping, MappingSpec, register_mapping
+from sparse_attn.heads import LinearHead, MixtureHead, match_prior
+from tests.heads.plain import BY_NAME, CASES, HIDDEN, VOCAB, assert_same, linear_head, mixture_head
+
+COUNTS = torch.tensor([100, 60, 60, 31, 20, 11, 7, 7, 2, 1, 1])
+PRIOR = COUNTS.double() / COUNTS.sum()
+
+pointwise = [case for case in CASES if case.name not in ("weighted-softmax", "monotone")]
+cases = pytest.mark.parametrize("case", pointwise, ids=str)
+
+
+def at_zero(head):
+    """p where W h = 0, [V]."""
+    return head.log_prob(torch.zeros(head.hidden, dtype=torch.float64)).exp()
+
+
+@cases
+def test_predicts_the_prior(case):
+    head = linear_head(case)
+    match_prior(head, COUNTS)
+    assert_same(at_zero(head), PRIOR, rtol=1e-9, atol=0)
+
+
+@cases
+def test_predicts_the_prior_in_float32(case):
+    head = LinearHead(HIDDEN, VOCAB, case.mapping)
+    match_prior(head, COUNTS)
+    p = head.log_prob(torch.zeros(HIDDEN)).exp().double()
+    assert_same(p, PRIOR, rtol=1e-4, atol=0)
+
+
+@cases
+def test_words_learn_at_the_prior(case):
+    """No word is left where its score has no gradient, as even mappings have at 0."""
+    head = linear_head(case)
+    match_prior(head, COUNTS)
+    with torch.no_grad():
+        head.weight.zero_()
+    hidden = torch.ones(VOCAB, HIDDEN, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(head.nll(hidden, torch.arange(VOCAB)), head.weight)
+    assert (gradient.abs().amax(-1) > 1e-6).all()
+
+
+def test_closed_forms():
+    """Spec section 2; the constant C is that of the word whose score is given."""
+    prior, free = PRIOR, linear_head(BY_NAME["softmax"])
+    match_prior(free, COUNTS)
+    assert_same(free.bias.detach(), (prior / prior.max()).log())
+
+    head = linear_head(BY_NAME["spherical-softmax"])
+    match_prior(head, COUNTS)
+    scale = 2 * 0.0198 / prior.min()
+    assert_same(head.bias.detach(), (scale * prior - 0.0198).sqrt())
+
+    head = linear_head(BY_NAME["taylor-softmax"])
+    match_prior(head, COUNTS)
+    scale = 1 / prior.min()
+    assert_same(head.bias.detach(), -1 + (2 * scale * prior - 1).sqrt())
+
+    head = linear_head(BY_NAME["softmax-abs"])
+    match_prior(head, COUNTS)
+    scale = math.e / prior.min()
+    assert_same(head.bias.detach(), (scale * prior).log())
+
+    head = linear_head(BY_NAME["normalized-sigmoid"])
+    match_prior(head, COUNTS)
+    assert_same(head.bias.detach(), torch.logit(0.5 * prior / prior.max()))
+
+
+def test_other_eps():
+    """Also a learned one, and 0, where scale is free."""
+    for mapping in (
+        Mapping("spherical-softmax", eps=0.5),
+        Mapping("spherical-softmax", eps=0.5, learn="eps"),
+        Mapping("spherical-softmax", eps=0.0),
+    ):
+        head = LinearHead(HIDDEN, VOCAB, mapping).double()
+        match_prior(head, COUNTS)
+        assert_same(at_zero(head), PRIOR, rtol=1e-9, atol=0)
+
+
+def test_order_of_the_words_is_theirs():
+    head, order = linear_head(BY_NAME["sigsoftmax"]), torch.randperm(VOCAB)
+    match_prior(head, COUNTS[order])
+    assert_same(at_zero(head), PRIOR[order], rtol=1e-9, atol=0)
+
+
+def test_mixture():
+    """Where W h_k = 0 every component predicts map(b)."""
+    head = mixture_head(BY_NAME["sigsoftmax"])
+    match_prior(head, COUNTS)
+    with torch.no_grad():
+        head.weight.zero_()
+    assert_same(at_zero(head), PRIOR, rtol=1e-9, atol=0)
+
+
+def test_words_that_never_occur():
+    """As half an occurrence; those that do keep their ratios."""
+    counts = torch.tensor([6.0, 0.0, 3.0, 0.0])
+    for smoothing in (0.5, 0.01):
+        head = LinearHead(HIDDEN, 4, "sigsoftmax").double()
+        match_prior(head, counts, smoothing=smoothing)
+        p = torch.tensor([6, smoothing, 3, smoothing], dtype=torch.float64)
+        assert_same(at_zero(head), p / p.sum(), rtol=1e-9, atol=0)
+    head = LinearHead(HIDDEN, 4, "sigsoftmax").double()
+    match_prior(head, counts)
+    assert at_zero(head)[1].item() == pytest.approx(0.05)
+
+
+def test_equal_counts():
+    head = LinearHead(HIDDEN, 4, "taylor-softmax").double()
+    match_prior(head, torch.full((4,), 3))
+    assert_same(at_zero(head), torch.full((4,), 0.25, dtype=torch.float64))
+
+
+def test_large_vocabulary():
+    """Zipf's law over 200,000 words."""
+    counts = (1e6 / torch.arange(1, 200_001)).long()
+    head = LinearHead(1, len(counts), "sigsoftmax")
+    match_prior(head, counts)
+    p = head.log_prob(torch.zeros(1)).exp().double()
+    assert_same(p, counts / counts.sum().double(), rtol=1e-4, atol=0)
+
+
+def test_monotone_network_within_its_reach():
+    """It starts with a span that holds this prior; with one small unit it holds none."""
+    head = LinearHead(HIDDEN, VOCAB, "monotone").double()
+    match_prior(head, COUNTS)
+    assert_same(at_zero(head), PRIOR, rtol=1e-6, atol=0)
+    with torch.no_grad():
+        head.mapping.raw_gain.fill_(-5.0)
+    with pytest.raises(ValueError, match=r"counts.*monotone"):
+        match_prior(head, COUNTS)
+
+
+def test_a_failure_leaves_the_bias_alone():
+    head = linear_head(BY_NAME["monotone"])
+    before = head.bias.detach().clone()
+    with pytest.raises(ValueError, match="counts"):
+        match_prior(head, COUNTS)
+    assert torch.equal(head.bias, before)
+
+
+def test_a_mapping_that_does_not_increase():
+    def falling(scores, *, mask=None, dim=-1):
+        return torch.softmax(-scores, dim)
+
+    def log_falling(scores, *, mask=None, dim=-1):
+        return torch.log_softmax(-scores, dim)
+
+    register_mapping(MappingSpec("falling-here", falling, log_falling, log_g=torch.neg))
+    with pytest.raises(ValueError, match="falling-here"):
+        match_prior(LinearHead(HIDDEN, VOCAB, "falling-here"), COUNTS)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "r-softmax", "weighted-softmax"])
+def test_mappings_that_are_not_pointwise(name):
+    with pytest.raises(ValueError, match=f"mapping={name}"):
+        match_prior(LinearHead(HIDDEN, VOCAB, name), COUNTS)
+
+
+def test_no_bias():
+    for head in (LinearHead(HIDDEN, VOCAB, bias=False), MixtureHead(HIDDEN, VOCAB, bias=False)):
+        with pytest.raises(ValueError, match="bias=True"):
+            match_prior(head, COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (COUNTS[:-1], r"\(11,\).*\(10,\)"),
+        (COUNTS.unsqueeze(0), r"\(11,\).*\(1, 11\)"),
+        (COUNTS - 2, "from 0"),
+        (COUNTS.double().log().log(), "finite"),
+    ],
+)
+def test_bad_counts(counts, message):
+    with pytest.raises(ValueError, match=rf"counts.*{message}"):
+        match_prior(LinearHead(HIDDEN, VOCAB), counts)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -1.0, math.nan, math.inf])
+def test_bad_smoothing(smoothing):
+    with pytest.raises(ValueError, match=f"smoothing={smoothing}"):
+        match_prior(LinearHead(HIDDEN, VOCAB), COUNTS, smoothing=smoothing)
