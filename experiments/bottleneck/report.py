@@ -103,7 +103,7 @@ def _head(results: Results) -> str:
 def _table(
     results: Results, alpha: float, show: Callable[[dict[str, Any]], str], floor: bool = False
 ) -> str:
-    """Vocabularies and dimensions down, heads across, the floor in the last column."""
+    """Cells that have run down, heads across, the floor in the last column."""
 
     def rows() -> Iterator[list[str]]:
         columns = [*results.heads, *(["floor of softmax"] if floor else [])]
@@ -112,6 +112,8 @@ def _table(
         for vocabulary in results.values("vocabulary"):
             for dimension in results.values("dimension"):
                 cell = {"alpha": alpha, "vocabulary": vocabulary, "dimension": dimension}
+                if not results.final(**cell):
+                    continue
                 shown = [show({**cell, "head": head}) for head in results.heads]
                 if floor:
                     lowest = results.spread("floor", **cell)

@@ -76,7 +76,10 @@ def main(arguments: list[str] | None = None) -> None:
 
             with _input_errors():
                 run = prepare(parsed)
-            results = train(run)
+            try:
+                results = train(run)
+            except KeyboardInterrupt:
+                sys.exit("stopped; the same command with --resume goes on from checkpoint.pt")
             for split in ("valid", "test"):
                 print(f"{results['head']} {split} perplexity: {results[f'{split}_perplexity']}")
             print(f"results: {parsed.output_dir}/results.json")

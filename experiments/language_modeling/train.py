@@ -14,7 +14,7 @@ import torch
 
 import experiments.language_modeling.mappings  # noqa: F401
 from experiments.language_modeling.config import RunConfig
-from experiments.language_modeling.corpus import Corpus, load_corpus
+from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity
 from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.records import (
@@ -48,6 +48,10 @@ def prepare(config: RunConfig) -> Run:
     """
     check_output_dir(config)
     corpus, model = assemble(config)
+    for stage in filter(None, (config.train, config.finetune)):
+        batchify(corpus.train, stage.batch)
+    batchify(corpus.valid, config.evaluation.batch)
+    batchify(corpus.test, config.evaluation.test_batch)
     claim_output_dir(config)
     return Run(config, corpus, model)
 

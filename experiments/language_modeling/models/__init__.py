@@ -34,11 +34,11 @@ def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> Languag
     else:
         output = build_head(head, lstm.hidden_size(model), embedding)
         built = lstm.LSTMModel(model, embedding, output)
-    if head.start == "prior":
-        assert isinstance(built.head, LinearHead | MixtureHead)
-        match_prior(built.head, corpus.counts())
-    if model.kind == "feed-forward":
-        feedforward.check_start(output)
+    if isinstance(output, LinearHead | MixtureHead):
+        if head.start == "prior":
+            match_prior(output, corpus.counts())
+        if model.kind == "feed-forward":
+            feedforward.check_start(output)
     return built
 
 

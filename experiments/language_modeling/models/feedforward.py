@@ -55,7 +55,7 @@ def hidden_size(config: ModelConfig) -> int:
     return config.hidden if config.layers else config.context * config.embedding
 
 
-def check_start(head: Head) -> None:
+def check_start(head: LinearHead | MixtureHead) -> None:
     """Raise where the head never starts to learn: all its scores are 0, and have no slope there.
 
     So it is for spherical softmax and softmax-abs with output weights and biases of 0.
@@ -63,7 +63,7 @@ def check_start(head: Head) -> None:
     Raises:
         ValueError: there is no gradient; names what gives one.
     """
-    if any(parameter.any() for parameter in head.parameters(recurse=False)):
+    if head.weight.any() or (head.bias is not None and head.bias.any()):
         return
     with torch.enable_grad():
         scores = torch.zeros(2, requires_grad=True)

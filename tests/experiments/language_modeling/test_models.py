@@ -25,7 +25,8 @@ UNTIED = HeadConfig(tie=False)
 
 def corpus(words: int = 11) -> Corpus:
     vocabulary = (EOS, UNK, *(f"w{number}" for number in range(words - 2)))
-    return Corpus(vocabulary, torch.cat([torch.arange(words), stream(200, words)]), *[stream(50)] * 2)
+    train = torch.cat([torch.arange(words), stream(200, words)])
+    return Corpus(vocabulary, train, stream(50), stream(50))
 
 
 def model(config: ModelConfig, head: HeadConfig = UNTIED) -> LanguageModel:
@@ -213,7 +214,9 @@ def test_heads_are_made_as_the_config_says():
     assert isinstance(net.head, MixtureHead)
     assert (net.head.hidden, net.head.components) == (10, 3)
     assert net.head.weight is net.embedding.weight
-    adaptive = model(LSTM, HeadConfig(kind="adaptive", cutoffs=[4, 8]))
+    adaptive = model(
+        dataclasses.replace(LSTM, last=16), HeadConfig(kind="adaptive", cutoffs=[4, 8])
+    )
     assert isinstance(adaptive.head, AdaptiveHead)
     assert adaptive.head.cutoffs == (4, 8)
     plif = model(LSTM, HeadConfig(mapping="plif", params={"knots": 10, "bound": 5.0}))

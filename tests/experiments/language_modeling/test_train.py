@@ -1,0 +1,303 @@
+"""Runs from config to record: the optimizers' steps, the switch, resuming, divergence."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.language_modeling import training
+from experiments.language_modeling.config import (
+    CorpusConfig,
+    EvaluationConfig,
+    HeadConfig,
+    MeasureConfig,
+    ModelConfig,
+    RunConfig,
+    StageConfig,
+)
+from experiments.language_modeling.measuring import measure
+from experiments.language_modeling.optimizer import (
+    averaged,
+    draw_length,
+    make_optimizer,
+    schedule,
+    set_learning_rate,
+    triggered,
+)
+from experiments.language_modeling.train import prepare, train
+
+AWD = ModelConfig(
+    embedding=8,
+    hidden=10,
+    layers=2,
+    dropout=0.2,
+    dropout_hidden=0.2,
+    dropout_input=0.2,
+    dropout_embedding=0.1,
+    weight_drop=0.3,
+    alpha=2.0,
+    beta=1.0,
+)
+STAGE = StageConfig(
+    learning_rate=2.0, average_from=1, batch=4, bptt=7, vary=True, weight_decay=1e-6, epochs=2
+)
+
+
+class CutOffError(Exception):
+    """The power went."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    """An AWD-LSTM in small, with an averaged second epoch and a finetuning stage."""
+    data = tmp_path / "data"
+    data.mkdir()
+    line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
+    for split, times in {"train": 20, "valid": 3, "test": 3}.items():
+        (data / f"ptb.{split}.txt").write_text(line * times, encoding="utf-8")
+    return RunConfig(
+        output_dir=str(tmp_path / "run"),
+        corpus=CorpusConfig("ptb", str(data)),
+        model=AWD,
+        train=STAGE,
+        finetune=dataclasses.replace(STAGE, average_from=0, epochs=1, longest=3),
+        evaluation=EvaluationConfig(2, 1, 9),
+        device="cpu",
+        checkpoint_minutes=0.0,
+    )
+
+
+def run(config: RunConfig) -> dict[str, Any]:
+    return train(prepare(config))
+
+
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    return torch.load(Path(folder) / "model.pt", weights_only=True)
+
+
+def test_a_run_writes_its_record(config: RunConfig):
+    results = run(config)
+    assert results == json.loads((Path(config.output_dir) / "results.json").read_text())
+    assert results["status"] == "finished"
+    assert results["head"] == "softmax"
+    assert results["tokens"] == {"train": 320, "valid": 48, "test": 48}
+    epochs = results["epochs"]
+    assert [epoch["stage"] for epoch in epochs] == ["train", "train", "finetune"]
+    assert [epoch["averaging"] for epoch in epochs] == [False, True, True]
+    best = min(epoch["valid_nll"] for epoch in epochs)
+    assert results["valid_perplexity"] == pytest.approx(math.exp(best))
+    assert epochs[0]["train_nll"] < math.log(10)
+    assert results["parameters"] == sum(w.numel() for w in set_of(weights(config.output_dir)))
+
+
+def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Tied weights once."""
+    return [value for name, value in state.items() if name != "head.weight"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, share: float, optimizer: str
+):
+    if optimizer == "adam":
+        adam = StageConfig(optimizer="adam", learning_rate=0.01, schedule="linear", **SHORT)
+        config = dataclasses.replace(config, train=adam, finetune=None)
+    whole = dataclasses.replace(config, output_dir=config.output_dir + "-whole")
+    drawn = 0
+
+    def count(stage: StageConfig) -> int:
+        nonlocal drawn
+        drawn += 1
+        return draw_length(stage)
+
+    monkeypatch.setattr(training, "draw_length", count)
+    expected = run(whole)
+    last = round(share * drawn)
+    drawn = 0
+
+    def cut_off(stage: StageConfig) -> int:
+        if drawn == last:
+            raise CutOffError
+        return count(stage)
+
+    monkeypatch.setattr(training, "draw_length", cut_off)
+    with pytest.raises(CutOffError):
+        run(config)
+    monkeypatch.setattr(training, "draw_length", draw_length)
+    found = run(dataclasses.replace(config, resume=True))
+    timing = {"seconds"}
+    for ours, theirs in zip(found["epochs"], expected["epochs"], strict=True):
+        assert {k: ours[k] for k in ours.keys() - timing} == {
+            k: theirs[k] for k in theirs.keys() - timing
+        }
+    assert found["test_perplexity"] == expected["test_perplexity"]
+    uninterrupted = weights(whole.output_dir)
+    for name, value in weights(config.output_dir).items():
+        assert torch.equal(value, uninterrupted[name]), name
+
+
+SHORT = {"batch": 4, "bptt": 7, "vary": True, "epochs": 2}
+
+
+def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        prepare(dataclasses.replace(config, resume=True))
+    short = dataclasses.replace(config, finetune=None, train=StageConfig(**SHORT, max_steps=2))
+    prepare(short)
+    with pytest.raises(ValueError, match="cut off; pass --resume"):
+        prepare(short)
+    with pytest.raises(ValueError, match=r"another config \(.*seed: asked 3, there 0"):
+        prepare(dataclasses.replace(short, seed=3, resume=True))
+    # where the corpus lies does not matter
+    assert run(dataclasses.replace(short, resume=True))["status"] == "finished"
+    with pytest.raises(ValueError, match=r"that has finished, see results\.json"):
+        prepare(dataclasses.replace(short, resume=True))
+    with pytest.raises(ValueError, match="is not the folder of a run"):
+        prepare(dataclasses.replace(short, output_dir=str(tmp_path / "data")))
+
+
+def test_a_budget_of_steps_ends_within_an_epoch(config: RunConfig):
+    stage = StageConfig(batch=4, bptt=7, learning_rate=1.0, max_steps=3, epochs=5)
+    results = run(dataclasses.replace(config, train=stage, finetune=None))
+    assert [epoch["steps"] for epoch in results["epochs"]] == [3]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunConfig):
+    wild = dataclasses.replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
+    results = run(dataclasses.replace(config, train=STAGE, finetune=wild))
+    assert results["status"] == "diverged"
+    assert len(results["epochs"]) == 2
+    best = min(epoch["valid_nll"] for epoch in results["epochs"])
+    assert results["valid_perplexity"] == pytest.approx(math.exp(best))
+    at_once = dataclasses.replace(
+        config, train=wild, finetune=None, output_dir=config.output_dir + "2"
+    )
+    assert run(at_once)["valid_perplexity"] is None
+
+
+def test_a_mapping_with_zeros_trains_by_its_own_loss(config: RunConfig):
+    head = HeadConfig(mapping="sparsemax")
+    adam = StageConfig(optimizer="adam", learning_rate=0.01, **SHORT)
+    results = run(dataclasses.replace(config, head=head, train=adam, finetune=None))
+    assert results["status"] == "finished"
+    assert results["epochs"][-1]["train_nll"] < results["epochs"][0]["train_nll"]
+    assert results["test_perplexity"] > 1
+
+
+def test_bfloat16_learns(config: RunConfig):
+    results = run(dataclasses.replace(config, precision="bfloat16", finetune=None))
+    assert results["epochs"][-1]["train_nll"] < math.log(10)
+
+
+def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
+    head = HeadConfig(mapping="plif", params={"knots": 50, "bound": 20.0}, mapping_lr=0.02)
+    trained = run(dataclasses.replace(config, head=head, finetune=None))
+    simlex = tmp_path / "SimLex.txt"
+    rows = ["word1\tword2\tSimLex999", "cat\tdog\t5", "cat\tmat\t1", "the\tend\t3", "a\tb\t2"]
+    simlex.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    found = measure(MeasureConfig(config.output_dir, rank_contexts=40, simlex=str(simlex)))
+    assert json.loads(json.dumps(found)) == json.loads(
+        (Path(config.output_dir) / "results.json").read_text()
+    )
+    assert 0 <= found["top_10_error"] <= 1
+    assert found["rank"]["contexts"] == 40
+    assert found["rank"]["vocab"] == 10
+    assert found["rank"]["d"] == 8
+    assert found["slopes"]["min"] > 0
+    assert found["simlex"]["pairs_found"] == 3
+    assert found["dynamic"] is None
+    # a second time keeps what is there; without learning, dynamic evaluation is evaluation
+    again = measure(
+        MeasureConfig(config.output_dir, dynamic="new", dynamic_lr=0.0, dynamic_lamb=0.0)
+    )
+    assert again["rank"]["rank"] == found["rank"]["rank"]
+    assert again["dynamic"]["test_perplexity"] == pytest.approx(trained["test_perplexity"])
+    with pytest.raises(ValueError, match=r"results\.json is not readable"):
+        measure(MeasureConfig(str(tmp_path / "nowhere")))
+
+
+def test_what_has_not_ended_is_not_measured(config: RunConfig):
+    prepare(config)
+    with pytest.raises(ValueError, match=r"is running and has no model\.pt"):
+        measure(MeasureConfig(config.output_dir))
+
+
+def test_averaging_is_the_mean_of_the_weights_after_each_step():
+    weight = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    module = nn.ParameterList([weight])
+    optimizer = make_optimizer(module, StageConfig(learning_rate=0.1), None, averaging=True)
+    visited = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        (weight**4).sum().backward()
+        optimizer.step()
+        visited.append(weight.detach().clone())
+    last = weight.detach().clone()
+    with averaged(optimizer):
+        # torch counts the first step twice: its average begins with the second
+        torch.testing.assert_close(weight.detach(), torch.stack(visited[1:]).mean(0))
+    assert torch.equal(weight, last)
+
+
+def test_the_slopes_of_a_plif_have_a_learning_rate_of_their_own(config: RunConfig):
+    head = HeadConfig(mapping="plif", params={"knots": 50}, mapping_lr=0.02)
+    model = prepare(dataclasses.replace(config, head=head)).model
+    optimizer = make_optimizer(model, StageConfig(learning_rate=20.0), 0.02, averaging=False)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    assert rates[id(model.head.mapping.raw_slopes)] == 0.02
+    assert rates[id(model.embedding.weight)] == 20.0
+    set_learning_rate(optimizer, 0.5)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.01, 10.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_trigger_is_that_of_awd_lstm(seed: int):
+    losses = torch.rand(20, generator=torch.Generator().manual_seed(seed)).tolist()
+    for count, nll in enumerate(losses):
+        before = losses[:count]
+        expected = count > 5 and any(nll > earlier for earlier in before[: count - 5])
+        assert triggered(before, nll, 5) is expected
+
+
+def test_the_trigger_starts_the_averaging_and_then_ends_the_stage(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+):
+    losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.6, 2.0, 2.7, 9.0])
+    monkeypatch.setattr(training, "mean_nll", lambda *_: next(losses))
+    stage = dataclasses.replace(
+        STAGE, average_from="trigger", stop_on_trigger=True, patience=1, epochs=20
+    )
+    results = run(dataclasses.replace(config, train=stage, finetune=None))
+    # 2.5 is above 2.0, but that is the last, which does not count
+    assert [epoch["averaging"] for epoch in results["epochs"]] == [False] * 6 + [True] * 2
+    assert results["epochs"][-1]["valid_nll"] == 2.7
+
+
+def test_lengths_are_those_of_awd_lstm():
+    stage = StageConfig(bptt=70, vary=True)
+    torch.manual_seed(0)
+    lengths = torch.tensor([draw_length(stage) for _ in range(4000)], dtype=torch.float64)
+    long = lengths > 52
+    assert long.double().mean() == pytest.approx(0.95, abs=0.015)
+    # cut to whole numbers, which takes a half
+    assert lengths[long].mean() == pytest.approx(69.5, abs=0.3)
+    assert lengths[~long].mean() == pytest.approx(34.5, abs=1.5)
+    assert lengths[long].std() == pytest.approx(5, abs=0.3)
+    capped = dataclasses.replace(stage, longest=2)
+    assert max(draw_length(capped) for _ in range(200)) == 72
+    assert min(draw_length(dataclasses.replace(stage, bptt=6)) for _ in range(200)) == 5
+    assert draw_length(dataclasses.replace(stage, vary=False)) == 70
+
+
+def test_the_schedule_warms_up_and_goes_down_to_zero():
+    stage = StageConfig(schedule="linear", warmup_steps=4)
+    assert schedule(stage, 0, 0.0) == 0.25
+    assert schedule(stage, 3, 0.1) == pytest.approx(0.9)
+    assert schedule(stage, 100, 0.75) == 0.25
+    assert schedule(StageConfig(), 0, 0.75) == 1.0
