@@ -158,11 +158,13 @@ def positive(mapping: Mapping) -> bool:
     """Whether p > 0 at every score, so that -log p is finite."""
     if not mapping.spec.zeros:
         return True
+    if mapping.name == "weighted-softmax":
+        return bool((torch.as_tensor(mapping.value("weights")) > 0).all())
     if mapping.spec.log_g is None:
         return False
     with torch.no_grad():
         arguments = mapping.arguments().values()
-        device = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+        device = next((a.device for a in arguments if isinstance(a, Tensor)), "cpu")
         scores = torch.tensor([-1.0, 0.0, 1.0], device=device)
         # g = 0 is written as the lowest finite logarithm
         log_g = mapping.spec.log_g(scores, *arguments)

@@ -112,6 +112,9 @@ def chunked_loss(
         scale: give scale times the sum of the losses, whose gradient is then worked out together
             with it; None gives the losses [N], whose scores are worked out again for the gradient.
         log_prior: log pi, [N, K].
+
+    Raises:
+        TypeError: rows of another dtype than W, without autocast.
     """
     arguments = criterion.mapping.arguments()
     tensors = {name: a for name, a in arguments.items() if isinstance(a, Tensor)}
@@ -120,6 +123,8 @@ def chunked_loss(
     device = rows.device.type
     cast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if cast else weight.dtype
+    if not cast and rows.dtype != dtype:
+        raise TypeError(f"hidden: expected {dtype}, the type of the head, got {rows.dtype}")
     job = _Job(criterion, targets, chunk, scale, list(tensors), arguments, dtype, learns)
     with torch.autocast(device, enabled=False):
         return _ChunkedLoss.apply(job, *inputs)
@@ -140,14 +145,15 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        job, inputs, needed = ctx.job, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        upstream = grad if job.scale is None else None
         # given away once, and scaled in place; who asks again has them worked out again
-        ready, ctx.ready = ctx.ready, None
-        if ready is not None:
-            return None, *(g if g is None else g.mul_(grad) for g in ready)
-        if ctx.job.scale is not None:
-            grad = (grad * ctx.job.scale).expand(len(ctx.job.targets))
-        _, gradients = _gradients(ctx.job, ctx.saved_tensors, grad, ctx.needs_input_grad[1:])
-        return None, *gradients
+        sums, ctx.ready = ctx.ready, None
+        if sums is None:
+            _, sums = _gradients(job, inputs, upstream, needed)
+        # the scale comes last, in float32: p / N would underflow in float16
+        factor = None if job.scale is None else grad * job.scale
+        return None, *(_finished(s, t, factor) for s, t in zip(sums, inputs, strict=True))
 
 
 class _Chunks:
@@ -196,8 +202,7 @@ def _gradients(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The losses [N] and the gradients of sum_n upstream_n loss_n to the inputs that need one.
 
-    Without an upstream it is the gradient of scale times the sum; the scale comes last, in float32,
-    as p / N would underflow in float16.
+    Upstream 1 if left out. The gradients are in float32 at least.
     """
     chunks = _Chunks(job, inputs)
     sums = [
@@ -207,8 +212,7 @@ def _gradients(
         for t, need in zip(inputs, needed, strict=True)
     ]
     losses = [_add_chunk(chunks, part, upstream, sums) for part in chunks]
-    scale = job.scale if upstream is None else None
-    return torch.cat(losses), [_finished(s, t, scale) for s, t in zip(sums, inputs, strict=True)]
+    return torch.cat(losses), sums
 
 
 def _add_chunk(
@@ -237,10 +241,10 @@ def _add_chunk(
     return -joint.logsumexp(-1)
 
 
-def _finished(total: Tensor | None, given: Tensor | None, scale: float | None) -> Tensor | None:
+def _finished(total: Tensor | None, given: Tensor | None, factor: Tensor | None) -> Tensor | None:
     if total is None or given is None:
         return None
-    return (total if scale is None else total.mul_(scale)).to(given.dtype)
+    return (total if factor is None else total.mul_(factor)).to(given.dtype)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
