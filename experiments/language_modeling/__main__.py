@@ -5,7 +5,7 @@ Run as:
     python -m experiments.language_modeling train --config configs/language_modeling/ptb-awd.yaml \\
         --config configs/language_modeling/heads/mos.yaml --output_dir runs/ptb-mos
     python -m experiments.language_modeling measure runs/ptb-mos --rank_contexts 10000
-    python -m experiments.language_modeling report results/language_modeling/ptb-small
+    python -m experiments.language_modeling report results/language_modeling docs/lm.md
 """
 
 from __future__ import annotations
