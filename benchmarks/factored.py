@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.report import Entry, device_name, environment, rows, slug
+from benchmarks.tables import line, short, spread
 from benchmarks.timing import MIB, Effort, Task, measure, peak_memories, wall_clock
 from glue.checkpoints import write_json
 from sparse_attn.heads.factored import FactoredSphericalHead
@@ -182,24 +183,12 @@ def _table(cases: list[Record]) -> list[str]:
     for case in cases:
         row = {row["name"]: row for row in case["rows"]}
         ratio = (row[FACTORED].get("to_peers") or {}).get(DENSE)
-        times = [_spread(row[name].get("ms")) for name in (FACTORED, DENSE, RESET)]
-        memory = [_short(row[name].get("memory_mib")) for name in (FACTORED, DENSE)]
-        gain = _short(1 / ratio["median"]) if ratio else ""
-        cells = [f"{case['vocab']:,}", *times[:2], gain, *memory, _short(case["weights_mib"])]
-        lines.append(f"| {' | '.join([*cells, times[2]])} |")
+        times = [spread(row[name].get("ms")) for name in (FACTORED, DENSE, RESET)]
+        memory = [short(row[name].get("memory_mib")) for name in (FACTORED, DENSE)]
+        gain = short(1 / ratio["median"]) if ratio else ""
+        cells = [f"{case['vocab']:,}", *times[:2], gain, *memory, short(case["weights_mib"])]
+        lines.append(line([*cells, times[2]]))
     return lines
-
-
-def _spread(summary: Record | None) -> str:
-    if summary is None:
-        return ""
-    return f"{_short(summary['median'])} ({_short(summary['q1'])}-{_short(summary['q3'])})"
-
-
-def _short(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def plot(record: Record, path: Path) -> None:

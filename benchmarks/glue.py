@@ -9,7 +9,6 @@ Run as:
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import random
 import statistics
@@ -34,8 +33,8 @@ from transformers import (
 from transformers.utils import logging
 
 from benchmarks.glue_tables import OURS, RECIPE, Record, markdown
-from benchmarks.report import environment
-from benchmarks.timing import Measurement, Summary, ratio, summarise
+from benchmarks.report import environment, numbers
+from benchmarks.timing import Measurement, ratio, summarise
 from glue.checkpoints import write_json
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
@@ -143,8 +142,8 @@ def throughput(options: argparse.Namespace) -> Record:
         rows.append(
             {
                 "name": name,
-                "examples_per_second": _numbers(summarise(rates)),
-                "to_recipe": _numbers(ratio(measured[RECIPE], found)),
+                "examples_per_second": numbers(summarise(rates)),
+                "to_recipe": numbers(ratio(measured[RECIPE], found)),
                 "padded_length": round(lengths[name], 1),
             }
         )
@@ -244,13 +243,6 @@ def _settings(options: argparse.Namespace) -> Record:
 
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _numbers(summary: Summary | None) -> Record | None:
-    if summary is None:
-        return None
-    values = dataclasses.asdict(summary)
-    return {k: v if k == "n" else float(f"{v:.5g}") for k, v in values.items()}
 
 
 # Command line

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from benchmarks.tables import line, spread
+
 Record = dict[str, Any]
 RECIPE = "recipe"
 OURS = "ours softmax"
@@ -43,8 +45,8 @@ def _throughput_table(found: Record) -> list[str]:
     ]
     for row in found["rows"]:
         rate, gain = row["examples_per_second"], row["to_recipe"]
-        cells = [row["name"], _spread(rate), _spread(gain), row["padded_length"], rate["n"]]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        cells = [row["name"], spread(rate), spread(gain), row["padded_length"], rate["n"]]
+        lines.append(line(map(str, cells)))
     return lines
 
 
@@ -61,9 +63,8 @@ def _accuracy_table(runs: list[Record]) -> list[str]:
     by_name = {name: [r for r in runs if r["name"] == name] for name in (RECIPE, OURS)}
     for name, own in by_name.items():
         if own:
-            cells = [_range(own, "accuracy", 100), _range(own, "f1", 100)]
-            cells.append(_range(own, "examples_per_second", 1))
-            lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} |")
+            cells = [name, str(len(own)), _range(own, "accuracy", 100), _range(own, "f1", 100)]
+            lines.append(line([*cells, _range(own, "examples_per_second", 1)]))
     return lines + _difference(*by_name.values())
 
 
@@ -92,10 +93,6 @@ def _where(where: Record) -> str:
         f"{where['device'] if where['cuda'] else where['cpu']}, {where['threads']} threads; "
         f"{versions}; {where['started']}, commit {where['commit'] or 'unknown'}"
     )
-
-
-def _spread(summary: Record) -> str:
-    return f"{summary['median']:.3g} ({summary['q1']:.3g}-{summary['q3']:.3g})"
 
 
 def _range(runs: list[Record], key: str, factor: float) -> str:

@@ -19,12 +19,11 @@ import torch
 
 from benchmarks.heads_cases import GROUPS, VOCABULARIES, Case, Problem, cases, contestants
 from benchmarks.heads_tables import OURS, PLAIN, Record, markdown
-from benchmarks.report import device_name, environment, slug
+from benchmarks.report import device_name, environment, numbers, rounded, slug
 from benchmarks.timing import (
     DeviceLostError,
     Effort,
     Measurement,
-    Summary,
     Task,
     measure,
     peak_memories,
@@ -82,22 +81,11 @@ def _row(name: str, measured: dict[str, Measurement], facts: dict[str, dict[str,
     row: Record = {"name": name, "reason": own.reason}
     if own.reason is not None:
         return row
-    row["ms"] = _numbers(summarise(own.samples.values()))
+    row["ms"] = numbers(summarise(own.samples.values()))
     # ours beside everyone, the others beside the plain form
     others = [n for n in measured if n != name] if name == OURS else [PLAIN]
-    row["to"] = {other: _numbers(ratio(own, measured[other])) for other in others}
-    return row | {key: _rounded(value) for key, value in facts.get(name, {}).items()}
-
-
-def _numbers(summary: Summary | None) -> Record | None:
-    if summary is None:
-        return None
-    values = dataclasses.asdict(summary)
-    return {key: value if key == "n" else _rounded(value) for key, value in values.items()}
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
+    row["to"] = {other: numbers(ratio(own, measured[other])) for other in others}
+    return row | {key: rounded(value) for key, value in facts.get(name, {}).items()}
 
 
 # Command line

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.tables import line, short, spread
+
 Record = dict[str, Any]
 PLAIN = "plain"
 OURS = "ours"
@@ -49,19 +51,19 @@ def _case(case: Record) -> list[str]:
         f"{case['meaning']}; {case['tokens']:,} tokens, d = {case['hidden']}, "
         f"V = {case['vocab']:,}.",
         "",
-        _line([*HEADINGS, "gradient"]),
-        _line(["---", *["--:"] * len(HEADINGS)]),
+        line([*HEADINGS, "gradient"]),
+        line(["---", *["--:"] * len(HEADINGS)]),
     ]
     for row in case["rows"]:
         if row["reason"] is None:
-            lines.append(_line(_cells(row, by_name[PLAIN])))
+            lines.append(line(_cells(row, by_name[PLAIN])))
     return lines + _beside_peers(by_name) + _reasons(case["rows"])
 
 
 def _cells(row: Record, plain: Record) -> list[str]:
-    cells = [row["name"], _spread(row["ms"]), _spread(row["to"][PLAIN]), str(row["ms"]["n"])]
+    cells = [row["name"], spread(row["ms"]), spread(row["to"][PLAIN]), str(row["ms"]["n"])]
     for key in ("peak_mib", "beyond_gradients_mib"):
-        cells += [_short(row.get(key)), _short(_quotient(row, plain, key))]
+        cells += [short(row.get(key)), short(_quotient(row, plain, key))]
     difference = row.get("gradient_difference")
     return [*cells, "" if difference is None else f"{difference:.1e}"]
 
@@ -72,8 +74,8 @@ def _beside_peers(by_name: dict[str, Record]) -> list[str]:
     lines = []
     for name, peer in by_name.items():
         if peer["reason"] is None and not name.startswith((PLAIN, OURS)) and "to" in ours:
-            peak = _short(_quotient(ours, peer, "peak_mib"))
-            lines.append(f"- {OURS} / {name}: time {_spread(ours['to'][name])}, peak {peak}")
+            peak = short(_quotient(ours, peer, "peak_mib"))
+            lines.append(f"- {OURS} / {name}: time {spread(ours['to'][name])}, peak {peak}")
     return ["", *lines] if lines else []
 
 
@@ -84,19 +86,3 @@ def _reasons(rows: list[Record]) -> list[str]:
 
 def _quotient(row: Record, other: Record, key: str) -> float | None:
     return row[key] / other[key] if key in row and key in other else None
-
-
-def _spread(summary: Record | None) -> str:
-    if summary is None:
-        return ""
-    return f"{_short(summary['median'])} ({_short(summary['q1'])}-{_short(summary['q3'])})"
-
-
-def _short(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.tables import case_tables
-from benchmarks.timing import Measurement, ratio, summarise
+from benchmarks.timing import Measurement, Summary, ratio, summarise
 
 BASE = "SDPA"
 PACKAGES = (
@@ -60,11 +60,11 @@ def rows(
         row: dict[str, Any] = {**dataclasses.asdict(Entry(entry.name, entry.mapping, entry.ours))}
         row |= {"pass": which, "cache": cache, "reason": measurement.reason}
         if measurement.reason is None:
-            row["ms"] = _numbers(summarise(measurement.samples.values()))
+            row["ms"] = numbers(summarise(measurement.samples.values()))
             if BASE in measured:
-                row["to_sdpa"] = _numbers(ratio(measurement, measured[BASE]))
+                row["to_sdpa"] = numbers(ratio(measurement, measured[BASE]))
             row["to_peers"] = {
-                peer.name: _numbers(ratio(measurement, measured[peer.name]))
+                peer.name: numbers(ratio(measurement, measured[peer.name]))
                 for peer in _peers(entry, entries)
                 if measured[peer.name].reason is None
             }
@@ -82,10 +82,16 @@ def _peers(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
     return [e for e in same if not e.ours or e.name.endswith("[reference]")]
 
 
-def _numbers(summary: Any) -> dict[str, Any] | None:
+def numbers(summary: Summary | None) -> dict[str, Any] | None:
+    """A summary as it stands in a record."""
     if summary is None:
         return None
-    return {k: float(f"{v:.5g}") if k != "n" else v for k, v in dataclasses.asdict(summary).items()}
+    return {k: v if k == "n" else rounded(v) for k, v in dataclasses.asdict(summary).items()}
+
+
+def rounded(value: float) -> float:
+    """To five digits."""
+    return float(f"{value:.5g}")
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The Markdown tables of one case."""
+"""The Markdown tables of one case of attention, and what the tables of every record are made of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.cases import GROUPS
@@ -36,16 +37,17 @@ def _times(found: list[Row]) -> list[str]:
     heads = ["contestant", *(h for p in passes for h in (f"{p}, ms", "/ SDPA", "n", "MiB"))]
     errors = [key for key in ERRORS if any(key in row for row in by.values())]
     heads += [key.replace("_", " ") for key in errors]
-    lines = [_line(heads), _line(["---", *["--:"] * (len(heads) - 1)])]
+    lines = [line(heads), line(["---", *["--:"] * (len(heads) - 1)])]
     for name in names:
         cells = [_title(next(by[name, p] for p in passes if (name, p) in by))]
         for which in passes:
             row = by.get((name, which), {})
             rounds = str(row["ms"]["n"]) if row else ""
-            cells += [_spread(row.get("ms")), _spread(row.get("to_sdpa")), rounds, _mib(row)]
+            cells += [spread(row.get("ms")), spread(row.get("to_sdpa")), rounds]
+            cells.append(short(row.get("memory_mib")))
         row = {k: v for p in passes for k, v in by.get((name, p), {}).items()}
         cells += [f"{row[key]:.1e}" if key in row else "" for key in errors]
-        lines.append(_line(cells))
+        lines.append(line(cells))
     return lines
 
 
@@ -60,9 +62,9 @@ def _peers(found: list[Row]) -> list[str]:
     pairs = [(row, peer, s) for row, peer, s in pairs if s and row["mapping"] != "softmax"]
     if not pairs:
         return []
-    lines = ["", _line(["ours", "peer", "pass", "ours / peer"]), _line(["---"] * 3 + ["--:"])]
+    lines = ["", line(["ours", "peer", "pass", "ours / peer"]), line(["---"] * 3 + ["--:"])]
     for row, peer, summary in pairs:
-        lines.append(_line([_title(row), peer, row["pass"], _spread(summary)]))
+        lines.append(line([_title(row), peer, row["pass"], spread(summary)]))
     return lines
 
 
@@ -82,20 +84,23 @@ def _reasons(found: list[Row]) -> list[str]:
     return lines
 
 
-def _spread(summary: dict[str, Any] | None) -> str:
+# For the tables of every record
+
+
+def spread(summary: dict[str, Any] | None) -> str:
+    """Median (lower quartile-upper quartile), empty for None."""
     if summary is None:
         return ""
-    return f"{_short(summary['median'])} ({_short(summary['q1'])}-{_short(summary['q3'])})"
+    return f"{short(summary['median'])} ({short(summary['q1'])}-{short(summary['q3'])})"
 
 
-def _short(value: float) -> str:
+def short(value: float | None) -> str:
+    """Three digits, or all before the point; empty for None."""
+    if value is None:
+        return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _mib(row: Row) -> str:
-    value = row.get("memory_mib")
-    return "" if value is None else _short(value)
-
-
-def _line(cells: list[str]) -> str:
+def line(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
     return f"| {' | '.join(cells)} |"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,8 +22,13 @@ def sparsemax_loss(scores: Tensor, targets: Tensor) -> Tensor:
         targets: (...), the class c of every row, int64 in [0, n).
 
     Returns:
-        (...), in float32 at least.
+        (...), in float32 at least. There is no second derivative: p is held fixed.
+
+    Raises:
+        ValueError: targets of another shape or, on the CPU, out of range.
+        TypeError: targets that are not whole numbers.
     """
+    _check(scores, targets)
     return _fenchel_young(scores, targets, sparsemax(widened(scores)), 2.0)
 
 
@@ -40,11 +45,13 @@ def entmax_loss(scores: Tensor, targets: Tensor, alpha: Value = 1.5) -> Tensor:
         alpha: in [1, 2]; a float or a tensor broadcastable to the rows, with its gradient.
 
     Returns:
-        (...), in float32 at least.
+        (...), in float32 at least. There is no second derivative: p is held fixed.
 
     Raises:
-        ValueError: alpha out of range.
+        ValueError: alpha out of range, targets of another shape or, on the CPU, out of range.
+        TypeError: targets that are not whole numbers.
     """
+    _check(scores, targets)
     return _fenchel_young(scores, targets, entmax(widened(scores), alpha), alpha)
 
 
@@ -52,13 +59,40 @@ LOSSES: dict[str, Callable[..., Tensor]] = {"sparsemax": sparsemax_loss, "entmax
 """What trains a mapping that returns zeros: `(scores, targets, **parameters) -> row losses`."""
 
 
+def check_shapes(targets: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless targets are whole numbers of the shape of the rows."""
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise TypeError(f"targets: expected whole numbers, such as int64, got {targets.dtype}")
+    if targets.shape != torch.Size(shape):
+        raise ValueError(
+            f"targets: expected shape {tuple(shape)}, one for each row, got {tuple(targets.shape)}"
+        )
+
+
+def check_range(targets: Tensor, classes: int) -> None:
+    """Raise ValueError unless targets are in [0, classes). On a GPU it waits for the device."""
+    outside = (targets < 0) | (targets >= classes)
+    if outside.any():
+        raise ValueError(
+            f"targets: {targets[outside][0].item()} is outside the vocabulary; expected numbers in "
+            f"[0, {classes}), or ignore_index for what does not count"
+        )
+
+
+def _check(scores: Tensor, targets: Tensor) -> None:
+    check_shapes(targets, scores.shape[:-1])
+    if targets.device.type == "cpu":  # elsewhere a look would wait for the device
+        check_range(targets, scores.shape[-1])
+
+
 def _fenchel_young(scores: Tensor, targets: Tensor, p: Tensor, alpha: Value) -> Tensor:
     """<p, z> + H(p) - z_c at the best p, which held fixed gives the exact gradient (envelope)."""
     scores, p = widened(scores), p.detach()
     # the loss does not change with z + const, and differences keep their digits
     shifted = scores - scores.detach().amax(-1, keepdim=True)
-    chosen = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return (p * shifted).sum(-1) + _tsallis(p, alpha) - chosen
+    chosen = shifted.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    # a score of -inf has p = 0, and no part in the sum
+    return (p * shifted.masked_fill(p == 0, 0.0)).sum(-1) + _tsallis(p, alpha) - chosen
 
 
 def _tsallis(p: Tensor, alpha: Value) -> Tensor:

@@ -304,6 +304,8 @@ class MeasureConfig:
         dynamic_lamb: its decay towards the trained weights; that of the form if left out.
         dynamic_lr: its learning rate; that of the form if left out.
         dynamic_epsilon: added to its scale of gradients; that of the form if left out.
+        dynamic_choose: take the lr and lamb that are best on the validation split, of a grid of 24,
+            in place of those above. It takes 24 passes over that split.
     """
 
     run_dir: str
@@ -314,6 +316,15 @@ class MeasureConfig:
     dynamic_lamb: float | None = None
     dynamic_lr: float | None = None
     dynamic_epsilon: float | None = None
+    dynamic_choose: bool = False
+
+    def __post_init__(self) -> None:
+        given = self.dynamic_lamb is not None or self.dynamic_lr is not None
+        if self.dynamic_choose and (self.dynamic is None or given):
+            raise ValueError(
+                "dynamic_choose=True: expected dynamic, such as new, and neither dynamic_lr nor "
+                "dynamic_lamb, which it is to choose"
+            )
 
 
 @dataclass(frozen=True)

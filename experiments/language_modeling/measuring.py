@@ -10,7 +10,12 @@ import torch
 
 from experiments.language_modeling.config import MeasureConfig, RunConfig
 from experiments.language_modeling.corpus import Corpus
-from experiments.language_modeling.dynamic import DynamicConfig, dynamic_evaluation
+from experiments.language_modeling.dynamic import (
+    DynamicConfig,
+    choose,
+    dynamic_evaluation,
+    gradient_statistics,
+)
 from experiments.language_modeling.measures import log_prob_matrix, perplexity, top_k_error
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.rank import numerical_rank
@@ -78,9 +83,11 @@ def _dynamic(model: LanguageModel, corpus: Corpus, config: MeasureConfig) -> dic
     settings = DynamicConfig(
         config.dynamic, config.dynamic_lamb, config.dynamic_lr, config.dynamic_epsilon
     )
-    streams = {"valid": corpus.valid, "test": corpus.test}
-    perplexities = {
-        f"{split}_perplexity": perplexity(dynamic_evaluation(model, corpus.train, stream, settings))
-        for split, stream in streams.items()
-    }
-    return {**perplexities, **asdict(settings)}
+    if config.dynamic_choose:
+        settings, _ = choose(model, corpus.train, corpus.valid, settings)
+    statistics = gradient_statistics(model, corpus.train, settings)
+    perplexities = {}
+    for split, stream in (("valid", corpus.valid), ("test", corpus.test)):
+        nll = dynamic_evaluation(model, corpus.train, stream, settings, statistics)
+        perplexities[f"{split}_perplexity"] = perplexity(nll)
+    return {**perplexities, **asdict(settings), "chosen": config.dynamic_choose}

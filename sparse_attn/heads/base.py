@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparse_attn.losses import LOSSES
+from sparse_attn.losses import LOSSES, check_range, check_shapes
 from sparse_attn.mappings import Mapping
 
 CHUNK = 256
@@ -36,13 +36,7 @@ class Head(nn.Module):
                 raise ValueError(f"{name}={size}: expected at least 1")
         self.hidden = hidden
         self.vocab = vocab
-        self.mapping = Mapping(mapping) if isinstance(mapping, str) else mapping
-        self.watch = RangeWatch(self.mapping)
-        if self.mapping.heads is not None:
-            raise ValueError(
-                f"mapping: {self.mapping.name} has one value for each of {self.mapping.heads} "
-                "attention heads; an output layer takes one value, leave `heads` out"
-            )
+        self.mapping = as_mapping("mapping", mapping)
 
     @abstractmethod
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -64,7 +58,8 @@ class Head(nn.Module):
 
         Exact; the gradient goes to the hidden states, to the head and to learned parameters of the
         mapping. Reductions "mean" and "sum" compute it on the way forward, "none" makes the scores
-        a second time on the way back. There is no second derivative.
+        a second time on the way back. There is no second derivative, and no torch.func; a compiled
+        model calls this part as it is.
 
         Args:
             hidden: (..., hidden). NaN gives NaN for that token.
@@ -83,13 +78,6 @@ class Head(nn.Module):
                 infinite; `loss` trains those that have a loss of their own.
             TypeError: targets that are not whole numbers.
         """
-        if torch.is_grad_enabled() and not positive(self.mapping):
-            own = f"; use loss(), which is {self.mapping.name}'s own"
-            raise ValueError(
-                f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite "
-                "and cannot train" + (own if self.mapping.name in LOSSES else "; measure it under "
-                "torch.no_grad(), and train with sparsemax or entmax")
-            )  # fmt: skip
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=False)
 
     def loss(
@@ -123,6 +111,7 @@ class Head(nn.Module):
         Hidden states (..., hidden), targets [N], checked. [N] losses, or scale times their sum.
         """
 
+    @torch.compiler.disable
     def _reduced(
         self,
         hidden: Tensor,
@@ -136,17 +125,31 @@ class Head(nn.Module):
             raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
         if chunk < 1:
             raise ValueError(f"chunk={chunk}: expected at least 1 row of scores")
+        if not own_loss:
+            self._refuse_log_zero(hidden)
         check_hidden(hidden, self.hidden)
-        check_shapes(hidden, targets)
+        check_shapes(targets, hidden.shape[:-1])
         kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
         chosen = targets.flatten()[kept].long()
-        check_range(chosen, self.vocab, ignore_index)
+        check_range(chosen, self.vocab)
         if reduction == "none":
             losses = self.token_losses(hidden, kept, chosen, chunk, None, own_loss)
             return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
         # as in torch, the mean of nothing is NaN
         scale = 1.0 if reduction == "sum" else 1 / len(kept) if len(kept) else torch.nan
         return self.token_losses(hidden, kept, chosen, chunk, scale, own_loss)
+
+    def _refuse_log_zero(self, hidden: Tensor) -> None:
+        """Raise ValueError where a gradient of -log p is asked for that may be that of -log 0."""
+        learns = hidden.requires_grad or any(p.requires_grad for p in self.parameters())
+        if not (torch.is_grad_enabled() and learns) or positive(self.mapping):
+            return
+        own = f"use loss(), which is {self.mapping.name}'s own"
+        measure = "measure it under torch.no_grad(), and train with sparsemax or entmax"
+        raise ValueError(
+            f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite and "
+            f"cannot train; {own if self.mapping.name in LOSSES else measure}"
+        )
 
 
 def pick(states: Tensor, kept: Tensor) -> Tensor:
@@ -156,19 +159,27 @@ def pick(states: Tensor, kept: Tensor) -> Tensor:
 
 def positive(mapping: Mapping) -> bool:
     """Whether p > 0 at every score, so that -log p is finite."""
-    if not mapping.spec.zeros:
-        return True
-    if mapping.name == "weighted-softmax":
-        return bool((torch.as_tensor(mapping.value("weights")) > 0).all())
-    if mapping.spec.log_g is None:
-        return False
-    with torch.no_grad():
-        arguments = mapping.arguments().values()
-        device = next((a.device for a in arguments if isinstance(a, Tensor)), "cpu")
-        scores = torch.tensor([-1.0, 0.0, 1.0], device=device)
-        # g = 0 is written as the lowest finite logarithm
-        log_g = mapping.spec.log_g(scores, *arguments)
-        return bool((log_g > torch.finfo(log_g.dtype).min / 2).all())
+    spec, arguments = mapping.spec, mapping.arguments()
+    if any(isinstance(a, Tensor) and a.is_meta for a in arguments.values()):
+        return not spec.zeros or spec.dense is not None
+    return not spec.zeros or (spec.dense is not None and spec.dense(**arguments))
+
+
+def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
+    """The mapping given as the argument `name`, by its registered name or itself."""
+    if isinstance(mapping, str):
+        return Mapping(mapping)
+    if not isinstance(mapping, Mapping):
+        raise TypeError(
+            f"{name}: expected a registered name or a sparse_attn.Mapping, got "
+            f"{type(mapping).__name__}"
+        )
+    if mapping.heads is not None:
+        raise ValueError(
+            f"{name}: {mapping.name} has one value for each of {mapping.heads} attention heads; an "
+            "output layer takes one value, leave `heads` out"
+        )
+    return mapping
 
 
 class RangeWatch:
@@ -181,57 +192,55 @@ class RangeWatch:
     SHARE = 0.01
 
     def __init__(self, mapping: Mapping) -> None:
-        known: dict[str, Any] = {**mapping.arguments(), **mapping.options}
-        self.bound: float | None = known.get("bound")
-        self.name = mapping.name
+        self.mapping = mapping
         self.calls = 0
+        self.warned = False
 
-    def begin(self) -> Callable[[Tensor], None] | None:
+    def begin(self) -> Look | None:
         """What looks at the scores of the call that begins, None if nobody does."""
-        if self.bound is None:
+        names = {p.name for p in (*self.mapping.spec.parameters, *self.mapping.spec.options)}
+        # a compiled model would be compiled anew at every count
+        if "bound" not in names or self.warned or torch.compiler.is_compiling():
             return None
         self.calls += 1
-        return self._look if self.calls % self.EVERY == 1 else None
+        if self.calls % self.EVERY != 1:
+            return None
+        return Look(self.mapping.parameter_values()["bound"])
 
-    def _look(self, scores: Tensor) -> None:
-        if self.bound is None:
+    def end(self, look: Look | None) -> None:
+        """Warn if too many of the scores that were seen lie outside."""
+        if look is None or not look.seen:
             return
-        share = (scores.detach().abs() > self.bound).float().mean().item()
+        share = float(look.outside) / look.seen
         if share > self.SHARE:
-            bound, self.bound = self.bound, None
+            self.warned = True
             warnings.warn(
-                f"{self.name}: {share:.0%} of the scores lie outside [-{bound:g}, {bound:g}], "
-                "the range that it was laid out for; give it a larger bound",
+                f"{self.mapping.name}: {share:.0%} of the scores lie outside "
+                f"[-{look.bound:g}, {look.bound:g}], the range that it was laid out for; give it a "
+                "larger bound",
                 stacklevel=2,
             )
+
+
+class Look:
+    """Counts the scores outside [-bound, bound] of one call, chunk by chunk."""
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+        self.seen = 0
+        self.outside: Tensor | int = 0
+
+    def __call__(self, scores: Tensor) -> None:
+        scores = scores.detach()
+        far = (scores.abs() > self.bound) & (scores != -torch.inf)  # -inf is masked
+        self.seen += scores.numel()
+        self.outside = self.outside + far.sum()
 
 
 def check_hidden(hidden: Tensor, size: int) -> None:
     """Raise ValueError unless hidden is (..., size)."""
     if hidden.dim() == 0 or hidden.shape[-1] != size:
         raise ValueError(f"hidden: expected shape (..., {size}), got {tuple(hidden.shape)}")
-
-
-def check_shapes(hidden: Tensor, targets: Tensor) -> None:
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise TypeError(f"targets: expected whole numbers, such as int64, got {targets.dtype}")
-    if targets.shape != hidden.shape[:-1]:
-        raise ValueError(
-            f"targets: expected shape {tuple(hidden.shape[:-1])}, that of hidden without its last "
-            f"dimension, got {tuple(targets.shape)}"
-        )
-
-
-def check_range(targets: Tensor, vocab: int, ignore_index: int) -> None:
-    """On a GPU the failure comes with the device's next synchronisation, as torch's own does."""
-    inside = (targets >= 0) & (targets < vocab)
-    if targets.device.type != "cpu":
-        torch._assert_async(inside.all(), "targets: a class outside the vocabulary")
-    elif not inside.all():
-        raise ValueError(
-            f"targets: {targets[~inside][0].item()} is outside the vocabulary; expected numbers in "
-            f"[0, {vocab}), or ignore_index={ignore_index} for what does not count"
-        )
 
 
 def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sparse_attn.losses import LOSSES
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.base import widened
+from sparse_attn.mappings.base import INF, widened
 
 Pull: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -35,12 +35,17 @@ class Criterion:
     watch: Callable[[Tensor], None] | None = None
 
     def __call__(
-        self, scores: Tensor, targets: Tensor, arguments: dict[str, Any], learns: bool
+        self,
+        scores: Tensor,
+        targets: Tensor,
+        arguments: dict[str, Any],
+        banned: Tensor | None,
+        learns: bool,
     ) -> tuple[Tensor, Pull]:
         """Scores [R, V] and targets [R] to values [R] and the function that pulls gradients back.
 
         The pull takes the gradient of the values [R] and gives that of the scores and of every
-        tensor argument. It may be called once.
+        tensor argument. It may be called once. `banned` [V] are the words whose bias is -inf.
         """
         spec = self.mapping.spec
         if self.watch is not None:
@@ -54,11 +59,18 @@ class Criterion:
                 values, (scores, *tensors), grad
             )
         with torch.set_grad_enabled(learns):
-            log_weights = spec.log_g(scores, *arguments.values())
+            if banned is None:
+                log_weights = spec.log_g(scores, *arguments.values())
+            else:  # g(-inf) is not 0 for the even functions
+                finite = scores.masked_fill(banned, 0.0)
+                log_weights = spec.log_g(finite, *arguments.values()).masked_fill(banned, -INF)
         log_p = log_weights.detach().log_softmax(-1)
         values = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         # log 0 is written as the lowest finite number
-        values = values.masked_fill(values < torch.finfo(values.dtype).min / 2, -torch.inf)
+        values = values.masked_fill(values < torch.finfo(values.dtype).min / 2, -INF)
+        if log_weights is not scores:  # NaN where a score is +inf, which a bounded g would hide
+            top = scores.detach().amax(-1)
+            values += top - top
 
         def pull(grad: Tensor) -> tuple[Tensor, ...]:
             # d log p_c / d log g_j = [j = c] - p_j, in the memory of log p
@@ -87,6 +99,7 @@ class _Job:
     scale: float | None
     names: Sequence[str]
     fixed: dict[str, Any]
+    banned: Tensor | None
     dtype: torch.dtype
     learns: bool
 
@@ -124,8 +137,15 @@ def chunked_loss(
     cast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if cast else weight.dtype
     if not cast and rows.dtype != dtype:
-        raise TypeError(f"hidden: expected {dtype}, the type of the head, got {rows.dtype}")
-    job = _Job(criterion, targets, chunk, scale, list(tensors), arguments, dtype, learns)
+        raise TypeError(
+            f"hidden: expected {dtype}, the type of the head, got {rows.dtype}; use "
+            f"hidden.to({dtype}), or autocast"
+        )
+    banned = None if bias is None else bias.detach() == -INF
+    if banned is not None and not banned.any():
+        banned = None
+    names = list(tensors)
+    job = _Job(criterion, targets, chunk, scale, names, arguments, banned, dtype, learns)
     with torch.autocast(device, enabled=False):
         return _ChunkedLoss.apply(job, *inputs)
 
@@ -185,7 +205,7 @@ class _Chunks:
         """log pi_k p_k(target), [tokens, K], and what pulls its gradient back."""
         scores = widened(F.linear(self.hidden(part), self.weight, self.bias))
         targets = self.job.targets[part].repeat_interleave(self.rows.shape[1])
-        values, pull = self.job.criterion(scores, targets, self.arguments, learns)
+        values, pull = self.job.criterion(scores, targets, self.arguments, self.job.banned, learns)
         joint = values.unflatten(0, (-1, self.rows.shape[1]))
         return joint if self.log_prior is None else joint + self.log_prior[part], pull
 

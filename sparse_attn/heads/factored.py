@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import check_hidden, check_range, check_shapes
+from sparse_attn.heads.base import check_hidden
 from sparse_attn.heads.factored_loss import LOSSES
 from sparse_attn.heads.factored_matrix import Batch, FactoredMatrix, Gradient
 from sparse_attn.heads.linear import LinearHead
+from sparse_attn.losses import check_range, check_shapes
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.pointwise import EPS
 
@@ -37,12 +38,15 @@ class FactoredSphericalHead(nn.Module):
         head.step(lr)        # several backwards before a step add up
         optimizer.step()     # everything below
 
+    This is not a `Head`: it takes targets and returns the loss, and has no log_prob and no nll.
+    Evaluate with `to_linear()`, a Head with the same weights; call it anew after further steps.
+    In eval() backward gives the gradient of hidden only, which freezes the layer.
+
     In float32 the rounding of q and s against W is about 1e-6 to 1e-4 after some hundred steps;
     `head.matrix.refresh()`, which costs O(vocab d^2), drops it.
 
     Not to be had: momentum, Adam, tied weights, a dense gradient of W, and training by several
-    processes, between which nothing is exchanged. `to_linear` gives the distribution over the whole
-    vocabulary, for evaluation.
+    processes, between which nothing is exchanged.
 
     Source: Vincent, de Brebisson & Bouthillier 2015 (the update); de Brebisson & Vincent 2016
     (the losses).
@@ -50,7 +54,7 @@ class FactoredSphericalHead(nn.Module):
     Args:
         hidden: size of h.
         vocab: number n of rows of W.
-        loss: one of the names above.
+        objective: the name of the loss, one of those above.
         eps: of the spherical loss, above 0; |d loss / da| is at most 1/sqrt(eps).
         bias: adds a column to W and a constant 1 to h.
 
@@ -59,14 +63,14 @@ class FactoredSphericalHead(nn.Module):
             at W = 0 the spherical loss has no gradient. At least float32, whatever the model is.
 
     Raises:
-        ValueError: sizes below 1, an unknown loss, eps out of range.
+        ValueError: sizes below 1, an unknown objective, eps out of range.
     """
 
     def __init__(
         self,
         hidden: int,
         vocab: int,
-        loss: str = "spherical",
+        objective: str = "spherical",
         eps: float = EPS.default,
         bias: bool = False,
     ) -> None:
@@ -74,18 +78,22 @@ class FactoredSphericalHead(nn.Module):
         for name, size in (("hidden", hidden), ("vocab", vocab)):
             if size < 1:
                 raise ValueError(f"{name}={size}: expected at least 1")
-        if loss not in LOSSES:
-            raise ValueError(f"loss={loss!r} is unknown; expected one of {', '.join(LOSSES)}")
+        if objective not in LOSSES:
+            raise ValueError(
+                f"objective={objective!r} is unknown; expected one of {', '.join(LOSSES)}"
+            )
         if not 0 < eps < math.inf:
             raise ValueError(
                 f"eps={eps}: expected a finite number above 0; the default is {EPS.default}"
             )
-        self.hidden, self.vocab, self.loss, self.eps, self.bias = hidden, vocab, loss, eps, bias
+        self.hidden, self.vocab, self.bias = hidden, vocab, bias
+        self.objective, self.eps = objective, eps
         width = hidden + bias
         self.matrix = FactoredMatrix(
             torch.empty(vocab, width).uniform_(-(width**-0.5), width**-0.5)
         )
         self._recorded: list[Batch] = []
+        self._version = 0  # of the W at which they were recorded
 
     def forward(self, hidden: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
         """The mean loss over the targets that count, NaN if none does.
@@ -97,31 +105,45 @@ class FactoredSphericalHead(nn.Module):
 
         Returns:
             A scalar in the dtype of the layer. Its backward gives the gradient of hidden, where
-            that is asked for, and in any case records the gradient of W for `step`.
+            that is asked for, and while `training` records the gradient of W for `step`.
 
         Raises:
             ValueError: shapes that do not fit, a target out of range.
             TypeError: targets that are not whole numbers.
         """
         check_hidden(hidden, self.hidden)
-        check_shapes(hidden, targets)
+        check_shapes(targets, hidden.shape[:-1])
         kept = targets != ignore_index
         words = targets[kept].long()  # [m]
-        check_range(words, self.vocab, ignore_index)
+        check_range(words, self.vocab)
         rows = hidden[kept].to(self.matrix.Q.dtype)  # [m, hidden]
         if self.bias:
             rows = F.pad(rows, (0, 1), value=1.0)
-        # nothing in the layer requires a gradient, but the loss must
-        anchor = rows.new_empty(0, requires_grad=True)
+        if not (torch.is_grad_enabled() and (self.training or rows.requires_grad)):
+            return self.loss_of(*self._products(rows, words)[-1]).mean()
+        # stands for W: nothing in the layer requires a gradient, but the loss must
+        anchor = rows.new_empty(0, requires_grad=self.training)
         return _FactoredLoss.apply(rows, words, anchor, self)
+
+    def _products(self, rows: Tensor, words: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """W^T z and the words' rows of W, both [m, d], and a, q, s, each [m], for rows [m, d]."""
+        matrix = self.matrix
+        with torch.autocast(rows.device.type, enabled=False):
+            back = rows @ matrix.Q
+            vectors = matrix.select(words)
+            scalars = [(vectors * rows).sum(-1), (back * rows).sum(-1), rows @ matrix.w_bar]
+        return back, vectors, scalars
 
     def loss_of(self, a: Tensor, q: Tensor, s: Tensor) -> Tensor:
         """The loss of each row by its a = z_c, q = ||z||^2 and s = sum_k z_k."""
-        return LOSSES[self.loss].of(a, q, s, self.vocab, self.eps)
+        return LOSSES[self.objective].of(a, q, s, self.vocab, self.eps)
 
     def record(self, batch: Batch) -> None:
         """Add a gradient to what the next `step` descends; backward calls this."""
-        self._recorded.append(batch)
+        if not self._recorded:
+            self._version = self.matrix.version
+        # with their graph they would keep it alive, and no deepcopy of the layer were possible
+        self._recorded.append(Batch(*(part.detach() for part in batch)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the recorded gradient; an optimizer, or a model around the head, does not."""
@@ -135,7 +157,7 @@ class FactoredSphericalHead(nn.Module):
         To clip the whole of a model, multiply the learning rate of `step` by the common factor.
 
         Raises:
-            RuntimeError: nothing is recorded.
+            RuntimeError: as `step`.
         """
         return self._gradient().norm
 
@@ -154,7 +176,8 @@ class FactoredSphericalHead(nn.Module):
             ||G||_F before clipping, a scalar.
 
         Raises:
-            RuntimeError: nothing is recorded since the last step.
+            RuntimeError: nothing is recorded since the last step or the loading of weights, or W
+                has changed since.
             ValueError: an argument out of range; or a G that is not finite, from NaN in hidden for
                 instance: it is dropped, and W stays as it was.
         """
@@ -187,7 +210,13 @@ class FactoredSphericalHead(nn.Module):
     def _gradient(self) -> Gradient:
         if not self._recorded:
             raise RuntimeError(
-                "step: no gradient is recorded; call backward() on the loss of this head before"
+                "step: no gradient is recorded; call backward() on the loss of this head before, "
+                "in train() mode"
+            )
+        if self._version != self.matrix.version:
+            raise RuntimeError(
+                "step: the weights of FactoredSphericalHead changed since the backward; forget its "
+                "gradient with zero_grad()"
             )
         batch = Batch(*(torch.cat(parts) for parts in zip(*self._recorded, strict=True)))
         with torch.autocast(batch.hidden.device.type, enabled=False):
@@ -203,6 +232,8 @@ class FactoredSphericalHead(nn.Module):
     def load_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Start from a dense layer: weight [vocab, hidden], and with `bias` bias [vocab].
 
+        Forgets the recorded gradient, as `load_state_dict` does.
+
         For a bias that gives the frequencies of words, make a LinearHead with the mapping of the
         loss, call `match_prior` on it and load what it holds.
 
@@ -217,19 +248,24 @@ class FactoredSphericalHead(nn.Module):
                 f"weight: expected shape {(self.vocab, self.hidden)}, got {tuple(weight.shape)}"
             )
         self.matrix.assign(values)
+        self._recorded.clear()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._recorded.clear()
 
     def to_linear(self) -> LinearHead:
         """A copy as a dense head, with the mapping that the loss trains.
 
         Raises:
-            ValueError: the loss is "mse", which has no probabilities.
+            ValueError: the objective is "mse", which has no probabilities.
         """
-        name = LOSSES[self.loss].mapping
+        name = LOSSES[self.objective].mapping
         if name is None:
             raise ValueError(
-                f"loss={self.loss!r} has no probabilities; take the argmax of hidden @ W.T"
+                f"objective={self.objective!r} has no probabilities; take the argmax of W @ hidden"
             )
-        mapping = Mapping(name, eps=self.eps) if self.loss == "spherical" else Mapping(name)
+        mapping = Mapping(name, eps=self.eps) if self.objective == "spherical" else Mapping(name)
         head = LinearHead(self.hidden, self.vocab, mapping, self.bias)
         weight = self.W
         head.weight = nn.Parameter(weight[:, : self.hidden].clone())
@@ -239,8 +275,8 @@ class FactoredSphericalHead(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"hidden={self.hidden}, vocab={self.vocab}, loss={self.loss!r}, eps={self.eps}, "
-            f"bias={self.bias}"
+            f"hidden={self.hidden}, vocab={self.vocab}, objective={self.objective!r}, "
+            f"eps={self.eps}, bias={self.bias}"
         )
 
 
@@ -251,29 +287,26 @@ class _FactoredLoss(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, words: Tensor, anchor: Tensor, head: FactoredSphericalHead
     ) -> Tensor:
-        matrix = head.matrix
-        with torch.autocast(rows.device.type, enabled=False):
-            back = rows @ matrix.Q  # W^T z [m, d]
-            vectors = matrix.select(words)  # [m, d]
-            scalars = ((vectors * rows).sum(-1), (back * rows).sum(-1), rows @ matrix.w_bar)
+        back, vectors, scalars = head._products(rows, words)
         with torch.enable_grad():
             loss = head.loss_of(*(x.requires_grad_() for x in scalars)).mean()
         by_a, by_q, by_s = torch.autograd.grad(loss, scalars, materialize_grads=True)
         # dL/dz_i = 2 by_q z_i + by_s 1 + by_a e_c
         twice = 2 * by_q.unsqueeze(-1)
-        grad = twice * back + by_s.unsqueeze(-1) * matrix.w_bar + by_a.unsqueeze(-1) * vectors
+        grad = twice * back + by_s.unsqueeze(-1) * head.matrix.w_bar + by_a.unsqueeze(-1) * vectors
         ctx.save_for_backward(grad, rows, twice * rows, by_s, by_a, words)
-        ctx.head, ctx.version = head, matrix.Q._version
+        ctx.head, ctx.version = head, head.matrix.version
         return loss.detach()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.head.matrix.Q._version != ctx.version:
+        if ctx.head.matrix.version != ctx.version:
             raise RuntimeError(
                 "backward: the weights of FactoredSphericalHead changed since the forward; call "
                 "step after the backward of every loss"
             )
         grad, rows, along, constant, target, words = ctx.saved_tensors
-        ctx.head.record(Batch(rows, scale * along, scale * constant, scale * target, words))
+        if ctx.needs_input_grad[2]:
+            ctx.head.record(Batch(rows, scale * along, scale * constant, scale * target, words))
         return scale * grad, None, None, None

@@ -65,6 +65,10 @@ class FactoredMatrix(nn.Module):
 
     Args:
         values: W at the start, [rows, d]; kept, and changed in place.
+
+    Attributes:
+        version: counts the changes of W, so that a gradient of an earlier W can be told; torch's
+            own counters start anew in a copy.
     """
 
     V: Tensor  # [rows, d]
@@ -77,6 +81,7 @@ class FactoredMatrix(nn.Module):
 
     def __init__(self, values: Tensor) -> None:
         super().__init__()
+        self.version = 0
         d = values.shape[1]
         for name, start in (
             ("V", values),
@@ -96,6 +101,7 @@ class FactoredMatrix(nn.Module):
         self._identity()
         self.Q.copy_(self.V.T @ self.V)
         self.w_bar.copy_(self.V.sum(0))
+        self.version += 1
 
     def refresh(self) -> None:
         """Compute Q and w_bar anew from W, in O(rows d^2): drops what many updates round off."""
@@ -154,6 +160,7 @@ class FactoredMatrix(nn.Module):
         half = g.right.T @ (rate * rate / 2 * (g.inner @ g.right) - rate * g.back)  # [d, d]
         self.Q += half + half.T
         self.w_bar -= rate * (g.right.T @ g.total)
+        self.version += 1
 
     def scale(self, factor: float) -> None:
         """W <- factor W, factor > 0."""
@@ -166,6 +173,7 @@ class FactoredMatrix(nn.Module):
         ):
             tensor *= factor**power
         self.spread += abs(math.log(factor))
+        self.version += 1
 
     def stabilise(self) -> None:
         """Reset the singular values of U outside [1/NEAR, NEAR], and compute its inverse anew."""
@@ -193,6 +201,10 @@ class FactoredMatrix(nn.Module):
             tensor.copy_(torch.eye(len(tensor)))
         self.omega.zero_()
         self.spread.zero_()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.version += 1
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move with the model but stay in float32: in half precision Q would drift from W.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, check_hidden, pick
+from sparse_attn.heads.base import Head, RangeWatch, check_hidden, pick
 from sparse_attn.heads.chunked import Criterion, chunked_loss
 from sparse_attn.mappings import Mapping
 
@@ -43,6 +43,7 @@ class LinearHead(Head):
         tie: nn.Parameter | nn.Embedding | None = None,
     ) -> None:
         super().__init__(hidden, vocab, mapping)
+        self.watch = RangeWatch(self.mapping)
         self.weight = word_vectors(vocab, hidden, tie)
         self.register_parameter("bias", word_biases(self.weight) if bias else None)
 
@@ -52,7 +53,11 @@ class LinearHead(Head):
         return F.linear(hidden, self.weight, self.bias)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        return self.mapping.log(self.scores(hidden))
+        scores, look = self.scores(hidden), self.watch.begin()
+        if look is not None:
+            look(scores)
+            self.watch.end(look)
+        return self.mapping.log(scores)
 
     def token_losses(
         self,
@@ -64,8 +69,11 @@ class LinearHead(Head):
         own_loss: bool,
     ) -> Tensor:
         rows = pick(hidden.reshape(-1, self.hidden), kept).unsqueeze(1)
-        criterion = Criterion(self.mapping, own_loss, self.watch.begin())
-        return chunked_loss(rows, self.weight, self.bias, targets, criterion, chunk, scale)
+        look = self.watch.begin()
+        criterion = Criterion(self.mapping, own_loss, look)
+        loss = chunked_loss(rows, self.weight, self.bias, targets, criterion, chunk, scale)
+        self.watch.end(look)
+        return loss
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, vocab={self.vocab}, bias={self.bias is not None}"

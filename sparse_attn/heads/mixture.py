@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, check_hidden, pick, positive
+from sparse_attn.heads.base import Head, RangeWatch, as_mapping, check_hidden, pick, positive
 from sparse_attn.heads.chunked import Criterion, chunked_loss
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
@@ -20,7 +20,9 @@ class MixtureHead(Head):
 
     mapping = softmax is MoS (Yang et al. 2018), sigsoftmax MoSS (Kanai et al. 2018, which uses it
     for the prior as well), plif MoS + PLIF (Ganea et al. 2019: one PLIF for all components). Worked
-    out in logarithms, so that p sums to 1 without the 1e-8 that the reference code adds.
+    out in logarithms, so that p sums to 1 without the 1e-8 that the reference code adds. Of every
+    token that counts `nll` holds the K hidden states h_k, beside a chunk of scores. The logarithms
+    are in float32 at least.
 
     Args:
         hidden: size of the hidden states h.
@@ -33,7 +35,7 @@ class MixtureHead(Head):
         prior: mapping of the mixture weights; if left out sigsoftmax beside sigsoftmax, otherwise
             softmax.
         dropout: on the h_k, one mask for all positions of a sequence, which is the last dimension
-            but one of the hidden states (..., T, hidden).
+            but one of hidden states (B, T, hidden); one a row for hidden states (N, hidden).
 
     Raises:
         ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of another shape,
@@ -55,13 +57,14 @@ class MixtureHead(Head):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(hidden, vocab, mapping)
+        self.watch = RangeWatch(self.mapping)
         if components < 1:
             raise ValueError(f"components={components}: expected at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout}: expected a number in [0, 1)")
         if prior is None:
             prior = "sigsoftmax" if self.mapping.name == "sigsoftmax" else "softmax"
-        self.prior_mapping = Mapping(prior) if isinstance(prior, str) else prior
+        self.prior_mapping = as_mapping("prior", prior)
         for name, used in (("mapping", self.mapping), ("prior", self.prior_mapping)):
             if not positive(used):
                 raise ValueError(
@@ -86,11 +89,15 @@ class MixtureHead(Head):
         check_hidden(hidden, self.hidden)
         latents = torch.tanh(self.latent(hidden))
         if self.training and self.dropout:
-            shape = list(latents.shape)
-            if len(shape) > 1:
-                shape[-2] = 1
-            latents = latents * F.dropout(latents.new_ones(shape), self.dropout)
+            latents = latents * self._dropout_mask(hidden)
         return latents.unflatten(-1, (self.components, -1))
+
+    def _dropout_mask(self, hidden: Tensor) -> Tensor:
+        """Broadcastable to (..., K latent), the same for all positions of (..., T, hidden)."""
+        shape = [*hidden.shape[:-1], self.latent.out_features]
+        if hidden.dim() > 2:
+            shape[-2] = 1
+        return F.dropout(self.weight.new_ones(shape), self.dropout)
 
     def log_prior(self, hidden: Tensor) -> Tensor:
         """log pi: (..., hidden) to (..., K)."""
@@ -98,12 +105,14 @@ class MixtureHead(Head):
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         latents, log_prior = self.latents(hidden), self.log_prior(hidden)
-        parts = zip(latents.unbind(-2), log_prior.unbind(-1), strict=True)
-        total = None
-        for latent, log_weight in parts:
-            log_p = self.mapping.log(F.linear(latent, self.weight, self.bias))
-            part = log_p + log_weight.unsqueeze(-1)
+        look, total = self.watch.begin(), None
+        for latent, log_weight in zip(latents.unbind(-2), log_prior.unbind(-1), strict=True):
+            scores = widened(F.linear(latent, self.weight, self.bias))
+            if look is not None:
+                look(scores)
+            part = self.mapping.log(scores) + log_weight.unsqueeze(-1)
             total = part if total is None else torch.logaddexp(total, part)
+        self.watch.end(look)
         assert total is not None
         return total
 
@@ -116,14 +125,24 @@ class MixtureHead(Head):
         scale: float | None,
         own_loss: bool,
     ) -> Tensor:
-        # before the tokens are picked: a dropout mask belongs to a whole sequence
-        latents = self.latents(hidden)
-        rows = pick(latents.reshape(-1, *latents.shape[-2:]), kept)
-        log_prior = pick(self.log_prior(hidden).reshape(-1, self.components), kept)
-        criterion = Criterion(self.mapping, own_loss, self.watch.begin())
-        return chunked_loss(
-            rows, self.weight, self.bias, targets, criterion, chunk, scale, log_prior
+        rows = pick(hidden.reshape(-1, self.hidden), kept)
+        latents = torch.tanh(self.latent(rows))  # [N, K latent]
+        if self.training and self.dropout:
+            mask = self._dropout_mask(hidden).expand(*hidden.shape[:-1], -1)
+            latents = latents * pick(mask.reshape(-1, mask.shape[-1]), kept)
+        look = self.watch.begin()
+        loss = chunked_loss(
+            latents.unflatten(-1, (self.components, -1)),
+            self.weight,
+            self.bias,
+            targets,
+            Criterion(self.mapping, own_loss, look),
+            chunk,
+            scale,
+            self.log_prior(rows),
         )
+        self.watch.end(look)
+        return loss
 
     def extra_repr(self) -> str:
         return (

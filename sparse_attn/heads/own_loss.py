@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 
 from sparse_attn.heads.base import Head
+from sparse_attn.heads.guard import last_call
 from sparse_attn.losses import LOSSES
 from sparse_attn.patching import source_of_forward
 
@@ -18,22 +19,13 @@ from sparse_attn.patching import source_of_forward
 class OwnLoss:
     """The loss_function of a model whose head returns zeros: `Head.loss` of the hidden states.
 
-    Takes the arguments of Transformers' losses. The hidden states are those the head was called
-    with, cut by logits_to_keep where the model does that; they are let go when its forward ends.
+    Takes the arguments of Transformers' losses, and as they do ignores those it does not know. Head
+    and hidden states are those of `last_call`, cut by logits_to_keep where the model does that.
     """
 
-    def __init__(self, head: Head, shift: bool) -> None:
-        self.head = head
+    def __init__(self, name: str, shift: bool) -> None:
+        self.name = name  # of the mapping
         self.shift = shift
-        self.hidden: Tensor | None = None
-
-    def keep(self, head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Forward hook of the head."""
-        self.hidden = inputs[0]
-
-    def release(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        """Forward hook of the model."""
-        self.hidden = None
 
     @torch.compiler.disable  # the chunked loss looks at the targets
     def __call__(
@@ -47,21 +39,22 @@ class OwnLoss:
         **kwargs: Any,
     ) -> Tensor:
         """Mean over the labels that count, or their sum / num_items_in_batch."""
-        if self.hidden is None:
+        call = last_call()
+        if call is None:
             raise RuntimeError(
-                f"a head of {self.head.mapping.name} is trained from its hidden states, which are "
-                "gone when the model's forward has ended, or went to a copy of it, such as PEFT's "
-                "modules_to_save; pass labels to the model, and leave the head out of PEFT"
+                f"a head of {self.name} is trained from its hidden states, which are gone when the "
+                "model's forward has ended; pass labels to the model"
             )
+        head, hidden = call
         if self.shift:
             if shift_labels is None:
                 shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
             labels = shift_labels
-        hidden = self.hidden.reshape(-1, self.head.hidden)
+        hidden = hidden.reshape(-1, head.hidden)
         labels = labels.reshape(-1).to(hidden.device)
         if num_items_in_batch is None:
-            return self.head.loss(hidden, labels, ignore_index)
-        loss = self.head.loss(hidden, labels, ignore_index, "sum")
+            return head.loss(hidden, labels, ignore_index)
+        loss = head.loss(hidden, labels, ignore_index, "sum")
         return loss / torch.as_tensor(num_items_in_batch, device=loss.device)
 
 
@@ -83,29 +76,16 @@ def own_loss(root: PreTrainedModel, head: Head, calls_head: bool) -> OwnLoss:
         )
     usual = root.loss_function
     if isinstance(usual, OwnLoss):
-        return OwnLoss(head, usual.shift)
+        return OwnLoss(head.mapping.name, usual.shift)
     if "_loss_function" in vars(root) or usual not in (ForCausalLMLoss, ForMaskedLMLoss):
         raise ValueError(
             f"{zeros}, and the loss_function of {type(root).__name__} is not one whose labels are "
             f"known; {remedy}"
         )
-    return OwnLoss(head, shift=usual is ForCausalLMLoss)
-
-
-def install_own_loss(root: PreTrainedModel, own: OwnLoss) -> None:
-    """Have the model call it."""
-    own.head.register_forward_hook(own.keep)
-    root.register_forward_hook(own.release)
-    root.loss_function = own
+    return OwnLoss(head.mapping.name, shift=usual is ForCausalLMLoss)
 
 
 def remove_own_loss(root: PreTrainedModel) -> None:
-    """Give the model its usual loss back; a head that is taken out takes its hook with it."""
-    own = vars(root).get("_loss_function")
-    if not isinstance(own, OwnLoss):
-        return
-    del root._loss_function
-    # by value: the handle of a hook does not survive deepcopy
-    hooks = root._forward_hooks
-    for key in [key for key, hook in hooks.items() if hook == own.release]:
-        del hooks[key]
+    """Give the model its usual loss back."""
+    if isinstance(vars(root).get("_loss_function"), OwnLoss):
+        del root._loss_function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
 
@@ -11,9 +10,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import positive
+from sparse_attn.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
+from sparse_attn.heads.logits import changed_logits, owners
 from sparse_attn.heads.mixture import MixtureHead
-from sparse_attn.heads.own_loss import install_own_loss, own_loss, remove_own_loss
+from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.mappings import Mapping
 from sparse_attn.patching import (
     HEAD,
@@ -24,15 +25,10 @@ from sparse_attn.patching import (
     refuse_lost_head,
     root_of,
     set_record,
-    source_of_forward,
 )
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
-# A line of a forward that computes with logits: a factor, a soft cap, a cut of the vocabulary.
-CHANGE = re.compile(
-    r"^ *\w*logits = (.*(?: [*/] |tanh\(|soft_?cap|logits\[\.\.\., ?: ?\w).*)$", re.MULTILINE
-)
 
 
 def patch_lm_head(
@@ -100,6 +96,7 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
         )
     _replace(root, head, _plain(head))
     delattr(root, RESIZE)
+    remove_guard(root)
     remove_own_loss(root)
     set_record(root, HEAD, None)
     return model
@@ -131,11 +128,12 @@ def _install(
     old = root.get_output_embeddings()
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
-    own = None if positive(mapping) else own_loss(root, head, _owners(root, old) == [root])
+    own = None if positive(mapping) else own_loss(root, head, owners(root, old) == [root])
     _replace(root, old, head)
+    install_guard(root, head)
     remove_own_loss(root)
     if own is not None:
-        install_own_loss(root, own)
+        root.loss_function = own
     setattr(root, RESIZE, functools.partial(_resize, root))
     record = {name: mapping.describe()[name] for name in ("mapping", "params", "learn")}
     record |= {"version": RECORD_VERSION, "components": components, "prior": prior}
@@ -211,31 +209,14 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
             "which is what stops a plain from_pretrained of a patched model from computing "
             "softmax; use a model that does, such as GPT-2, Llama, BERT or ModernBERT"
         )
-    for owner in _owners(root, head):
-        if change := _changed_logits(owner):
-            raise ValueError(
-                f"{type(owner).__name__} changes its logits after the head ({change}), and log p "
-                "would not be log p any more; switch that off in its config, or use another model"
-            )
+    if change := changed_logits(root, head):
+        raise ValueError(
+            f"{change}, and log p would not be log p any more; switch that off in the config of "
+            f"{name}, or use another model"
+        )
     bias = dict(root.named_buffers()).get("final_logits_bias")
     if bias is not None and bias.count_nonzero():
         raise ValueError(
             f"{name} adds its final_logits_bias to the logits, and log p would not be log p any "
             "more; use a checkpoint where it is zero"
         )
-
-
-def _owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
-    """The models in `root`, itself included, whose output embedding this is."""
-    models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
-    return [m for m in models if m.get_output_embeddings() is head]
-
-
-def _changed_logits(model: PreTrainedModel) -> str | None:
-    """A line of forward that computes with the logits, unless its factors are all None or 1."""
-    lines = CHANGE.findall(source_of_forward(type(model)))
-    words = {word for line in lines for word in re.findall(r"\w+", line)}
-    known = {**vars(model.config.get_text_config(decoder=True)), **vars(model)}
-    factors = [known[w] for w in words if isinstance(known.get(w, ""), (int, float, type(None)))]
-    off = bool(factors) and all(factor in (None, 1) for factor in factors)
-    return None if off or not lines else lines[0].strip()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,25 +21,33 @@ def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float
     """Set the bias b to what makes map(b) the unigram distribution: log g(b_k) = log prior_k + C.
 
     At W h = 0, where training about starts, the head then predicts each word by its frequency. C is
-    free: the most frequent word gets the score 0. The g of spherical, Taylor and abs rise on one
-    side of their lowest point only, and have no slope at it; there the rarest word gets the score
-    on that side at which log g is steepest, and all others lie above. The scores are found by
-    bisection on the mapping with its parameters as they are now.
+    free: the most frequent word gets the score 0. The g of spherical, Taylor and abs rises only
+    right of a lowest point and has no slope at it; there the rarest word gets the score on the
+    right at which g is twice its lowest value, or 1 further than a lowest value of 0, and all
+    others lie above. The scores are found by bisection on the mapping with its parameters as they
+    are now.
 
     Args:
-        head: with a bias, and a pointwise mapping whose g increases, but for those three.
+        head: with a bias, and a pointwise mapping whose g increases, at least right of its lowest
+            point.
         counts: how often each word occurs, [vocab], non-negative. A word that never occurs counts
             as `smoothing` occurrences; where all occur, the prior is the empirical one.
         smoothing: above 0, in occurrences.
 
     Raises:
-        ValueError: no bias, a mapping that is not pointwise, counts of another shape, negative or
-            not finite, smoothing not above 0, or a prior out of the mapping's reach, as where a
-            bounded g spans less than the prior does.
+        TypeError: another kind of head.
+        ValueError: no bias, a mapping that is not pointwise or whose g falls, counts of another
+            shape, negative or not finite, smoothing not above 0, or a prior out of the mapping's
+            reach, as where a bounded g spans less than the prior does.
 
     Source: de Brebisson & Vincent 2016, who start from zero output weights, where even mappings
     learn nothing without such biases; the formula is derived.
     """
+    if not isinstance(head, LinearHead | MixtureHead):
+        raise TypeError(
+            f"head: expected a LinearHead or a MixtureHead, got {type(head).__name__}, "
+            "which has no one bias for all words"
+        )
     if head.bias is None:
         raise ValueError("head: it has no bias to set; make it with bias=True")
     if head.mapping.spec.log_g is None:
@@ -62,34 +72,52 @@ def _smoothed(counts: Tensor, vocab: int, smoothing: float) -> Tensor:
 
 def _scores(mapping: Mapping, log_counts: Tensor) -> Tensor:
     """The z with log g(z) = log_counts + C, for increasing log_counts [n]."""
-    lowest = _lowest(mapping)
-    anchor = 0.0 if lowest is None else lowest
-    wanted = log_counts - (log_counts[-1] if lowest is None else log_counts[0])
-
-    def rise(z: Tensor) -> Tensor:
-        """log g(z) - log g(anchor), by a row of these two."""
-        log_p = mapping.log(torch.stack([z, torch.full_like(z, anchor)], -1))
-        return log_p[:, 0] - log_p[:, 1]
-
-    low = torch.full_like(wanted, -WIDEST if lowest is None else lowest)
-    high = torch.full_like(wanted, 0.0 if lowest is None else WIDEST)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        above = rise(middle) > wanted
-        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-    missed = (rise(high) - wanted).abs().max().item()
+    anchor, rarest = _anchor(mapping, log_counts.device)
+    wanted = log_counts - log_counts[0 if rarest else -1]
+    low, high = (anchor, WIDEST) if rarest else (-WIDEST, anchor)
+    found = _solve(mapping, anchor, wanted, low, high)
+    missed = (_rise(mapping, anchor, found) - wanted).abs().max().item()
     if not missed < NEAR:
         raise ValueError(
             f"counts: out of reach of {mapping.name} by {missed:.3g} nats; the rarest word is "
             f"exp({log_counts[0] - log_counts[-1]:.3g}) times as frequent as the most frequent: "
             "use more smoothing, or a mapping whose g spans more"
         )
-    return high
+    return found
 
 
-def _lowest(mapping: Mapping) -> float | None:
-    """The score of the rarest word where g does not rise everywhere: log g is steepest there."""
-    if mapping.name == "spherical-softmax":
-        # g = z^2 + eps; at eps = 0 all scales are alike
-        return float(mapping.value("eps")) ** 0.5 or 1.0
-    return {"taylor-softmax": 0.0, "softmax-abs": 1.0}.get(mapping.name)
+def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
+    """The score of one word, and whether that is the rarest one or the most frequent."""
+    # steps of 0.015 around 0, and of 1.5 % far out
+    grid = (torch.arange(-1000, 1001, device=device).double() / 1000 * math.asinh(WIDEST)).sinh()
+    log_g = mapping.log(grid)  # up to a constant
+    last = len(grid) - 1 - int(log_g.flip(0).argmin())
+    # so that NaN does not count as rising either
+    if last == len(grid) - 1 or not (log_g[last:].diff() > -NEAR).all():
+        raise ValueError(
+            f"mapping={mapping.name}: its g does not increase on [-{WIDEST:g}, {WIDEST:g}], nor "
+            "right of its lowest point there, so that no scores belong to the counts"
+        )
+    least, lowest = log_g[last].item(), grid[last].item()
+    if least == -math.inf:
+        return lowest + 1, True
+    if log_g[0] <= least + NEAR:
+        return 0.0, False
+    doubled = grid.new_tensor([math.log(2)])
+    return _solve(mapping, lowest, doubled, lowest, WIDEST).item(), True
+
+
+def _solve(mapping: Mapping, anchor: float, wanted: Tensor, low: float, high: float) -> Tensor:
+    """The z in [low, high], where g rises, with log g(z) - log g(anchor) = wanted [n]."""
+    lows, highs = torch.full_like(wanted, low), torch.full_like(wanted, high)
+    for _ in range(HALVINGS):
+        middle = (lows + highs) / 2
+        above = _rise(mapping, anchor, middle) > wanted
+        lows, highs = torch.where(above, lows, middle), torch.where(above, middle, highs)
+    return highs
+
+
+def _rise(mapping: Mapping, anchor: float, z: Tensor) -> Tensor:
+    """log g(z) - log g(anchor), z [n], by a row of these two."""
+    log_p = mapping.log(torch.stack([z, torch.full_like(z, anchor)], -1))
+    return log_p[:, 0] - log_p[:, 1]

@@ -77,6 +77,8 @@ class MappingSpec:
             initial value of every tensor argument of `function`. Such a mapping is always learned.
         options: the keyword arguments of `weights`.
         zeros: whether exact zeros can occur at valid positions.
+        dense: for a mapping with zeros, `(**arguments) -> bool`: whether these arguments of
+            `function` exclude them.
         translation_invariant: whether p(z + c) = p(z).
         log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
             of the further arguments that `function` takes, in its order.
@@ -91,6 +93,7 @@ class MappingSpec:
     weights: Callable[..., dict[str, Tensor]] | None = None
     options: tuple[ParameterSpec, ...] = ()
     zeros: bool = False
+    dense: Callable[..., bool] | None = None
     translation_invariant: bool = False
     log_g: Callable[..., Tensor] | None = None
     kernel: str | None = None

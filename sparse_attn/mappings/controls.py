@@ -193,6 +193,10 @@ def _mixed(
     )
 
 
+def _has_softmax(mix: Value, **arguments: Value) -> bool:
+    return bool((mix < 1).all()) if isinstance(mix, Tensor) else mix < 1
+
+
 def mixed(spec: MappingSpec) -> MappingSpec:
     """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
 
@@ -221,6 +225,7 @@ def mixed(spec: MappingSpec) -> MappingSpec:
         partial(function, log=True),
         parameters=checks,
         zeros=spec.zeros,
+        dense=_has_softmax,
         translation_invariant=spec.translation_invariant,
         source=f"a ramp for {spec.source}",
     )

@@ -53,9 +53,10 @@ class _PiecewiseLinear(torch.autograd.Function):
         for_z = grad * _look_up(slopes, bins)
         if not ctx.needs_input_grad[1]:
             return for_z, None, None
-        zeros, where = torch.zeros_like(slopes), bins.flatten()
-        arrived = zeros.index_add(0, where, grad.flatten()).double()  # [K]
-        partly = zeros.index_add(0, where, (grad * inside).flatten())
+        # in float64: a bin may get millions of terms, which nearly cancel
+        zeros, where = torch.zeros_like(slopes, dtype=torch.float64), bins.flatten()
+        arrived = zeros.index_add(0, where, grad.flatten().double())  # [K]
+        partly = zeros.index_add(0, where, (grad * inside).flatten().double())
         total = arrived.sum()
         passed = (total - arrived.cumsum(0)) * (2 * ctx.bound / len(slopes))
         # f starts at s_0 l_0, l_0 = -T

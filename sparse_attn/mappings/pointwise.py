@@ -50,6 +50,10 @@ def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
 
 
+def _is_above_zero(eps: Value) -> bool:
+    return bool((eps > 0).all()) if isinstance(eps, Tensor) else eps > 0
+
+
 def _log_taylor_g(z: Tensor) -> Tensor:
     # 1 + z + z^2/2 = ((z + 1)^2 + 1) / 2
     return _log_square_plus(z + 1, 1.0) - math.log(2)
@@ -236,6 +240,7 @@ SPECS = (
         log_spherical_softmax,
         parameters=(EPS,),
         zeros=True,
+        dense=_is_above_zero,
         log_g=_log_square_plus,
         kernel="spherical-softmax",
         source=BREBISSON,

@@ -182,6 +182,10 @@ def _r_softmax(
     )
 
 
+def _are_above_zero(weights: Value) -> bool:
+    return bool((weights > 0).all()) if isinstance(weights, Tensor) else weights > 0
+
+
 SPECS = (
     MappingSpec(
         "weighted-softmax",
@@ -189,6 +193,7 @@ SPECS = (
         log_weighted_softmax,
         parameters=(WEIGHTS,),
         zeros=True,
+        dense=_are_above_zero,
         translation_invariant=True,
         source=f"{BALAZY}, eq. 1",
     ),

@@ -1,12 +1,22 @@
 """match_prior: at W h = 0 a head predicts words by their frequency."""
 
+import functools
 import math
 
 import pytest
 import torch
 
 from sparse_attn import Mapping, MappingSpec, register_mapping
-from sparse_attn.heads import LinearHead, MixtureHead, match_prior
+from sparse_attn.heads import (
+    AdaptiveHead,
+    FactoredSphericalHead,
+    LinearHead,
+    MixtureHead,
+    match_prior,
+)
+from sparse_attn.mappings import registry
+from sparse_attn.mappings.base import on_rows
+from sparse_attn.mappings.pointwise import normalize
 from tests.heads.plain import BY_NAME, CASES, HIDDEN, VOCAB, assert_same, linear_head, mixture_head
 
 COUNTS = torch.tensor([100, 60, 60, 31, 20, 11, 7, 7, 2, 1, 1])
@@ -61,12 +71,14 @@ def test_closed_forms():
 
     head = linear_head(BY_NAME["taylor-softmax"])
     match_prior(head, COUNTS)
-    scale = 1 / prior.min()
+    rarest = head.bias.detach().min()
+    assert_same(rarest, torch.zeros_like(rarest), atol=1e-3, rtol=0)
+    scale = (1 + (1 + rarest) ** 2) / 2 / prior.min()
     assert_same(head.bias.detach(), -1 + (2 * scale * prior - 1).sqrt())
 
     head = linear_head(BY_NAME["softmax-abs"])
     match_prior(head, COUNTS)
-    scale = math.e / prior.min()
+    scale = 2 / prior.min()
     assert_same(head.bias.detach(), (scale * prior).log())
 
     head = linear_head(BY_NAME["normalized-sigmoid"])
@@ -148,16 +160,63 @@ def test_a_failure_leaves_the_bias_alone():
     assert torch.equal(head.bias, before)
 
 
-def test_a_mapping_that_does_not_increase():
-    def falling(scores, *, mask=None, dim=-1):
-        return torch.softmax(-scores, dim)
+@pytest.fixture
+def register(monkeypatch):
+    """Registers p = g(z) / sum g(z) for one test."""
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
 
-    def log_falling(scores, *, mask=None, dim=-1):
-        return torch.log_softmax(-scores, dim)
+    def register(name, log_g):
+        def mapping(scores, *, mask=None, dim=-1, log=False):
+            return on_rows(normalize, scores, mask=mask, dim=dim, log_g=log_g, log=log)
 
-    register_mapping(MappingSpec("falling-here", falling, log_falling, log_g=torch.neg))
-    with pytest.raises(ValueError, match="falling-here"):
-        match_prior(LinearHead(HIDDEN, VOCAB, "falling-here"), COUNTS)
+        log_mapping = functools.partial(mapping, log=True)
+        register_mapping(MappingSpec(name, mapping, log_mapping, log_g=log_g))
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("name", "log_g"),
+    [
+        ("soft-sign-here", lambda z: torch.log1p(z.abs())),
+        ("moved-here", lambda z: torch.log1p((z - 30).square())),
+        ("square-here", lambda z: (z + 2).square().log()),
+        ("silu-here", torch.nn.functional.silu),
+        ("relu-here", lambda z: z.relu().log()),
+    ],
+)
+def test_a_registered_mapping_that_rises_right_of_its_lowest_point(name, log_g, register):
+    register(name, log_g)
+    head = LinearHead(HIDDEN, VOCAB, name).double()
+    match_prior(head, COUNTS)
+    assert_same(at_zero(head), PRIOR, rtol=1e-9, atol=0)
+    bias = head.bias.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(log_g(bias).sum(), bias)
+    assert (slope > 1e-3).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "log_g"),
+    [
+        ("falling-here", torch.neg),
+        ("constant-here", torch.zeros_like),
+        ("wave-here", torch.sin),
+        ("bell-here", lambda z: -z.abs()),
+        ("overflow-here", lambda z: z.cosh().log()),
+    ],
+)
+def test_a_mapping_that_does_not_increase(name, log_g, register):
+    register(name, log_g)
+    head = LinearHead(HIDDEN, VOCAB, name)
+    with pytest.raises(ValueError, match=f"mapping={name}: its g does not increase"):
+        match_prior(head, COUNTS)
+
+
+def test_heads_without_one_bias():
+    for head in (AdaptiveHead(HIDDEN, VOCAB, [4]), FactoredSphericalHead(HIDDEN, VOCAB, bias=True)):
+        name = type(head).__name__
+        with pytest.raises(TypeError, match=f"expected a LinearHead or a MixtureHead, got {name}"):
+            match_prior(head, COUNTS)
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "r-softmax", "weighted-softmax"])
