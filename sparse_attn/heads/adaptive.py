@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from sparse_attn.heads.base import Head, check_hidden, positive
+from sparse_attn.heads.base import Head, Tokens, check_hidden, positive
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.mappings import Mapping
 
@@ -89,27 +90,22 @@ class AdaptiveHead(Head):
         ]
         return torch.cat([log_q, *parts], dim=-1)
 
-    def token_losses(
-        self,
-        hidden: Tensor,
-        kept: Tensor,
-        targets: Tensor,
-        chunk: int,
-        scale: float | None,
-        own_loss: bool,
-    ) -> Tensor:
-        rows = hidden.reshape(-1, self.hidden)
+    def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        rows, targets = hidden.reshape(-1, self.hidden), tokens.targets
         groups = torch.bucketize(targets, targets.new_tensor(self.cutoffs), right=True)
         entries = torch.where(groups == 0, targets, self.cutoffs[0] + groups - 1)
-        total = self.shortlist.token_losses(rows, kept, entries, chunk, scale, own_loss)
+        total = self.shortlist.token_losses(rows, replace(tokens, targets=entries))
         for number, cluster in enumerate(self._clusters(), 1):
             # one that no target hits takes part with no rows, so that its gradients are zeros
             hits = (groups == number).nonzero().squeeze(-1)
-            states = cluster.projection(rows[kept[hits]])
+            states = cluster.projection(rows[tokens.kept[hits]])
             everyone = torch.arange(len(hits), device=hits.device)
             words = targets[hits] - cluster.first
-            losses = cluster.head.token_losses(states, everyone, words, chunk, scale, own_loss)
-            total = total + losses if scale is not None else total.index_add(0, hits, losses)
+            losses = cluster.head.token_losses(
+                states, replace(tokens, kept=everyone, targets=words)
+            )
+            scaled = tokens.scale is not None
+            total = total + losses if scaled else total.index_add(0, hits, losses)
         return total
 
     def _clusters(self) -> list[Cluster]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,29 @@ from sparse_attn.mappings import Mapping
 
 CHUNK = 256
 REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Which tokens a head is to work out the losses of, and in what form.
+
+    Attributes:
+        kept: [N], their numbers among the flattened hidden states.
+        targets: [N], in [0, vocab).
+        chunk: rows of scores held at once.
+        scale: give scale times the sum of the losses; None: each of them.
+        own_loss: the mapping's own loss in place of -log p.
+    """
+
+    kept: Tensor
+    targets: Tensor
+    chunk: int
+    scale: float | None
+    own_loss: bool
+
+    def pick(self, states: Tensor) -> Tensor:
+        """Rows `kept` of states [M, ...]; without a copy where they are all of them."""
+        return states if len(self.kept) == len(states) else states[self.kept]
 
 
 class Head(nn.Module):
@@ -97,19 +121,8 @@ class Head(nn.Module):
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=True)
 
     @abstractmethod
-    def token_losses(
-        self,
-        hidden: Tensor,
-        kept: Tensor,
-        targets: Tensor,
-        chunk: int,
-        scale: float | None,
-        own_loss: bool,
-    ) -> Tensor:
-        """`chunked_loss` of the tokens `kept` [N] among the flattened (...) of hidden.
-
-        Hidden states (..., hidden), targets [N], checked. [N] losses, or scale times their sum.
-        """
+    def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        """`chunked_loss` of some tokens of hidden (..., hidden): [N], or scale times the sum."""
 
     @torch.compiler.disable
     def _reduced(
@@ -132,12 +145,13 @@ class Head(nn.Module):
         kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
         chosen = targets.flatten()[kept].long()
         check_range(chosen, self.vocab)
-        if reduction == "none":
-            losses = self.token_losses(hidden, kept, chosen, chunk, None, own_loss)
-            return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
         # as in torch, the mean of nothing is NaN
-        scale = 1.0 if reduction == "sum" else 1 / len(kept) if len(kept) else torch.nan
-        return self.token_losses(hidden, kept, chosen, chunk, scale, own_loss)
+        scales = {"none": None, "sum": 1.0, "mean": 1 / len(kept) if len(kept) else torch.nan}
+        tokens = Tokens(kept, chosen, chunk, scales[reduction], own_loss)
+        losses = self.token_losses(hidden, tokens)
+        if reduction != "none":
+            return losses
+        return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
 
     def _refuse_log_zero(self, hidden: Tensor) -> None:
         """Raise ValueError where a gradient of -log p is asked for that may be that of -log 0."""
@@ -150,11 +164,6 @@ class Head(nn.Module):
             f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite and "
             f"cannot train; {own if self.mapping.name in LOSSES else measure}"
         )
-
-
-def pick(states: Tensor, kept: Tensor) -> Tensor:
-    """Rows `kept` of states [N, ...]; without a copy where they are all of them."""
-    return states if len(kept) == len(states) else states[kept]
 
 
 def positive(mapping: Mapping) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from sparse_attn.heads.base import Tokens
 from sparse_attn.losses import LOSSES
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import INF, widened
@@ -94,9 +95,7 @@ class _Job:
     """What stays fixed through one call: `fixed` and `names` are the mapping's arguments."""
 
     criterion: Criterion
-    targets: Tensor  # [N]
-    chunk: int
-    scale: float | None
+    tokens: Tokens
     names: Sequence[str]
     fixed: dict[str, Any]
     banned: Tensor | None
@@ -108,10 +107,8 @@ def chunked_loss(
     rows: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    targets: Tensor,
+    tokens: Tokens,
     criterion: Criterion,
-    chunk: int,
-    scale: float | None,
     log_prior: Tensor | None = None,
 ) -> Tensor:
     """-log sum_k pi_nk p_nk(target_n), p_nk = map(W h_nk + b), chunk / K tokens at a time.
@@ -119,11 +116,9 @@ def chunked_loss(
     Args:
         rows: h, [N, K, d]; K = 1 without a mixture.
         weight, bias: W [V, d] and b [V].
-        targets: [N] in [0, V).
+        tokens: targets, chunk and scale. With a scale the gradient is worked out together with the
+            loss; without, the scores are worked out again for it.
         criterion: the mapping, and what of it is computed.
-        chunk: rows of scores held at once.
-        scale: give scale times the sum of the losses, whose gradient is then worked out together
-            with it; None gives the losses [N], whose scores are worked out again for the gradient.
         log_prior: log pi, [N, K].
 
     Raises:
@@ -145,7 +140,7 @@ def chunked_loss(
     if banned is not None and not banned.any():
         banned = None
     names = list(tensors)
-    job = _Job(criterion, targets, chunk, scale, names, arguments, banned, dtype, learns)
+    job = _Job(criterion, tokens, names, arguments, banned, dtype, learns)
     with torch.autocast(device, enabled=False):
         return _ChunkedLoss.apply(job, *inputs)
 
@@ -155,24 +150,24 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx: Any, job: _Job, *inputs: Tensor | None) -> Tensor:
         ctx.job, ctx.ready = job, None
         ctx.save_for_backward(*inputs)
-        if job.scale is None:
+        if job.tokens.scale is None:
             return _losses(job, inputs)
         if not job.learns:
-            return _losses(job, inputs).sum() * job.scale
+            return _losses(job, inputs).sum() * job.tokens.scale
         losses, ctx.ready = _gradients(job, inputs, None, ctx.needs_input_grad[1:])
-        return losses.sum() * job.scale
+        return losses.sum() * job.tokens.scale
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         job, inputs, needed = ctx.job, ctx.saved_tensors, ctx.needs_input_grad[1:]
-        upstream = grad if job.scale is None else None
+        upstream = grad if job.tokens.scale is None else None
         # given away once, and scaled in place; who asks again has them worked out again
         sums, ctx.ready = ctx.ready, None
         if sums is None:
             _, sums = _gradients(job, inputs, upstream, needed)
         # the scale comes last, in float32: p / N would underflow in float16
-        factor = None if job.scale is None else grad * job.scale
+        factor = None if job.tokens.scale is None else grad * job.tokens.scale
         return None, *(_finished(s, t, factor) for s, t in zip(sums, inputs, strict=True))
 
 
@@ -194,7 +189,7 @@ class _Chunks:
             self.arguments[name] = tensor.detach().requires_grad_(learned)
 
     def __iter__(self) -> Iterator[slice]:
-        tokens = max(1, self.job.chunk // self.rows.shape[1])
+        tokens = max(1, self.job.tokens.chunk // self.rows.shape[1])
         return (slice(i, i + tokens) for i in range(0, max(1, len(self.rows)), tokens))
 
     def hidden(self, part: slice) -> Tensor:
@@ -204,7 +199,7 @@ class _Chunks:
     def joint(self, part: slice, learns: bool) -> tuple[Tensor, Pull]:
         """log pi_k p_k(target), [tokens, K], and what pulls its gradient back."""
         scores = widened(F.linear(self.hidden(part), self.weight, self.bias))
-        targets = self.job.targets[part].repeat_interleave(self.rows.shape[1])
+        targets = self.job.tokens.targets[part].repeat_interleave(self.rows.shape[1])
         values, pull = self.job.criterion(scores, targets, self.arguments, self.job.banned, learns)
         joint = values.unflatten(0, (-1, self.rows.shape[1]))
         return joint if self.log_prior is None else joint + self.log_prior[part], pull

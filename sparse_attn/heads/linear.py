@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, RangeWatch, check_hidden, pick
+from sparse_attn.heads.base import Head, RangeWatch, Tokens, check_hidden
 from sparse_attn.heads.chunked import Criterion, chunked_loss
 from sparse_attn.mappings import Mapping
 
@@ -59,19 +59,11 @@ class LinearHead(Head):
             self.watch.end(look)
         return self.mapping.log(scores)
 
-    def token_losses(
-        self,
-        hidden: Tensor,
-        kept: Tensor,
-        targets: Tensor,
-        chunk: int,
-        scale: float | None,
-        own_loss: bool,
-    ) -> Tensor:
-        rows = pick(hidden.reshape(-1, self.hidden), kept).unsqueeze(1)
+    def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        rows = tokens.pick(hidden.reshape(-1, self.hidden)).unsqueeze(1)
         look = self.watch.begin()
-        criterion = Criterion(self.mapping, own_loss, look)
-        loss = chunked_loss(rows, self.weight, self.bias, targets, criterion, chunk, scale)
+        criterion = Criterion(self.mapping, tokens.own_loss, look)
+        loss = chunked_loss(rows, self.weight, self.bias, tokens, criterion)
         self.watch.end(look)
         return loss
 

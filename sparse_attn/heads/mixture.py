@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, RangeWatch, as_mapping, check_hidden, pick, positive
+from sparse_attn.heads.base import Head, RangeWatch, Tokens, as_mapping, check_hidden, positive
 from sparse_attn.heads.chunked import Criterion, chunked_loss
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
@@ -116,31 +116,17 @@ class MixtureHead(Head):
         assert total is not None
         return total
 
-    def token_losses(
-        self,
-        hidden: Tensor,
-        kept: Tensor,
-        targets: Tensor,
-        chunk: int,
-        scale: float | None,
-        own_loss: bool,
-    ) -> Tensor:
-        rows = pick(hidden.reshape(-1, self.hidden), kept)
+    def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        rows = tokens.pick(hidden.reshape(-1, self.hidden))
         latents = torch.tanh(self.latent(rows))  # [N, K latent]
         if self.training and self.dropout:
             mask = self._dropout_mask(hidden).expand(*hidden.shape[:-1], -1)
-            latents = latents * pick(mask.reshape(-1, mask.shape[-1]), kept)
+            latents = latents * tokens.pick(mask.reshape(-1, mask.shape[-1]))
+        latents = latents.unflatten(-1, (self.components, -1))
         look = self.watch.begin()
-        loss = chunked_loss(
-            latents.unflatten(-1, (self.components, -1)),
-            self.weight,
-            self.bias,
-            targets,
-            Criterion(self.mapping, own_loss, look),
-            chunk,
-            scale,
-            self.log_prior(rows),
-        )
+        criterion = Criterion(self.mapping, tokens.own_loss, look)
+        log_prior = self.log_prior(rows)
+        loss = chunked_loss(latents, self.weight, self.bias, tokens, criterion, log_prior)
         self.watch.end(look)
         return loss
 
