@@ -88,11 +88,11 @@ def top_k_error(
 
 
 def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment: int) -> Tensor:
-    """log p(w | w_<=t) for the first `contexts` positions t of the stream: [contexts, V] float32.
+    """log p(w | w_<=t) for the first `contexts` positions t of the stream: [contexts, V].
 
-    On the CPU. An exact zero, whose logarithm has no place in a matrix, becomes `LOG_ZERO` = -87.3;
-    finite values stay as they are, below it too. Kanai et al. 2018 call its transpose the
-    log-output matrix.
+    On the CPU, in the model's dtype. An exact zero, whose logarithm has no place in a matrix,
+    becomes `LOG_ZERO` = -87.3; finite values stay as they are, below it too. Kanai et al. 2018 call
+    its transpose the log-output matrix.
 
     Raises:
         ValueError: the stream has fewer contexts than asked, or as `segments`.
@@ -102,7 +102,8 @@ def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment
             f"contexts={contexts}: expected 1 to {len(stream) - 1}, as many as the stream of "
             f"{len(stream)} tokens has before its last"
         )
-    matrix, filled = torch.empty(contexts, model.head.vocab), 0
+    dtype = model.embedding.weight.dtype
+    matrix, filled = torch.empty(contexts, model.head.vocab, dtype=dtype), 0
     with evaluating(model), torch.no_grad():
         for hidden, _ in _hidden(model, stream[: contexts + 1], 1, segment):
             for part in hidden.flatten(0, 1).split(_ROWS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from experiments.language_modeling.dynamic import (
 )
 from experiments.language_modeling.measures import log_prob_matrix, perplexity, top_k_error
 from experiments.language_modeling.models import LanguageModel
-from experiments.language_modeling.rank import numerical_rank
+from experiments.language_modeling.rank import exact_rank, numerical_rank
 from experiments.language_modeling.records import MODEL_FILE, RESULTS_FILE, read_results
 from experiments.language_modeling.simlex import simlex
 from experiments.language_modeling.train import assemble
 from glue.checkpoints import write_json
 from sparse_attn.inspection import slope_statistics
+
+EXACT_CONTEXTS = 2000
 
 
 def measure(config: MeasureConfig) -> dict[str, Any]:
@@ -66,8 +69,11 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
 
 
 def _rank(model: LanguageModel, corpus: Corpus, contexts: int, segment: int) -> dict[str, Any]:
+    device = model.embedding.weight.device
     matrix = log_prob_matrix(model, corpus.test, contexts, segment)
-    found = numerical_rank(matrix.to(model.embedding.weight.device))
+    found = numerical_rank(matrix.to(device))
+    few = min(contexts, EXACT_CONTEXTS)
+    exact = log_prob_matrix(copy.deepcopy(model).double(), corpus.test, few, segment)
     return {
         "rank": found.rank,
         "contexts": contexts,
@@ -75,6 +81,7 @@ def _rank(model: LanguageModel, corpus: Corpus, contexts: int, segment: int) -> 
         "tolerance": found.tolerance,
         "d": model.head.hidden,
         "spectrum": found.spectrum(),
+        "float64": {"rank": exact_rank(exact.to(device)).rank, "contexts": few},
     }
 
 

@@ -57,21 +57,45 @@ def numerical_rank(matrix: Tensor) -> Rank:
         ValueError: not a matrix with entries, or one that is not finite: floor log 0 first, as
             `log_prob_matrix` does.
     """
-    if matrix.dim() != 2 or matrix.numel() == 0:
-        raise ValueError(f"matrix: expected M x T numbers, got shape {tuple(matrix.shape)}")
+    _check(matrix)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     side = tall.shape[1]
     gram = torch.zeros(side, side, dtype=torch.float64, device=matrix.device)
     for block in tall.split(_BLOCK):
         part = block.double()
         gram.addmm_(part.T, part)
-    if not gram.isfinite().all():
+    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
+    return _counted(values, matrix, torch.finfo(torch.float32).eps)
+
+
+def exact_rank(matrix: Tensor) -> Rank:
+    """`numerical_rank` with the eps of float64, 2^-52, for log-probabilities worked out in float64.
+
+    A direction along which hidden states hardly vary lies below the threshold of float32 and far
+    above this one. By singular values themselves; 10,000 x 2,000 take about a quarter of a minute.
+
+    Raises:
+        TypeError: the matrix is not float64.
+        ValueError: as `numerical_rank`.
+    """
+    if matrix.dtype != torch.float64:
+        raise TypeError(f"matrix: expected torch.float64, got {matrix.dtype}")
+    _check(matrix)
+    values = torch.linalg.svdvals(matrix).cpu()
+    return _counted(values, matrix, torch.finfo(torch.float64).eps)
+
+
+def _counted(values: Tensor, matrix: Tensor, eps: float) -> Rank:
+    largest = values[0].item()
+    tolerance = 0.5 * math.sqrt(sum(matrix.shape) + 1) * largest * eps
+    return Rank(int((values > tolerance).sum()), largest, tolerance, values)
+
+
+def _check(matrix: Tensor) -> None:
+    if matrix.dim() != 2 or matrix.numel() == 0:
+        raise ValueError(f"matrix: expected M x T numbers, got shape {tuple(matrix.shape)}")
+    if not matrix.isfinite().all():
         raise ValueError(
             "matrix: expected finite numbers, got NaN or infinities; give log 0 a finite value as "
             "`log_prob_matrix` does, or look for a model that diverged"
         )
-    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
-    largest = values[0].item()
-    eps = torch.finfo(torch.float32).eps
-    tolerance = 0.5 * math.sqrt(sum(matrix.shape) + 1) * largest * eps
-    return Rank(int((values > tolerance).sum()), largest, tolerance, values)

@@ -303,6 +303,7 @@ def test_training_moves_the_slopes_and_lowers_the_loss():
 # The monotone network
 
 
+@pytest.mark.filterwarnings("ignore:.*of the scores lie outside")
 def test_monotone_network_is_monotone_and_bounded():
     """f lies between 0 and the sum of its gains."""
     head = LinearHead(1, 2, Mapping("monotone", units=5), bias=False).double()

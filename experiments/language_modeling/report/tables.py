@@ -12,6 +12,7 @@ from glue.report.page import Table
 # how a measure is printed; all others with two decimals
 _PATTERNS = {
     "rank.rank": "{:,.0f}",
+    "rank.float64.rank": "{:,.0f}",
     "parameters": "{:,.0f}",
     "epochs": "{:,.0f}",
     "seconds": "{:,.0f}",
@@ -25,17 +26,20 @@ _SLOPES = ("mean", "std", "min", "max")
 def heads_table(cells: Sequence[Cell]) -> Table:
     """One row a head: perplexity, difference to softmax, and what else was measured."""
     dynamic = any(cell.values("dynamic.test_perplexity") for cell in cells)
+    exact = any(cell.values("rank.float64.rank") for cell in cells)
     headers = ["Head", "Runs", "Diverged", "Unfinished", "Valid", "Test"]
     headers += ["Test - softmax", "95 % interval (pairs)"]
     headers += ["Test, dynamic"] if dynamic else []
-    headers += ["Rank (d + 1, d + 2)", "Top-10 error", "SimLex", "Parameters", "Seconds"]
+    headers += ["Rank (d + 1, d + 2)"] + (["Rank in float64 (contexts)"] if exact else [])
+    headers += ["Top-10 error", "SimLex", "Parameters", "Seconds"]
     rows = []
     for cell in cells:
         row = [cell.label, *_counts(cell)]
         row += [shown(cell, "valid_perplexity"), shown(cell, "test_perplexity")]
         row += _difference(cell, cells)
         row += [shown(cell, "dynamic.test_perplexity")] if dynamic else []
-        row += [_rank(cell), shown(cell, "top_10_error"), shown(cell, "simlex.rho")]
+        row += [_rank(cell)] + ([_exact_rank(cell)] if exact else [])
+        row += [shown(cell, "top_10_error"), shown(cell, "simlex.rho")]
         rows.append([*row, shown(cell, "parameters"), shown(cell, "seconds")])
     return Table("Mean ± sd over seeds; Valid and Test are perplexities.", headers, rows)
 
@@ -124,6 +128,14 @@ def _rank(cell: Cell) -> str:
         return text.MISSING
     d = round(next(iter(sizes.values())))
     return f"{shown(cell, 'rank.rank')} ({d + 1:,}, {d + 2:,})"
+
+
+def _exact_rank(cell: Cell) -> str:
+    """The rank of log-probabilities worked out in float64, and of how many contexts."""
+    contexts = cell.values("rank.float64.contexts")
+    if not contexts:
+        return text.MISSING
+    return f"{shown(cell, 'rank.float64.rank')} ({next(iter(contexts.values())):,.0f})"
 
 
 def _told(cell: Cell, differing: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.language_modeling import rank as module
-from experiments.language_modeling.rank import numerical_rank
+from experiments.language_modeling.rank import exact_rank, numerical_rank
 from sparse_attn import Mapping
 
 EPS = 2.0**-23
@@ -100,3 +100,21 @@ def test_what_is_not_finite_is_refused(value: float):
 def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]):
     with pytest.raises(ValueError, match="expected M x T numbers"):
         numerical_rank(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_exact_rank_sees_directions_below_the_threshold_of_float32(bias: bool):
+    hidden = torch.randn(400, 5, dtype=torch.float64) * torch.tensor([1.0, 1.0, 1.0, 1e-7, 1e-8])
+    scores = hidden @ torch.randn(60, 5, dtype=torch.float64).T
+    scores = scores + (10 * torch.randn(60, dtype=torch.float64) if bias else 0.0)
+    log_p = Mapping("softmax").log(scores)
+    assert exact_rank(log_p).rank == 6 + bias
+    assert numerical_rank(log_p).rank == 4 + bias
+    assert exact_rank(Mapping("sigsoftmax").log(scores)).rank > 7
+
+
+def test_exact_rank_wants_float64():
+    with pytest.raises(TypeError, match=r"expected torch\.float64, got torch\.float32"):
+        exact_rank(torch.ones(3, 4))
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        exact_rank(torch.full((3, 4), torch.nan, dtype=torch.float64))

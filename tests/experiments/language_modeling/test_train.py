@@ -209,6 +209,7 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     assert found["rank"]["contexts"] == 40
     assert found["rank"]["vocab"] == 10
     assert found["rank"]["d"] == 8
+    assert found["rank"]["float64"] == {"rank": 10, "contexts": 40}
     assert found["slopes"]["min"] > 0
     assert found["simlex"]["pairs_found"] == 3
     assert found["dynamic"] is None
