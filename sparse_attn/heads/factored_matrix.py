@@ -104,7 +104,10 @@ class FactoredMatrix(nn.Module):
         self.version += 1
 
     def refresh(self) -> None:
-        """Compute Q and w_bar anew from W, in O(rows d^2): drops what many updates round off."""
+        """Compute Q and w_bar anew from W, in O(rows d^2): drops what many updates round off.
+
+        For after a step: a gradient taken before would be refused.
+        """
         self.assign(self.full())
 
     def select(self, words: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from sparse_attn.heads import factored_matrix
 from sparse_attn.heads.factored import FactoredSphericalHead
 from sparse_attn.heads.factored_loss import shared_bouchard_optimum
 
-LOSSES = ("spherical", "taylor", "mse", "bouchard")
+OBJECTIVES = ("spherical", "taylor", "mse", "bouchard")
 EPS = 0.3
 VOCAB, HIDDEN = 17, 6
 
@@ -41,7 +41,7 @@ class Dense:
     """The same layer with W in full, by autograd and torch.optim.SGD."""
 
     def __init__(self, head, dtype=torch.float64, weight_decay=0.0):
-        self.loss, self.bias = DENSE_LOSS[head.loss], head.bias
+        self.loss, self.bias = DENSE_LOSS[head.objective], head.bias
         self.weight = head.W.to(dtype).requires_grad_()
         self.sgd = torch.optim.SGD([self.weight], lr=1.0, weight_decay=weight_decay)
 
@@ -61,8 +61,8 @@ class Dense:
         return norm
 
 
-def make(loss, **options):
-    return FactoredSphericalHead(HIDDEN, VOCAB, loss, eps=EPS, **options).double()
+def make(objective, **options):
+    return FactoredSphericalHead(HIDDEN, VOCAB, objective, eps=EPS, **options).double()
 
 
 def batch(rows=5, repeated=True):
@@ -83,13 +83,13 @@ def assert_same(head, dense, tolerance=1e-9):
     torch.testing.assert_close(inverse, torch.eye(len(inverse)).to(inverse), **close)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_equals_dense_sgd_for_60_steps(loss, bias):
-    head = make(loss, bias=bias)
+def test_equals_dense_sgd(objective, bias):
+    head = make(objective, bias=bias)
     dense = Dense(head)
     for step in range(60):
-        # fewer and more rows than columns
+        # fewer and more rows than columns, each at each rate
         hidden, targets = batch(rows=(1, 2, 5, 6, 7, 13)[step % 6])
         lr = 0.02 * (1 + step % 7)
         found = head(hidden, targets)
@@ -103,12 +103,12 @@ def test_equals_dense_sgd_for_60_steps(loss, bias):
         assert_same(head, dense)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_clipping_and_weight_decay_are_those_of_torch(loss):
-    head = make(loss, bias=True)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_clipping_and_weight_decay_are_those_of_torch(objective):
+    head = make(objective, bias=True)
     dense = Dense(head, weight_decay=0.3)
     clipped = 0
-    for step in range(60):
+    for step in range(30):
         hidden, targets = batch()
         head(hidden, targets).backward()
         dense.backward(hidden, targets)
@@ -138,9 +138,9 @@ def test_gradients_of_several_backwards_add_up():
         assert_same(head, dense)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_gradcheck(loss):
-    head = make(loss, bias=True)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_gradcheck(objective):
+    head = make(objective, bias=True)
     hidden, targets = batch()
     assert torch.autograd.gradcheck(lambda h: head(h, targets), (hidden,))
 
@@ -183,10 +183,10 @@ def steep_batch(dtype):
     return hidden.to(dtype), torch.randint(VOCAB, (8,))
 
 
-def error_after(steps, dtype, loss, lr):
+def error_after(steps, dtype, objective, lr):
     """Largest error of W and of Q, relative to their norms, against dense float64."""
     torch.manual_seed(1)
-    head = make(loss).to(dtype)
+    head = make(objective).to(dtype)
     dense = Dense(head)
     for _ in range(steps):
         hidden, targets = steep_batch(dtype)
@@ -205,24 +205,20 @@ def error_after(steps, dtype, loss, lr):
 FLOAT32, FLOAT64 = (torch.float32, 5e-5), (torch.float64, 5e-13)
 
 
-@pytest.mark.parametrize(("loss", "lr"), [("taylor", 0.5), ("bouchard", 0.3)])
-@pytest.mark.parametrize(("dtype", "most"), [FLOAT32, FLOAT64])
-def test_errors_do_not_grow(loss, lr, dtype, most):
-    assert error_after(150, dtype, loss, lr) < most
-
-
 @pytest.mark.parametrize(
-    ("loss", "lr", "dtype", "most"), [("spherical", 4.0, *FLOAT32), ("mse", 0.1, *FLOAT64)]
+    ("objective", "lr", "steps", "dtype", "most"),
+    [
+        ("mse", 0.1, 50, *FLOAT64),
+        ("bouchard", 0.3, 100, *FLOAT32),
+        ("taylor", 0.5, 150, *FLOAT64),
+        ("spherical", 4.0, 300, *FLOAT32),
+    ],
 )
-def test_2000_steps_stay_accurate(loss, lr, dtype, most):
-    assert error_after(2000, dtype, loss, lr) < most
-
-
-def test_without_stabilisation_the_run_is_lost(monkeypatch):
+def test_errors_do_not_grow(objective, lr, steps, dtype, most, monkeypatch):
+    """In as many steps as lose the run without stabilisation."""
+    assert error_after(steps, dtype, objective, lr) < most
     monkeypatch.setattr(factored_matrix, "FAR", math.inf)
-    assert error_after(300, torch.float64, "mse", 0.1) > 1
-    monkeypatch.undo()
-    assert error_after(300, torch.float64, "mse", 0.1) < 1e-12
+    assert error_after(steps, dtype, objective, lr) > 0.01
 
 
 def singular_values(head):
@@ -232,7 +228,7 @@ def singular_values(head):
 def test_the_bound_on_singular_values_holds_and_limits_them():
     head = make("mse")
     seen, largest = [], 0.0
-    for step in range(400):
+    for step in range(200):
         hidden, targets = steep_batch(torch.float64)
         head(hidden, targets).backward()
         # weight decay alone makes all of them smaller

@@ -1,0 +1,175 @@
+"""Which gradients the factored head records for its step, and when it forgets them."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from tests.heads.small_factored import HIDDEN, OBJECTIVES, VOCAB, batch, make
+
+
+def test_frozen_hidden_states_train_the_head_alone():
+    head, (hidden, targets) = make(), batch()
+    first = head(hidden, targets)
+    first.backward()
+    head.step(0.5)
+    assert head(hidden, targets) < first
+
+
+def test_evaluation_records_nothing():
+    head = make()
+    with torch.no_grad():
+        assert not head(*batch()).requires_grad
+    head(*batch())
+    with pytest.raises(RuntimeError, match="no gradient is recorded"):
+        head.step(0.1)
+
+
+def test_zero_grad_forgets():
+    head = make()
+    head(*batch()).backward()
+    assert head.grad_norm() > 0
+    head.zero_grad()
+    with pytest.raises(RuntimeError, match="no gradient is recorded"):
+        head.step(0.1)
+
+
+def test_step_and_norm_before_backward():
+    head = make()
+    for call in (lambda: head.step(0.1), head.grad_norm):
+        with pytest.raises(RuntimeError, match=r"call backward\(\) on the loss of this head"):
+            call()
+
+
+def test_backward_after_the_weights_changed():
+    head = make()
+    early = head(*batch())
+    head(*batch()).backward()
+    head.step(0.1)
+    with pytest.raises(RuntimeError, match="changed since the forward"):
+        early.backward()
+
+
+# Only while training
+
+
+def test_evaluation_gives_the_gradient_of_hidden_only():
+    head, (hidden, targets) = make(), batch()
+    rows = hidden.clone().requires_grad_()
+    head(rows, targets).backward()
+    head.zero_grad()
+    head.eval()
+    for _ in range(3):
+        hidden.requires_grad_().grad = None
+        head(hidden, targets).backward()
+        assert torch.equal(hidden.grad, rows.grad)
+    head.train()
+    with pytest.raises(RuntimeError, match="no gradient is recorded"):
+        head.step(0.1)
+
+
+def test_a_frozen_layer_under_frozen_hidden_states_has_no_gradient():
+    head = make().eval()
+    assert not head(*batch()).requires_grad
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("training", [True, False])
+def test_without_grad_mode_the_loss_alone_is_worked_out(objective, mode, training, monkeypatch):
+    head, (hidden, targets) = make(objective, bias=True), batch()
+    expected = head(hidden, targets).detach()
+    head.train(training)
+
+    def fail(*args, **options):
+        raise AssertionError("gradients were asked for")
+
+    monkeypatch.setattr(torch.autograd, "grad", fail)
+    with mode():
+        loss = head(hidden, targets)
+    assert not loss.requires_grad
+    assert torch.equal(loss, expected)
+
+
+# Copies and changes of the weights
+
+
+def test_a_copy_between_backward_and_step():
+    encoder, head = nn.Linear(3, HIDDEN), make()
+    head(encoder(torch.randn(4, 3)), torch.randint(VOCAB, (4,))).backward()
+    other = copy.deepcopy(head)
+    assert torch.equal(head.step(0.3), other.step(0.3))
+    assert torch.equal(head.W, other.W)
+
+
+def test_the_graph_of_the_encoder_is_not_kept():
+    class Hook:
+        def __call__(self, grad):
+            return None
+
+    head, hook = make(), Hook()
+    hidden = nn.Linear(3, HIDDEN)(torch.randn(4, 3))
+    hidden.register_hook(hook)  # lives as long as the node of the graph
+    head(hidden, torch.randint(VOCAB, (4,))).backward()
+    alive = weakref.ref(hook)
+    del hidden, hook
+    gc.collect()
+    assert alive() is None
+    assert head.step(0.1) > 0
+
+
+@pytest.mark.parametrize("way", ["load_weight", "load_state_dict", "of a model"])
+def test_loading_weights_forgets(way):
+    head, other = make(), make()
+    head(*batch()).backward()
+    if way == "load_weight":
+        head.load_weight(other.W)
+    elif way == "load_state_dict":
+        head.load_state_dict(other.state_dict())
+    else:
+        nn.ModuleList([head]).load_state_dict(nn.ModuleList([other]).state_dict())
+    with pytest.raises(RuntimeError, match="no gradient is recorded"):
+        head.step(0.1)
+    assert torch.equal(head.W, other.W)
+    hidden, targets = batch()
+    for each in (head, other):
+        each(hidden, targets).backward()
+        each.step(0.1)
+    torch.testing.assert_close(head.W, other.W)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda matrix: matrix.assign(torch.ones(VOCAB, HIDDEN)),
+        lambda matrix: matrix.scale(0.5),
+        lambda matrix: matrix.load_state_dict(make().matrix.state_dict()),
+    ],
+    ids=["assign", "scale", "load"],
+)
+def test_a_gradient_of_earlier_weights_is_refused(change, again):
+    head = make()
+    head(*batch()).backward()
+    change(head.matrix)
+    if again:
+        head(*batch()).backward()
+    before = head.W
+    for call in (lambda: head.step(0.1), head.grad_norm):
+        with pytest.raises(RuntimeError, match=r"changed since the backward.*zero_grad"):
+            call()
+    assert torch.equal(head.W, before)
+    head.zero_grad()
+    head(*batch()).backward()
+    assert head.step(0.1) > 0
+
+
+def test_a_loss_of_weights_before_loading_is_refused():
+    head = make()
+    loss = head(*batch())
+    head.load_state_dict(make().state_dict())
+    with pytest.raises(RuntimeError, match="changed since the forward"):
+        loss.backward()
