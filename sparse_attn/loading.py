@@ -16,17 +16,9 @@ from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
 from sparse_attn.heads.patching import head_parameters, restore_head
-from sparse_attn.patching import (
-    HEAD,
-    attention_layers,
-    check_version,
-    make_mapping,
-    refuse,
-    root_of,
-    set_mapping,
-    switch_on,
-    write_record,
-)
+from sparse_attn.layers import attention_layers, root_of
+from sparse_attn.patching import make_mapping, refuse, set_mapping, switch_on, write_record
+from sparse_attn.records import HEAD, check_version
 
 FILE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
@@ -39,7 +31,9 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
 
     Attention and head come back as they were saved, either or both. A class that has no head, such
-    as AutoModel, leaves the head out.
+    as AutoModel, leaves the head out. Do not load by a plain `cls.from_pretrained(path,
+    attn_implementation="eager")`: it computes softmax with the weights of the patched model, and
+    nothing can say so.
 
     Args:
         cls: a model class or Auto class of Transformers.
@@ -48,7 +42,8 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
             goes back to.
 
     Raises:
-        ValueError: nothing was patched when this model was saved.
+        ValueError: nothing was patched when this model was saved, or it was saved by a model that
+            had been loaded in that plain way.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
@@ -59,13 +54,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if config is None:
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub)
-    record = config.__dict__.pop(NAME, None)
-    head_record = config.__dict__.pop(HEAD, None)
-    if record is None and head_record is None:
-        raise ValueError(
-            f"path={str(path)!r}: its config has no {NAME!r} entry, so nothing was patched when it "
-            "was saved; use from_pretrained and patch_model"
-        )
+    record, head_record = _take_records(config, path)
     config._attn_implementation = implementation
     try:
         loaded = cls.from_pretrained(path, config=config, **kwargs)
@@ -81,8 +70,27 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     return loaded
 
 
+def _take_records(config: Any, path: str | Path) -> tuple[Any, Any]:
+    """Out of the config: what was patched in the attention and in the head, None if nothing was."""
+    records = config.__dict__.pop(NAME, None), config.__dict__.pop(HEAD, None)
+    if records == (None, None):
+        raise ValueError(
+            f"path={str(path)!r}: its config has neither {NAME!r} nor {HEAD!r}: nothing was "
+            "patched when it was saved; use from_pretrained, then patch_model or patch_lm_head"
+        )
+    # the file has the name, and so does the config of a model in memory
+    if NAME not in (config._attn_implementation, vars(config).get("attn_implementation")):
+        raise ValueError(
+            f"path={str(path)!r}: its config describes a patched model, but does not ask for "
+            f"attn_implementation={NAME!r}: it was saved by a model that from_pretrained had "
+            "loaded with another one and that computed softmax; if its weights were trained so, "
+            f"delete {NAME!r} and {HEAD!r} from its config, otherwise add the attn_implementation"
+        )
+    return records
+
+
 def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    check_version(record)
+    check_version(NAME, record)
     found = attention_layers(root)
     positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
     if positions != list(range(len(found))):

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME
+from sparse_attn.layers import AttentionLayer, attention_layers, computes_softmax, root_of
 from sparse_attn.mappings import Mapping
+from sparse_attn.records import (
+    RECORD_VERSION,
+    config_of,
+    configs_of,
+    refuse_lost_head,
+    set_record,
+)
 
-HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
-RECORD_VERSION = 1
 RESTORE = "_sparse_attn_restore"
 ModelT = TypeVar("ModelT", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class AttentionLayer:
-    """An attention module: its qualified name, its block number, the module itself."""
-
-    name: str
-    block: int | None
-    module: nn.Module
 
 
 def patch_model(
@@ -154,47 +148,6 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
     write_record(root_of(model))
 
 
-def attention_layers(model: nn.Module) -> list[AttentionLayer]:
-    """The modules that dispatch their attention, in the order of the model."""
-    layers = []
-    for name, module in model.named_modules():
-        if _dispatches(cast(Hashable, type(module))):
-            block = next((int(part) for part in name.split(".") if part.isdigit()), None)
-            layers.append(AttentionLayer(name, block, module))
-    return layers
-
-
-@functools.cache
-def _dispatches(cls: type[nn.Module]) -> bool:
-    """Whether the forward of this class looks its attention function up in the interface."""
-    return "ALL_ATTENTION_FUNCTIONS" in source_of_forward(cls)
-
-
-@functools.cache
-def _computes_softmax(cls: type[nn.Module]) -> bool:
-    """Whether this is an attention class that does not look its function up in the interface."""
-    if "Attention" not in cls.__name__ or _dispatches(cast(Hashable, cls)):
-        return False
-    source = source_of_forward(cls)
-    return "softmax(" in source or "scaled_dot_product_attention(" in source
-
-
-def source_of_forward(cls: type[nn.Module]) -> str:
-    """Empty where there is none to read."""
-    try:
-        return inspect.getsource(cls.forward)
-    except (OSError, TypeError):
-        return ""
-
-
-def root_of(model: nn.Module) -> PreTrainedModel:
-    """The Transformers model inside whatever wraps it."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module, PreTrainedModel):
-            return module
-    raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
-
-
 def _select(
     root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
 ) -> list[AttentionLayer]:
@@ -232,7 +185,7 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
             "does, such as BERT, RoBERTa, ELECTRA or ModernBERT"
         )
     own = [
-        n for n, module in root.named_modules() if _computes_softmax(cast(Hashable, type(module)))
+        n for n, module in root.named_modules() if computes_softmax(cast(Hashable, type(module)))
     ]
     if own:
         raise ValueError(
@@ -250,26 +203,16 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         )
 
 
-def refuse_lost_head(root: PreTrainedModel) -> None:
-    """Raise for a model that was saved with a patched head and loaded without it."""
-    if HEAD in vars(root.config) and type(root.get_output_embeddings()) is nn.Linear:
-        raise ValueError(
-            f"the config of {type(root).__name__} describes a patched head, which was not loaded; "
-            "use sparse_attn.load_pretrained(cls, path), or, if the head is to be softmax, delete "
-            f"config.{HEAD}"
-        )
-
-
 def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Give every attention module softmax and let the model dispatch to us."""
     usual = root.get_correct_attn_implementation(None)
     before = [
         # from_pretrained of a patched model already asks for us
         (config, usual if config._attn_implementation == NAME else config._attn_implementation)
-        for config in _configs(root)
+        for config in configs_of(root)
     ]
     root.set_attn_implementation(NAME)
-    for config in _configs(root):  # Transformers 5.17 does not reach the two stacks of T5
+    for config in configs_of(root):  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
     for layer in found:
         set_mapping(layer, Mapping("softmax"))
@@ -277,26 +220,9 @@ def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     setattr(root, RESTORE, before)
 
 
-def _configs(root: PreTrainedModel) -> list[PreTrainedConfig]:
-    """Every config object of the model once, parents before children."""
-    queue = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
-    queue += [_config(layer.module) for layer in attention_layers(root)]
-    unique: dict[int, PreTrainedConfig] = {}
-    while queue:
-        config = queue.pop(0)
-        if id(config) not in unique:
-            unique[id(config)] = config
-            queue += [c for key in config.sub_configs if (c := getattr(config, key, None))]
-    return list(unique.values())
-
-
-def _config(attention: nn.Module) -> PreTrainedConfig:
-    return cast(PreTrainedConfig, attention.config)
-
-
 def _check_dispatch(module: nn.Module, args: Any) -> None:
     """Forward hook: whoever switches the implementation back must not get softmax unnoticed."""
-    implementation = _config(module)._attn_implementation
+    implementation = config_of(module)._attn_implementation
     if implementation != NAME:
         raise RuntimeError(
             f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
@@ -328,7 +254,7 @@ def _number_of_heads(layer: AttentionLayer) -> int:
     for name in ("num_heads", "num_attention_heads", "n_heads"):
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
-    return _config(layer.module).num_attention_heads
+    return config_of(layer.module).num_attention_heads
 
 
 def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
@@ -348,26 +274,3 @@ def write_record(root: PreTrainedModel) -> None:
         else:
             same["modules"].append(position)
     set_record(root, NAME, {"version": RECORD_VERSION, "mappings": groups})
-
-
-def check_version(record: dict[str, Any]) -> None:
-    """Raise RuntimeError for a record that another version of this library wrote."""
-    if record["version"] != RECORD_VERSION:
-        raise RuntimeError(
-            f"{NAME} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
-            "with the version of sparse-attn that wrote it"
-        )
-
-
-def set_record(root: PreTrainedModel, key: str, record: dict[str, Any] | None) -> None:
-    """Write what was patched, attention (NAME) or head (HEAD), into every config; None: nothing."""
-    for config in _configs(root):
-        if record is None:
-            config.__dict__.pop(key, None)
-        else:
-            setattr(config, key, record)
-        if NAME in vars(config) or HEAD in vars(config):
-            # the public name is the one that is saved: a plain from_pretrained then fails loudly
-            config.attn_implementation = NAME
-        else:
-            config.__dict__.pop("attn_implementation", None)

@@ -81,7 +81,10 @@ def main(arguments: list[str] | None = None) -> None:
             except KeyboardInterrupt:
                 sys.exit("stopped; the same command with --resume goes on from checkpoint.pt")
             for split in ("valid", "test"):
-                print(f"{results['head']} {split} perplexity: {results[f'{split}_perplexity']}")
+                value = results[f"{split}_perplexity"]
+                print(f"{results['head']} {split} perplexity: {value and f'{value:.2f}'}")
+            if results["test_perplexity"] == float("inf"):
+                print("inf: the head gives some targets p = 0; `measure` has its top-10 error")
             print(f"results: {parsed.output_dir}/results.json")
             if results["status"] == "diverged":
                 sys.exit("error: the run diverged; try a lower learning rate")
@@ -89,7 +92,12 @@ def main(arguments: list[str] | None = None) -> None:
             from experiments.language_modeling.measuring import measure
 
             with _input_errors():
-                measure(parsed)
+                found = measure(parsed)
+            for name in ("top_10_error", "slopes", "simlex", "dynamic"):
+                if found[name] is not None:
+                    print(f"{name}: {found[name]}")
+            if found["rank"] is not None:
+                print(f"rank: { {k: v for k, v in found['rank'].items() if k != 'spectrum'} }")
             print(f"results: {parsed.run_dir}/results.json")
         case ReportConfig():
             from experiments.language_modeling.report import report

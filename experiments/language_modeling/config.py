@@ -34,7 +34,8 @@ class HeadConfig:
 
     Args:
         kind: linear, mixture (of `components`) or adaptive (by frequency, in `cutoffs`).
-        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor, or relu-eps.
+        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or
+            relu-eps, which is registered here.
         params: its parameters, such as `--head.params.knots 1000`.
         learn: names of its parameters to learn, such as `--head.learn "[bias]"`.
         mapping_lr: the mapping's own learning rate; that of the stage if left out.

@@ -50,7 +50,14 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         corpus_config = replace(run_config.corpus, data_dir=config.data_dir)
         run_config = replace(run_config, corpus=corpus_config)
     corpus, model = assemble(run_config)
-    model.load_state_dict(torch.load(folder / MODEL_FILE, "cpu", weights_only=True))
+    weights = torch.load(folder / MODEL_FILE, "cpu", weights_only=True)
+    words = weights["embedding.weight"].shape[0]
+    if words != len(corpus.vocabulary):
+        raise ValueError(
+            f"data_dir: its corpus has {len(corpus.vocabulary):,} words, that of the run had "
+            f"{words:,}; expected the same files"
+        )
+    model.load_state_dict(weights)
     evaluation, head = run_config.evaluation, model.head
     results["top_10_error"] = top_k_error(
         model, corpus.test, evaluation.test_batch, evaluation.segment

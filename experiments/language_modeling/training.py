@@ -26,6 +26,7 @@ from experiments.language_modeling.optimizer import (
     triggered,
 )
 from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE, save
+from sparse_attn.heads.base import positive
 
 
 class DivergedError(Exception):
@@ -195,8 +196,8 @@ class Training:
             progress.over = True
         self._save()
         self.after_epoch()
-        if math.isnan(nll):
-            raise DivergedError(f"validation loss is nan after epoch {progress.epoch}")
+        if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
+            raise DivergedError(f"validation loss is {nll} after epoch {progress.epoch}")
 
     def _validate(self) -> float:
         evaluation = self.config.evaluation

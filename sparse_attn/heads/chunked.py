@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import Tokens
@@ -158,8 +157,12 @@ class _ChunkedLoss(torch.autograd.Function):
         return losses.sum() * job.tokens.scale
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # once_differentiable would drop the term in silence
+            raise RuntimeError(
+                "create_graph=True: nll and loss have no second derivative; take log_prob(hidden) "
+                "and its gather, which hold all scores"
+            )
         job, inputs, needed = ctx.job, ctx.saved_tensors, ctx.needs_input_grad[1:]
         upstream = grad if job.tokens.scale is None else None
         # given away once, and scaled in place; who asks again has them worked out again

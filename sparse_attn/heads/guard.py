@@ -19,18 +19,13 @@ from sparse_attn.heads.base import Head
 TOLERANCE = 0.05
 
 
-class _Calls(threading.local):
-    """The head that the forward in progress has called, and its hidden states."""
-
-    last: tuple[Head, Tensor] | None = None
-
-
-_calls = _Calls()
+# torch.compile would lose what is set on a subclass that has the attribute from the start
+_calls = threading.local()
 
 
 def last_call() -> tuple[Head, Tensor] | None:
     """The head, and its hidden states (..., hidden), while the forward that called it goes on."""
-    return _calls.last
+    return cast("tuple[Head, Tensor] | None", getattr(_calls, "last", None))
 
 
 def install_guard(root: PreTrainedModel, head: Head) -> None:
@@ -53,9 +48,10 @@ def _keep(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
 
 def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
     """Forward hook of the model: logits and losses must come from the head."""
-    call, _calls.last = _calls.last, None
+    called = last_call() is not None
+    _calls.last = None
     names = output if isinstance(output, dict) else ["logits"]
-    if call is None and any("logits" in name or "loss" in name for name in names):
+    if not called and any("logits" in name or "loss" in name for name in names):
         raise RuntimeError(
             f"{type(model).__name__} computed its output without calling its patched head, so it "
             "is that of softmax; use unpatch_lm_head, or switch off what replaces the head, such "
@@ -78,7 +74,7 @@ def _check_sum(model: PreTrainedModel, inputs: Any, output: Any) -> None:
 
 
 def _remove(root: nn.Module, wanted: Any) -> None:
-    # by value: the handle of a hook does not survive deepcopy
+    # by value: the handle of a hook does not survive deepcopy; replicas in threads share the dict
     hooks = root._forward_hooks
-    for key in [key for key, hook in hooks.items() if hook is wanted]:
+    for key in [key for key, hook in tuple(hooks.items()) if hook is wanted]:
         hooks.pop(key, None)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import nn
 from transformers import PreTrainedModel
 
-from sparse_attn.patching import source_of_forward
+from sparse_attn.layers import source_of_forward
 
 Statement: TypeAlias = ast.Assign | ast.AugAssign | ast.Return
 
@@ -35,7 +35,7 @@ def changed_logits(root: PreTrainedModel, head: nn.Module) -> str | None:
     be read, and what this overlooks, is left to `guard`.
     """
     for owner in owners(root, head):
-        known = {**vars(owner.config.get_text_config(decoder=True)), **vars(owner)}
+        known = _factors({**vars(owner.config.get_text_config(decoder=True)), **vars(owner)})
         for module in owner.modules():
             calls = [f"self.{name}" for name, child in module.named_children() if child is head]
             if (calls or module is owner) and (change := _change(type(module), calls, known)):
@@ -43,7 +43,13 @@ def changed_logits(root: PreTrainedModel, head: nn.Module) -> str | None:
     return None
 
 
-def _change(cls: type[nn.Module], calls: list[str], known: dict[str, Any]) -> str | None:
+def _factors(values: dict[str, Any]) -> dict[str, float | None]:
+    """The values that a line could compute with. A config's dtype is often None, and no factor."""
+    kinds = (int, float, type(None))
+    return {n: v for n, v in values.items() if type(v) in kinds and n != "dtype"}
+
+
+def _change(cls: type[nn.Module], calls: list[str], known: dict[str, float | None]) -> str | None:
     """What a forward, which calls the head by these names, does to logits."""
     source = textwrap.dedent(source_of_forward(cls))
     called = not (calls and source)
@@ -63,14 +69,14 @@ def _change(cls: type[nn.Module], calls: list[str], known: dict[str, Any]) -> st
     return None if called else f"does not call its head ({calls[0]})"
 
 
-def _live(nodes: Iterable[ast.AST], known: dict[str, Any]) -> Iterator[Statement]:
+def _live(nodes: Iterable[ast.AST], known: dict[str, float | None]) -> Iterator[Statement]:
     """The statements in order, without those under `if x is not None` where x is None."""
     for node in nodes:
         if isinstance(node, Statement):
             yield node
         children = ast.iter_child_nodes(node)
         if isinstance(node, ast.If):
-            given = re.findall(r"(\w+) is not None", ast.unparse(node.test))
+            given = re.findall(r"(\w+)\)? is not None", ast.unparse(node.test))
             if any(known.get(name, "") is None for name in given):
                 children = iter(node.orelse)
         yield from _live(children, known)
@@ -84,8 +90,7 @@ def _targets(statement: Statement) -> set[str]:
     return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
-def _is_off(text: str, known: dict[str, Any]) -> bool:
+def _is_off(text: str, known: dict[str, float | None]) -> bool:
     """Whether the factors of a line are all None or 1, and there are some."""
-    values = [known.get(word, "") for word in re.findall(r"\w+", text)]
-    factors = [value for value in values if isinstance(value, (int, float, type(None)))]
+    factors = [known[word] for word in re.findall(r"\w+", text) if word in known]
     return bool(factors) and all(factor in (None, 1) for factor in factors)

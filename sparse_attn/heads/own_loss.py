@@ -12,8 +12,8 @@ from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 
 from sparse_attn.heads.base import Head
 from sparse_attn.heads.guard import last_call
+from sparse_attn.layers import source_of_forward
 from sparse_attn.losses import LOSSES
-from sparse_attn.patching import source_of_forward
 
 
 class OwnLoss:

@@ -15,17 +15,10 @@ from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.logits import changed_logits, owners
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
+from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import (
-    HEAD,
-    RECORD_VERSION,
-    ModelT,
-    attention_layers,
-    check_version,
-    refuse_lost_head,
-    root_of,
-    set_record,
-)
+from sparse_attn.patching import ModelT
+from sparse_attn.records import HEAD, RECORD_VERSION, check_version, refuse_lost_head, set_record
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
@@ -55,7 +48,8 @@ def patch_lm_head(
     A mapping that returns zeros makes log p = -inf there, whose cross entropy cannot train. Where
     the model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others
     can generate, and raise ValueError where a gradient is asked for. Beam search that samples needs
-    twice as many tokens with p > 0 as it has beams.
+    twice as many tokens with p > 0 as it has beams. Trainer's label_smoothing_factor > 0 gives an
+    infinite loss with every mapping that returns zeros: it takes -log p of all tokens.
 
     Args:
         model: a causal, masked or sequence-to-sequence language model of Transformers, plain or
@@ -74,7 +68,8 @@ def patch_lm_head(
     Raises:
         ValueError: an unknown mapping, a value out of range, a model without a linear output
             embedding, one that computes with its logits (such as a soft cap), or a mapping with
-            zeros where the model computes its own cross entropy.
+            zeros where the model computes its own cross entropy. The model's forward raises
+            RuntimeError where its logits prove to be something else than the head's.
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     new_mapping = Mapping(mapping, learn=learn, **parameters)
@@ -104,7 +99,7 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
 
 def restore_head(root: PreTrainedModel, record: dict[str, Any]) -> None:
     """Patch the head as `record` says; a class without a head has nothing to restore."""
-    check_version(record)
+    check_version(HEAD, record)
     if root.get_output_embeddings() is None:
         set_record(root, HEAD, None)
         return

@@ -183,3 +183,11 @@ def test_rows_of_a_flat_batch_have_dropout_masks_of_their_own():
     assert len(kept.flatten(1).unique(dim=0)) > 100
     sequences = head.latents(hidden.view(4, 50, 6)) != 0
     assert (sequences == sequences[:, :1]).all()
+
+
+def test_a_second_derivative_is_refused():
+    head, hidden = LinearHead(4, 7), torch.randn(3, 4, requires_grad=True)
+    for reduction in ("mean", "none"):
+        loss = head.nll(hidden, torch.tensor([0, 1, 2]), reduction=reduction).sum()
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad(loss, hidden, create_graph=True)

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, unpatch_lm_head
-from sparse_attn.patching import HEAD
+from sparse_attn.records import HEAD
 
-from .families import BY_NAME, tokens
+from .families import BY_NAME
 from .helpers import assert_near
 from .lm_heads import BY_MODEL, MODELS, run, scored, scores_and_hidden
 
@@ -280,44 +280,6 @@ def test_model_from_elsewhere_is_refused():
         patch_lm_head(torch.nn.Linear(2, 2), "softmax")
 
 
-def small(cls, **changes):
-    config = {**BY_NAME["llama"].config, "head_dim": 8, **changes}
-    return getattr(transformers, cls)(getattr(transformers, cls).config_class(**config)).eval()
-
-
-@pytest.mark.parametrize(
-    ("cls", "on", "off", "line"),
-    [
-        ("Gemma2ForCausalLM", {"final_logit_softcapping": 30.0}, {"final_logit_softcapping": None},
-         "final_logit_softcapping"),
-        ("Gemma3ForCausalLM", {"final_logit_softcapping": 30.0}, {}, "final_logit_softcapping"),
-        ("GraniteForCausalLM", {"logits_scaling": 8.0}, {"logits_scaling": 1.0}, "logits_scaling"),
-        ("CohereForCausalLM", {"logit_scale": 0.0625}, {"logit_scale": 1.0}, "logit_scale"),
-    ],
-)  # fmt: skip
-def test_models_that_change_their_logits_are_refused(cls, on, off, line):
-    with pytest.raises(ValueError, match=rf"{cls} changes its logits after the head \(.*{line}"):
-        patch_lm_head(small(cls, **on), "sigsoftmax")
-    model = small(cls, **off)
-    ids = tokens()
-    before = run(model, {"input_ids": ids}).logits
-    after = run(patch_lm_head(model, "softmax"), {"input_ids": ids}).logits
-    assert_near(after, before.log_softmax(-1))
-
-
-def test_soft_cap_without_a_switch_is_refused():
-    model = small("RecurrentGemmaForCausalLM", num_hidden_layers=3, attention_window_size=8)
-    with pytest.raises(ValueError, match=r"RecurrentGemmaForCausalLM changes its logits.*tanh"):
-        patch_lm_head(model, "sigsoftmax")
-
-
-def test_bias_on_the_logits_is_refused():
-    model = BY_MODEL["bart"].build()
-    model.final_logits_bias[0, 3] = 1.0
-    with pytest.raises(ValueError, match="adds its final_logits_bias to the logits"):
-        patch_lm_head(model, "sigsoftmax")
-
-
 # The DeBERTa of Transformers 5.17 scripts functions, which torch 2.11 deprecates.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_model_that_a_plain_load_would_not_stop_is_refused():
@@ -352,16 +314,3 @@ def test_wrapped_models_are_patched_inside():
     assert run(wrapped.module, inputs).loss == run(model, inputs).loss
     unpatch_lm_head(wrapped)
     assert type(model.lm_head) is torch.nn.Linear
-
-
-# torch's compiler looks at .grad of what crosses a break of the graph.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_model_computes_the_same():
-    inputs = BY_MODEL["llama"].inputs()
-    model = BY_MODEL["llama"].build(num_hidden_layers=1)
-    compiled = torch.compile(model, backend="eager")
-    assert patch_lm_head(compiled, "sparsemax") is compiled
-    expected = model(**inputs)
-    actual = compiled(**inputs)
-    assert_near(actual.loss, expected.loss)
-    torch.testing.assert_close(actual.logits, expected.logits)

@@ -10,7 +10,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from sparse_attn import load_pretrained, patch_model, unpatch_model
 from sparse_attn.attention import NAME
 from sparse_attn.heads import patch_lm_head, unpatch_lm_head
-from sparse_attn.patching import HEAD, is_patched
+from sparse_attn.patching import is_patched
+from sparse_attn.records import HEAD
 
 from .families import BY_NAME
 from .helpers import jitter, run_valid
@@ -152,7 +153,7 @@ def edit(folder, change):
 def test_record_of_another_version_is_refused(tmp_path):
     patched(BY_MODEL["bert"], "fixed").save_pretrained(tmp_path)
     edit(tmp_path, lambda config: config[HEAD].update(version=99))
-    with pytest.raises(RuntimeError, match="expected version 1, got 99"):
+    with pytest.raises(RuntimeError, match=f"{HEAD} record: expected version 1, got 99"):
         load_pretrained(AutoModelForMaskedLM, tmp_path)
 
 
@@ -162,3 +163,28 @@ def test_missing_learned_parameters_are_refused(tmp_path):
     shutil.copy(tmp_path / "plain" / "model.safetensors", tmp_path / "patched")
     with pytest.raises(RuntimeError, match=r"lacks the learned parameters.*raw_slopes"):
         load_pretrained(AutoModelForCausalLM, tmp_path / "patched")
+
+
+@pytest.mark.parametrize("patch", [patch_lm_head, patch_model])
+def test_record_of_a_model_that_went_on_with_softmax_is_refused(patch, tmp_path):
+    patch(BY_MODEL["gpt2"].build(), "sigsoftmax").save_pretrained(tmp_path / "patched")
+    cls = AutoModelForCausalLM
+    plain = cls.from_pretrained(tmp_path / "patched", attn_implementation="eager")
+    plain.save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match=rf"does not ask for attn_implementation='{NAME}'.*softm"):
+        load_pretrained(cls, tmp_path / "plain")
+    edit(tmp_path / "plain", lambda config: config.update(attn_implementation=NAME))
+    load_pretrained(cls, tmp_path / "plain")
+
+
+def test_unpatched_save_is_refused(tmp_path):
+    BY_MODEL["gpt2"].build().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"neither '{NAME}' nor '{HEAD}'.*or patch_lm_head"):
+        load_pretrained(AutoModelForCausalLM, tmp_path)
+
+
+def test_config_of_a_model_in_memory_is_taken(tmp_path):
+    first = patched(BY_MODEL["gpt2"], "learned")
+    first.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModelForCausalLM, tmp_path, config=first.config)
+    assert loaded.lm_head.mapping.name == "plif"

@@ -2,6 +2,8 @@
 
 import copy
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from transformers import Trainer, TrainingArguments
 
 from sparse_attn import load_pretrained
 from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn.heads.guard import last_call
 from sparse_attn.losses import entmax_loss, sparsemax_loss
 
 from .helpers import assert_near
@@ -78,7 +81,7 @@ def test_hidden_states_are_let_go_and_a_late_call_says_so():
     patched = patch_lm_head(model.build(), "sparsemax")
     inputs = model.inputs()
     output = patched(**inputs)
-    assert patched.loss_function.hidden is None
+    assert last_call() is None
     with pytest.raises(RuntimeError, match=r"a head of sparsemax.*pass labels to the model"):
         patched.loss_function(output.logits, inputs["labels"], vocab_size=40)
     twin = copy.deepcopy(patched)
@@ -211,8 +214,36 @@ def test_modules_to_save_trains_the_mapping_and_a_wrapped_head_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_sparse_head_that_peft_copies_does_not_train_by_another_loss():
-    base = patch_lm_head(BY_MODEL["llama"].build(), "sparsemax")
+def test_sparse_head_that_peft_copies_trains_by_its_own_loss():
+    inputs = BY_MODEL["llama"].inputs()
+    base = patch_lm_head(BY_MODEL["llama"].build(), "entmax", learn="alpha")
+    expected = run(base, inputs).loss
     options = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
-    with pytest.raises(RuntimeError, match="leave the head out of PEFT"):
-        get_peft_model(base, options)(**BY_MODEL["llama"].inputs())
+    model = get_peft_model(base, options)
+    loss = model(**inputs).loss
+    assert_near(loss, expected)
+    loss.backward()
+    trained = {n for n, p in model.named_parameters() if p.grad is not None and "lm_head" in n}
+    copied = "base_model.model.lm_head.modules_to_save.default"
+    assert trained == {f"{copied}.weight", f"{copied}.mapping.raw_alpha"}
+
+
+def test_threads_keep_their_hidden_states_apart():
+    """As the replicas of nn.DataParallel, which share the hooks and the loss of one model."""
+    model = BY_MODEL["gpt2"]
+    patched = patch_lm_head(model.build(), "sparsemax")
+    batches = [model.inputs() for _ in range(2)]
+    expected = [run(patched, inputs).loss for inputs in batches]
+    everyone = threading.Barrier(2, timeout=20)
+    handle = patched.lm_head.register_forward_hook(lambda *_: everyone.wait() and None)
+    with ThreadPoolExecutor(2) as pool:
+        losses = [output.loss for output in pool.map(lambda i: run(patched, i), batches)]
+    handle.remove()
+    assert losses == expected
+    assert expected[0] != expected[1]
+
+
+def test_scores_outside_the_range_of_a_plif_are_reported():
+    patched = patch_lm_head(BY_MODEL["gpt2"].build(), "plif", knots=8, bound=1e-3)
+    with pytest.warns(UserWarning, match="outside"):
+        run(patched, BY_MODEL["gpt2"].inputs())

@@ -12,6 +12,8 @@ from experiments.language_modeling.models import feedforward, lstm, transformer
 from experiments.language_modeling.models.base import LanguageModel, State
 from sparse_attn import Mapping
 from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead, match_prior
+from sparse_attn.heads.base import positive
+from sparse_attn.losses import LOSSES
 
 __all__ = ["LanguageModel", "State", "build_model"]
 
@@ -47,6 +49,11 @@ def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head
     vocab = embedding.num_embeddings
     parameters: dict[str, Any] = dict(config.params)
     mapping = Mapping(config.mapping, learn=config.learn, **parameters)
+    if not positive(mapping) and mapping.name not in LOSSES:
+        raise ValueError(
+            f"head.mapping={mapping.name}: it returns zeros, whose -log p cannot train, and has no "
+            f"loss of its own; expected one without zeros, or {' or '.join(LOSSES)}"
+        )
     if config.kind == "adaptive":
         return AdaptiveHead(hidden, vocab, config.cutoffs, mapping=mapping)
     tie = embedding if config.tie else None

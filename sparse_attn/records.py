@@ -1,0 +1,64 @@
+"""What a config says of a patched model: its mappings, or its head."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from sparse_attn.attention import NAME
+from sparse_attn.layers import attention_layers
+
+HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
+RECORD_VERSION = 1
+
+
+def check_version(key: str, record: dict[str, Any]) -> None:
+    """Raise RuntimeError for a record that another version of this library wrote."""
+    if record["version"] != RECORD_VERSION:
+        raise RuntimeError(
+            f"{key} record: expected version {RECORD_VERSION}, got {record['version']}; load it "
+            "with the version of sparse-attn that wrote it"
+        )
+
+
+def set_record(root: PreTrainedModel, key: str, record: dict[str, Any] | None) -> None:
+    """Write what was patched, attention (NAME) or head (HEAD), into every config; None: nothing."""
+    for config in configs_of(root):
+        if record is None:
+            config.__dict__.pop(key, None)
+        else:
+            setattr(config, key, record)
+        if NAME in vars(config) or HEAD in vars(config):
+            # the public name is the one that is saved: a plain from_pretrained then fails loudly
+            config.attn_implementation = NAME
+        else:
+            config.__dict__.pop("attn_implementation", None)
+
+
+def refuse_lost_head(root: PreTrainedModel) -> None:
+    """Raise for a model that was saved with a patched head and loaded without it."""
+    if HEAD in vars(root.config) and type(root.get_output_embeddings()) is nn.Linear:
+        raise ValueError(
+            f"the config of {type(root).__name__} describes a patched head, which was not loaded; "
+            "use sparse_attn.load_pretrained(cls, path), or, if the head is to be softmax, delete "
+            f"config.{HEAD}"
+        )
+
+
+def configs_of(root: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config object of the model once, parents before children."""
+    queue = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
+    queue += [config_of(layer.module) for layer in attention_layers(root)]
+    unique: dict[int, PreTrainedConfig] = {}
+    while queue:
+        config = queue.pop(0)
+        if id(config) not in unique:
+            unique[id(config)] = config
+            queue += [c for key in config.sub_configs if (c := getattr(config, key, None))]
+    return list(unique.values())
+
+
+def config_of(attention: nn.Module) -> PreTrainedConfig:
+    return cast(PreTrainedConfig, attention.config)
