@@ -29,8 +29,8 @@ REFUSED = {
     "cu_seq_lens_q": "packed sequences without a mask",
 }
 NOT_PATCHED = (
-    f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or its "
-    "head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path); "
+    f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
+    "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path); "
     "otherwise call sparse_attn.patch_model(model, ...)"
 )
 

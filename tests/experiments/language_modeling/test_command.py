@@ -99,7 +99,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     main(["train", *arguments, "--corpus.data_dir", str(tmp_path), "--device", "cpu"])
     printed = capsys.readouterr().out
     record = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert f"taylor-softmax test perplexity: {record['test_perplexity']}" in printed
+    assert f"taylor-softmax test perplexity: {record['test_perplexity']:.2f}" in printed
     assert f"results: {out}/results.json" in printed
     main(["measure", str(out)])
     assert json.loads((out / "results.json").read_text())["top_10_error"] == 0.0
