@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.language_modeling.report import report as language_model_report
 from glue.report import report
 from glue.sweep.records import read_records
 
@@ -59,3 +60,41 @@ def test_throughput_of_the_readme() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"{ratios['ours softmax']:.1f} times as many MRPC examples a second" in text
     assert f"and {ratios['ours r-softmax']:.1f} times with r-softmax" in text
+
+
+LANGUAGE_MODELS = ROOT / "results/language_modeling"
+
+
+def test_language_model_report_is_made_from_the_records(tmp_path: Path) -> None:
+    language_model_report(LANGUAGE_MODELS, tmp_path / "report.md")
+    written = (ROOT / "docs/language-models/report.md").read_text()
+    assert (tmp_path / "report.md").read_text() == written
+
+
+@pytest.mark.parametrize(
+    "path", sorted(LANGUAGE_MODELS.glob("ptb-small/*.json")), ids=lambda p: p.stem
+)
+def test_table_of_language_models(path: Path) -> None:
+    record = json.loads(path.read_text())
+    rank = record["rank"]
+    cells = [
+        record["head"],
+        f"{record['valid_perplexity']:.1f}",
+        f"{record['test_perplexity']:.1f}",
+    ]
+    cells += [f"{rank['rank']:,}", f"{rank['float64']['rank']:,}"]
+    cells += [f"{100 * record['top_10_error']:.1f} %", f"{record['seconds'] / 60:.0f}"]
+    page = (ROOT / "docs/language-models.md").read_text()
+    assert f"| {' | '.join(cells)} |" in page
+
+
+def test_rank_of_softmax_is_the_bottleneck() -> None:
+    ranks = {}
+    for path in LANGUAGE_MODELS.glob("ptb-small/*.json"):
+        record = json.loads(path.read_text())
+        ranks[record["head"]] = record["rank"]
+    d = ranks["softmax"]["d"]
+    assert ranks["softmax"]["float64"]["rank"] == d + 2
+    assert ranks["softmax"]["rank"] <= d + 2
+    others = [rank for head, rank in ranks.items() if head != "softmax"]
+    assert all(rank["float64"]["rank"] > d + 2 for rank in others)
