@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparse_attn import mapping_names
+from sparse_attn.mappings import get_spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,4 +44,6 @@ def test_links(page: Path) -> None:
 
 def test_readme_lists_every_mapping() -> None:
     table = (ROOT / "README.md").read_text()
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == set(mapping_names())
+    # the experiments, which other tests of this process import, register one of their own
+    library = {n for n in mapping_names() if get_spec(n).function.__module__[:11] == "sparse_attn"}
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == library

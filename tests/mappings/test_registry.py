@@ -49,7 +49,9 @@ POINTWISE = {
 
 def test_names():
     assert isinstance(mapping_names(), tuple)
-    assert sorted(mapping_names()) == sorted(NAMES)
+    # the experiments, which other tests of this process import, register one of their own
+    library = [n for n in mapping_names() if get_spec(n).function.__module__[:11] == "sparse_attn"]
+    assert sorted(library) == sorted(NAMES)
 
 
 def test_the_cases_of_these_tests_cover_every_mapping():
