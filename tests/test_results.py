@@ -98,3 +98,11 @@ def test_rank_of_softmax_is_the_bottleneck() -> None:
     assert ranks["softmax"]["rank"] <= d + 2
     others = [rank for head, rank in ranks.items() if head != "softmax"]
     assert all(rank["float64"]["rank"] > d + 2 for rank in others)
+
+
+def test_the_start_explains_softmax_abs() -> None:
+    path = LANGUAGE_MODELS / "ptb-small-prior/softmax-0.json"
+    record = json.loads(path.read_text())
+    page = " ".join((ROOT / "docs/language-models.md").read_text().split())
+    valid, test = record["valid_perplexity"], record["test_perplexity"]
+    assert f"softmax with it reaches {valid:.1f} and {test:.1f}" in page
