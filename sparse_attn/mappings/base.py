@@ -197,6 +197,11 @@ def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
         ) from None
 
 
+def above_zero(**arguments: Value) -> bool:
+    """`MappingSpec.dense` of a mapping whose zeros come from arguments that are 0."""
+    return all(bool((a > 0).all()) if isinstance(a, Tensor) else a > 0 for a in arguments.values())
+
+
 def shift_to_top(rows: Tensor, valid: Tensor) -> Tensor:
     """z - max z over the valid positions of each row: at most 0, and 0 where not valid."""
     top = rows.masked_fill(~valid, -INF).amax(-1, keepdim=True)

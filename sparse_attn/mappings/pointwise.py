@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows
+from sparse_attn.mappings.base import (
+    INF,
+    MappingSpec,
+    ParameterSpec,
+    Value,
+    above_zero,
+    on_rows,
+)
 
 BIAS = ParameterSpec("bias", default=0.0, low_open=True, high_open=True)
 EPS = ParameterSpec("eps", default=0.0198, low=0.0, high_open=True)
@@ -48,10 +55,6 @@ def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     nothing = (z == 0) & (eps == 0)
     length = torch.hypot(z.masked_fill(nothing, 1.0), eps.sqrt())
     return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
-
-
-def _is_above_zero(eps: Value) -> bool:
-    return bool((eps > 0).all()) if isinstance(eps, Tensor) else eps > 0
 
 
 def _log_taylor_g(z: Tensor) -> Tensor:
@@ -240,7 +243,7 @@ SPECS = (
         log_spherical_softmax,
         parameters=(EPS,),
         zeros=True,
-        dense=_is_above_zero,
+        dense=above_zero,
         log_g=_log_square_plus,
         kernel="spherical-softmax",
         source=BREBISSON,

@@ -10,6 +10,7 @@ from sparse_attn.mappings.base import (
     MappingSpec,
     ParameterSpec,
     Value,
+    above_zero,
     aligned,
     on_rows,
     shift_to_top,
@@ -182,10 +183,6 @@ def _r_softmax(
     )
 
 
-def _are_above_zero(weights: Value) -> bool:
-    return bool((weights > 0).all()) if isinstance(weights, Tensor) else weights > 0
-
-
 SPECS = (
     MappingSpec(
         "weighted-softmax",
@@ -193,7 +190,7 @@ SPECS = (
         log_weighted_softmax,
         parameters=(WEIGHTS,),
         zeros=True,
-        dense=_are_above_zero,
+        dense=above_zero,
         translation_invariant=True,
         source=f"{BALAZY}, eq. 1",
     ),
