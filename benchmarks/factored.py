@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from benchmarks.report import Entry, device_name, environment, rows, slug
 from benchmarks.tables import line, short, spread
 from benchmarks.timing import MIB, Effort, Task, measure, peak_memories, wall_clock
-from glue.checkpoints import write_json
+from pipeline.files import write_json
 from sparse_attn.heads.factored import FactoredSphericalHead
 
 Record = dict[str, Any]

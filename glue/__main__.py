@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from accelerate import PartialState
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from glue.config import ReportConfig, RunConfig
-from glue.sweep.config import Resources, SweepConfig
+from glue.sweep.config import SweepConfig
+from pipeline.command import input_errors
+from pipeline.sweep.config import Resources
 
 
 def make_parser() -> ArgumentParser:
@@ -79,14 +79,14 @@ def parse(
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
-    with _input_errors():
+    with input_errors():
         parsed = parse(arguments)
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
             from glue.train import prepare, train
 
-            with _input_errors():
+            with input_errors():
                 run = prepare(parsed)
             results = train(run)
             if run.trainer.is_world_process_zero():
@@ -96,16 +96,16 @@ def main(arguments: list[str] | None = None) -> None:
             if PartialState().num_processes > 1:
                 _leave_at_once()
         case ReportConfig():
-            with _input_errors():
+            with input_errors():
                 from glue.report import report
 
                 print(f"report: {report(parsed.results_dir, parsed.output_dir)}")
         case (config, resources):
-            with _input_errors():
-                from glue.sweep.run import run_sweep
+            with input_errors():
+                from glue.sweep.run import sweep
 
                 try:
-                    records = run_sweep(config, resources)
+                    records = sweep(config, resources)
                 except KeyboardInterrupt:
                     sys.exit("stopped; the same command goes on where this was")
             count = Counter(record.status for record in records.by_hash.values())
@@ -126,20 +126,6 @@ def _leave_at_once() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """One line instead of a traceback for what the user can put right."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        extra = {"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"}
-        if error.name not in extra:
-            raise
-        sys.exit(f"error: {error.name} is not installed; pip install '.[{extra[error.name]}]'")
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

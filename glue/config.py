@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
+from glue.tasks import get_task
 from sparse_attn import Mapping, SparsitySchedule, patch_model
+
+# may differ between a run and its continuation: where things lie, and what is kept of them
+FREE = ("output_dir", "data_dir", "resume", "keep_model")
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,16 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""
         return asdict(self)
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides a run's result: two runs that agree in this are the same run."""
+        content = {key: value for key, value in self.to_dict().items() if key not in FREE}
+        task = get_task(self.task)
+        if task.root is not None:
+            # a task of one's own is what its file says, not where that lies
+            own = {key: value for key, value in asdict(task).items() if key != "root"}
+            content["task"] = json.loads(json.dumps(own))
+        return content
 
 
 @dataclass(frozen=True)

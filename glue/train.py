@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import platform
-import resource
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from transformers import AutoTokenizer, DataCollatorWithPadding, set_seed
 
-from glue.checkpoints import (
-    RESULTS_FILE,
-    check_output_dir,
-    claim_for_all_processes,
-    write_json,
-)
+from glue.checkpoints import claim_for_all_processes
 from glue.config import RunConfig
 from glue.data import load_task, subset
 from glue.metric import compute_metrics, predictions_of
 from glue.model import check_length, encode, load_model, resolve_model
 from glue.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
+from pipeline.files import write_json
+from pipeline.folders import RESULTS_FILE, check_run_folder
+from pipeline.machine import device_name, peak_memory_mib, versions
 from sparse_attn import SparsityScheduleCallback
 
-PACKAGES = ("sparse-attn", "torch", "transformers", "accelerate", "datasets")
+PACKAGES = ("torch", "transformers", "accelerate", "datasets")
 
 
 @dataclass
@@ -52,7 +46,7 @@ def prepare(config: RunConfig) -> Run:
     """
     schedule = config.mapping.schedule_of_run()
     if PartialState().is_main_process:
-        check_output_dir(config)
+        check_run_folder(Path(config.output_dir), config.comparable(), config.resume)
     task = get_task(config.task)
     data = subset(load_task(task, config.data_dir), config.train_rows, config.selection)
     set_seed(config.train.seed)
@@ -78,8 +72,7 @@ def prepare(config: RunConfig) -> Run:
         # before TensorBoard's callback, which is to log the value
         trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))
     rows = {split: len(data[split]) for split in data}
-    versions = {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
-    return Run(config, task, rows, versions, trainer, checkpoint)
+    return Run(config, task, rows, versions(*PACKAGES), trainer, checkpoint)
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -183,19 +176,3 @@ def _name(metric: str, split: str, trainer: EpochTrainer) -> str:
 
 def _step_of(checkpoint: Path | None) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-
-
-def device_name(device: torch.device) -> str:
-    """The accelerator's name, or the processor's with its thread count."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-
-
-def peak_memory_mib(device: torch.device) -> float:
-    """The most that tensors took on the GPU, or that the process took on the CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    # in KiB on Linux, in bytes on macOS
-    unit = 2**20 if platform.system() == "Darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

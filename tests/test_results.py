@@ -8,7 +8,7 @@ import pytest
 
 from experiments.language_modeling.report import report as language_model_report
 from glue.report import report
-from glue.sweep.records import read_records
+from pipeline.sweep.records import read_records
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results/glue/minilm"

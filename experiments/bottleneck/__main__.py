@@ -14,6 +14,7 @@ from collections import Counter
 from jsonargparse import ArgumentParser
 
 from experiments.bottleneck.config import BottleneckConfig, PackConfig, ReportConfig
+from pipeline.command import input_errors
 
 
 def make_parser() -> ArgumentParser:
@@ -54,16 +55,11 @@ def parse(arguments: list[str] | None = None) -> BottleneckConfig | ReportConfig
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, work, and say where the results are; one line for what the user can put right."""
-    try:
-        _work(parse(arguments))
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on where this was")
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        sys.exit("error: matplotlib is not installed; pip install '.[report]'")
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with input_errors():
+        try:
+            _work(parse(arguments))
+        except KeyboardInterrupt:
+            sys.exit("stopped; the same command goes on where this was")
 
 
 def _work(config: BottleneckConfig | ReportConfig | PackConfig) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bottleneck.records import Results
-from glue.report import canvas
+from pipeline.report import canvas
 
 FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}
 
@@ -52,6 +52,6 @@ def _line(
         if (spread := results.spread(measure, dimension=dimension, **cell))
     }
     axes.plot(list(spreads), [spread.mean for spread in spreads.values()], **look)
-    low = [spread.mean - spread.sd for spread in spreads.values()]
-    high = [spread.mean + spread.sd for spread in spreads.values()]
+    low = [spread.mean - (spread.sd or 0) for spread in spreads.values()]
+    high = [spread.mean + (spread.sd or 0) for spread in spreads.values()]
     axes.fill_between(list(spreads), low, high, color=look["color"], alpha=0.18, linewidth=0)

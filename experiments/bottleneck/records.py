@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections import Counter
 from dataclasses import dataclass
-from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
 from experiments.bottleneck.config import PackConfig
 from experiments.bottleneck.heads import HEADS
+from pipeline.report.spread import Estimate, estimate
 
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (n - 1) over the seeds that finished; of one seed it is NaN."""
-
-    mean: float
-    sd: float
-
-    def text(self, digits: int) -> str:
-        """`1.23 ± 0.04`, or the value of the only seed."""
-        return f"{self.mean:.{digits}f}" + ("" if isnan(self.sd) else f" ± {self.sd:.{digits}f}")
 
 
 @dataclass(frozen=True)
@@ -56,16 +43,14 @@ class Results:
             if record["stage"] == "final" and cell.items() <= record["config"].items()
         ]
 
-    def spread(self, measure: str, **cell: Any) -> Spread | None:
+    def spread(self, measure: str, **cell: Any) -> Estimate | None:
         """Of `measure` over the seeds; None where no run has finished.
 
         A floor, which all heads share, counts once a seed.
         """
         finished = [r for r in self.final(**cell) if r["status"] == "finished"]
-        found = list({r["config"]["seed"]: r[measure] for r in finished}.values())
-        if not found:
-            return None
-        return Spread(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else nan)
+        found = {r["config"]["seed"]: r[measure] for r in finished}
+        return estimate(found.values())
 
     def count(self) -> Counter[str]:
         """Runs by status, searches included."""

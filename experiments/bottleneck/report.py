@@ -130,7 +130,7 @@ def _spread_of(results: Results, measure: Measure) -> Callable[[dict[str, Any]],
         note = f" ({diverged} diverged)" if diverged else ""
         if spread is None:
             return note.strip() or "not run"
-        return spread.text(measure.digits) + note
+        return spread.text(f"{{:.{measure.digits}f}}") + note
 
     return show
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import time
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
@@ -19,10 +17,10 @@ from experiments.bottleneck.config import SEARCH_SEED, BottleneckConfig, Cell
 from experiments.bottleneck.fit import fit, measure
 from experiments.bottleneck.records import Record
 from experiments.bottleneck.targets import Targets, draw
-from glue.checkpoints import differences, write_json
-from glue.train import device_name
+from pipeline.files import differences, write_json
+from pipeline.machine import device_name, versions
 
-PACKAGES = ("sparse-attn", "torch", "numpy")
+PACKAGES = ("torch", "numpy")
 
 
 def run(config: BottleneckConfig) -> list[Record]:
@@ -106,7 +104,7 @@ def run_cell(cell: Cell, device: torch.device) -> Record:
         "parameters": sum(p.numel() for p in head.parameters()) + contexts.numel(),
         "seconds": round(seconds, 2),
         "device": device_name(device),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "versions": versions(*PACKAGES),
     }
 
 

@@ -11,12 +11,11 @@ Run as:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from experiments.language_modeling.config import MeasureConfig, ReportConfig, RunConfig
+from pipeline.command import input_errors
 
 
 def make_parser() -> ArgumentParser:
@@ -67,14 +66,14 @@ def parse(arguments: list[str] | None = None) -> RunConfig | MeasureConfig | Rep
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
-    with _input_errors():
+    with input_errors():
         parsed = parse(arguments)
     # heavy imports, which --help does not need
     match parsed:
         case RunConfig():
             from experiments.language_modeling.train import prepare, train
 
-            with _input_errors():
+            with input_errors():
                 run = prepare(parsed)
             try:
                 results = train(run)
@@ -91,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         case MeasureConfig():
             from experiments.language_modeling.measuring import measure
 
-            with _input_errors():
+            with input_errors():
                 found = measure(parsed)
             for name in ("top_10_error", "slopes", "simlex", "dynamic"):
                 if found[name] is not None:
@@ -102,17 +101,8 @@ def main(arguments: list[str] | None = None) -> None:
         case ReportConfig():
             from experiments.language_modeling.report import report
 
-            with _input_errors():
+            with input_errors():
                 print(f"report: {report(parsed.results_dir, parsed.output)}")
-
-
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """One line instead of a traceback for what the user can put right."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

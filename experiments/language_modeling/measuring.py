@@ -23,7 +23,7 @@ from experiments.language_modeling.rank import exact_rank, numerical_rank
 from experiments.language_modeling.records import MODEL_FILE, RESULTS_FILE, read_results
 from experiments.language_modeling.simlex import simlex
 from experiments.language_modeling.train import assemble
-from glue.checkpoints import write_json
+from pipeline.files import write_json
 from sparse_attn.inspection import slope_statistics
 
 EXACT_CONTEXTS = 2000

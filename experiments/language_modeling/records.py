@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from experiments.language_modeling.config import RunConfig
-from glue.checkpoints import differences, write_json
+from pipeline.files import differences, write_json
 
 RESULTS_FILE, MODEL_FILE, CHECKPOINT_FILE = "results.json", "model.pt", "checkpoint.pt"
 # may differ between a run and its continuation: where things lie, and how often they are written

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import platform
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ from experiments.language_modeling.records import (
     claim_output_dir,
 )
 from experiments.language_modeling.training import DivergedError, Training
-from glue.checkpoints import write_json
-from glue.train import device_name, peak_memory_mib
+from pipeline.files import write_json
+from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,7 @@ def train(run: Run) -> dict[str, Any]:
         "seconds": 0.0,
         "seed": config.seed,
         "device": device_name(model.embedding.weight.device),
-        "versions": versions(),
+        "versions": versions("torch"),
         "status": "running",
     }
 
@@ -128,21 +126,3 @@ def perplexities(run: Run) -> dict[str, float]:
 def _bar(name: str) -> str | None:
     """The name of a progress bar, where someone sees it."""
     return name if sys.stderr.isatty() else None
-
-
-def choose_device(name: str) -> torch.device:
-    """The device; `auto` is cuda where there is one.
-
-    Raises:
-        ValueError: cuda, where there is none.
-    """
-    cuda = torch.cuda.is_available()
-    if name == "cuda" and not cuda:
-        raise ValueError("device=cuda: torch finds no CUDA device here; use --device cpu")
-    return torch.device("cuda" if cuda and name != "cpu" else "cpu")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of what computes."""
-    packages = {package: version(package) for package in ("sparse-attn", "torch")}
-    return {"python": platform.python_version(), **packages}

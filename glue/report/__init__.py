@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from glue.report import canvas, text
 from glue.report.page import make_page
 from glue.report.runs import read_sweep
 from glue.report.table import Row, make_rows
+from pipeline.report import canvas, text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

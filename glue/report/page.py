@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glue.report import published, text
+from glue.report import published
 from glue.report.notes import notes
 from glue.report.plots import Plot, make_plots
 from glue.report.runs import Sweep, first_split, results_of
 from glue.report.table import Row, Setting, is_cpu, majority
 from glue.report.verdict import status, verdict
 from glue.sweep.config import BASELINE
+from pipeline.report import text
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from glue.report import canvas
 from glue.report.runs import Sweep, first_split, others, results_of
 from glue.report.statistics import expected_best
 from glue.report.table import majority, sparsity
 from glue.sweep.config import BASELINE
-from glue.sweep.records import Record
+from pipeline.report import canvas
+from pipeline.sweep.records import Record
 
 
 @dataclass(frozen=True)

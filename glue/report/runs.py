@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from glue.sweep.config import BASELINE, SweepConfig
-from glue.sweep.plan import Plan
-from glue.sweep.records import FORMAT, SWEEP_FILE, Record, read_records
+from glue.sweep.plan import make_plan
+from pipeline.sweep.records import FORMAT, SWEEP_FILE, Record, read_records
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_sweep(folder: Path) -> Sweep:
             f"{folder}: {SWEEP_FILE} is not whole ({error!r}); start the sweep again with the "
             "same config in a new folder, with a copy of its runs"
         ) from None
-    plan, found = Plan(sweep), read_records(folder)
+    plan, found = make_plan(sweep), read_records(folder)
     cells = plan.records(found.by_hash)
     used = {record.hash for cell in cells.values() for record in cell}
     strange = [

@@ -13,7 +13,7 @@ from glue.report.published import published
 from glue.report.runs import Sweep, first_split, others, results_of
 from glue.report.statistics import LEVEL, Difference, compare, holm
 from glue.sweep.config import BASELINE
-from glue.sweep.records import Record
+from pipeline.sweep.records import Record
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from glue.report import text
 from glue.report.runs import Sweep, others
 from glue.report.statistics import LEVEL, expected_best
 from glue.report.table import Row
 from glue.sweep.config import BASELINE
+from pipeline.report import text
 
 # below so many seeds a significant difference is told with a warning
 FEW = 5

@@ -1,1 +1,1 @@
-"""Many runs at once: which (config, plan), where they run (spread), what they gave (records)."""
+"""A sweep over GLUE: what it is (config), its runs (plan), from config to records (run)."""

@@ -201,29 +201,3 @@ class SweepConfig:
             for label, entry in content["mappings"].items()
         }
         return cls(**parts)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Where the runs of a sweep take place.
-
-    Args:
-        address: of a running Ray cluster, such as auto or ray://head:10001; this machine if left
-            out. A cluster needs the packages installed, and model and data on every machine.
-        cpus_per_run: processors, and threads, of one run.
-        gpus_per_run: GPUs of one run: 0, 1 or a share of one such as 0.25; if left out, 1 where
-            there are GPUs. A run is one process, so that its batch size means the same everywhere.
-    """
-
-    address: str | None = None
-    cpus_per_run: int = 1
-    gpus_per_run: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.cpus_per_run < 1:
-            raise ValueError(f"cpus_per_run={self.cpus_per_run}: expected at least 1")
-        if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
-            raise ValueError(
-                f"gpus_per_run={self.gpus_per_run}: expected a share in [0, 1]; a run on several "
-                "GPUs is `accelerate launch -m glue train`"
-            )

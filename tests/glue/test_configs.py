@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glue.__main__ import parse
-from glue.sweep.plan import Plan
+from glue.sweep.plan import make_plan
 from glue.tasks import get_task
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def test_mapping_config(mapping: Path) -> None:
 def test_sweep_config(sweep: Path) -> None:
     parsed = parse(["sweep", "--config", str(sweep)])
     assert isinstance(parsed, tuple)
-    plan = Plan(parsed[0])
+    plan = make_plan(parsed[0])
     for _, mapping in plan.settings():
         schedule = mapping.schedule_of_run()
         if schedule is not None:
@@ -52,4 +52,4 @@ def test_sweep_of_the_docs(tmp_path: Path) -> None:
     file.write_text(text.split("```yaml\n")[1].split("```")[0])
     parsed = parse(["sweep", "--config", str(file)])
     assert isinstance(parsed, tuple)
-    assert Plan(parsed[0]).expected({}) == 3 * 3 * (4 + 5)
+    assert make_plan(parsed[0]).expected({}) == 3 * 3 * (4 + 5)

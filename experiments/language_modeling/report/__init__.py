@@ -11,11 +11,11 @@ from experiments.language_modeling.report.published import PublishedTable, publi
 from experiments.language_modeling.report.runs import Cell, read_experiments
 from experiments.language_modeling.report.tables import (
     heads_table,
-    markdown,
     published_table,
     slopes_table,
 )
-from glue.report import text
+from pipeline.report import text
+from pipeline.report.table import markdown
 
 _DPI = 150
 NOTES = (

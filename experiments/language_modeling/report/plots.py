@@ -13,7 +13,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 from experiments.language_modeling.measures import perplexity
 from experiments.language_modeling.report.runs import BASELINE, Cell
-from glue.report import canvas
+from pipeline.report import canvas
 
 
 def learning(cells: Sequence[Cell]) -> Figure | None:

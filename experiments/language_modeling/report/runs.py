@@ -8,18 +8,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
-
-from scipy.stats import t as student
+from statistics import fmean
+from typing import Any
 
 from experiments.language_modeling.config import HeadConfig
 from experiments.language_modeling.records import FREE, RESULTS_FILE
-from glue.checkpoints import differences
-from glue.report import text
+from pipeline.files import differences
+from pipeline.report import text
+from pipeline.report.spread import Difference, Estimate, estimate, paired
 
 BASELINE = "softmax"
-LEVEL = 0.05
 # what runs of one cell may differ in
 _IGNORED = {*FREE, "seed", "device", "chunk"}
 
@@ -58,22 +56,6 @@ class Run:
         return None if found is None else float(found)
 
 
-class Estimate(NamedTuple):
-    """Mean over n seeds, and their standard deviation with n - 1: None for one, or an infinity."""
-
-    mean: float
-    sd: float | None
-    n: int
-
-
-class Difference(NamedTuple):
-    """Mean over n pairs of runs with one seed, and its 95 % t interval: None for one pair."""
-
-    value: float
-    interval: tuple[float, float] | None
-    n: int
-
-
 @dataclass(frozen=True, eq=False)
 class Cell:
     """Runs that differ in nothing but their seed."""
@@ -106,26 +88,11 @@ class Cell:
 
     def estimate(self, measure: str) -> Estimate | None:
         """None where no finished run has the measure."""
-        values = list(self.values(measure).values())
-        if not values:
-            return None
-        known = len(values) > 1 and all(map(math.isfinite, values))
-        return Estimate(fmean(values), stdev(values) if known else None, len(values))
+        return estimate(self.values(measure).values())
 
     def difference(self, base: Cell, measure: str) -> Difference | None:
-        """value(self) - value(base) over the seeds that both have; None without one, or if inf.
-
-        Interval: mean +- t(0.975, n - 1) sd / sqrt(n), Student's for paired differences.
-        """
-        ours, theirs = self.values(measure), base.values(measure)
-        pairs = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
-        if not pairs or not all(map(math.isfinite, pairs)):
-            return None
-        n, mean = len(pairs), fmean(pairs)
-        if n == 1:
-            return Difference(mean, None, n)
-        half = float(student.ppf(1 - LEVEL / 2, n - 1)) * stdev(pairs) / math.sqrt(n)
-        return Difference(mean, (mean - half, mean + half), n)
+        """`paired` of value(self) and value(base)."""
+        return paired(self.values(measure), base.values(measure))
 
 
 def read_experiments(results_dir: Path) -> dict[str, list[Cell]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.language_modeling.report.published import PublishedTable
-from experiments.language_modeling.report.runs import Cell, Estimate, baseline
-from glue.report import text
-from glue.report.page import Table
+from experiments.language_modeling.report.runs import Cell, baseline
+from pipeline.report import text
+from pipeline.report.table import Table
 
 # how a measure is printed; all others with two decimals
 _PATTERNS = {
@@ -79,25 +79,10 @@ def published_table(table: PublishedTable, experiments: dict[str, list[Cell]]) -
     return Table(table.setup, [*headers, "Our runs", "Config"], rows)
 
 
-def markdown(table: Table) -> list[str]:
-    """The lines of the table and its caption."""
-    lines = [text.markdown(table.caption), ""]
-    for place, row in enumerate([table.headers, *table.rows]):
-        lines.append(f"| {' | '.join(map(text.markdown, row))} |")
-        if place == 0:
-            lines.append("|" + " --- |" * len(row))
-    return [*lines, ""]
-
-
 def shown(cell: Cell, measure: str) -> str:
     """mean ± sd, or one number where seeds do not differ in it or there is one."""
     found = cell.estimate(measure)
-    return text.MISSING if found is None else _estimate(found, _PATTERNS.get(measure, "{:,.2f}"))
-
-
-def _estimate(found: Estimate, pattern: str) -> str:
-    mean = pattern.format(found.mean)
-    return f"{mean} ± {pattern.format(found.sd)}" if found.sd else mean
+    return text.MISSING if found is None else found.text(_PATTERNS.get(measure, "{:,.2f}"))
 
 
 def _counts(cell: Cell) -> list[str]:

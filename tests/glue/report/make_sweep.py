@@ -11,9 +11,10 @@ import numpy as np
 from glue.config import ScheduleConfig
 from glue.metric import METRICS
 from glue.sweep.config import CandidateConfig, SweepConfig
-from glue.sweep.plan import Plan, PlannedRun
-from glue.sweep.records import FORMAT, Record, read_records, write_record
+from glue.sweep.plan import make_plan
 from glue.tasks import get_task
+from pipeline.sweep.plan import Plan, PlannedRun
+from pipeline.sweep.records import FORMAT, Record, read_records, write_record
 
 LABELS = np.random.default_rng(1).permutation([0] * 60 + [1] * 90)
 
@@ -48,7 +49,7 @@ def write_sweep(folder: Path, config: SweepConfig) -> None:
 def read_plan(folder: Path) -> Plan:
     content = json.loads((folder / "sweep.json").read_text())
     names = SweepConfig.__dataclass_fields__
-    return Plan(SweepConfig.from_dict({k: v for k, v in content.items() if k in names}))
+    return make_plan(SweepConfig.from_dict({k: v for k, v in content.items() if k in names}))
 
 
 def planned(folder: Path, mapping: str, stage: Any, index: int, task: str = "RTE") -> PlannedRun:

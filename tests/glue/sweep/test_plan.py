@@ -9,8 +9,9 @@ import pytest
 
 from glue.config import ScheduleConfig
 from glue.sweep.config import CandidateConfig, SweepConfig, TaskConfig
-from glue.sweep.plan import Plan, PlannedRun
-from glue.sweep.records import Record
+from glue.sweep.plan import make_plan
+from pipeline.sweep.plan import Plan, PlannedRun
+from pipeline.sweep.records import Record
 
 RAMP = ScheduleConfig("r", 0.0)
 MAPPINGS = {
@@ -47,7 +48,7 @@ def after_trials(plan: Plan, scores: dict[str, list[float | None]]) -> dict[str,
 
 
 def test_every_mapping_has_as_many_trials_with_the_same_rates_and_seeds() -> None:
-    runs = list(Plan(sweep()).due({}))
+    runs = list(make_plan(sweep()).due({}))
     assert len(runs) == 2 * 2 * 4
     for task in ("MRPC", "RTE"):
         by_mapping = [
@@ -65,7 +66,7 @@ def test_every_mapping_has_as_many_trials_with_the_same_rates_and_seeds() -> Non
 
 
 def test_trials_see_the_selection_split_and_not_the_dev_set() -> None:
-    for run in Plan(sweep(selection=0.2)).due({}):
+    for run in make_plan(sweep(selection=0.2)).due({}):
         assert run.stage == "trial"
         assert run.config.selection == 0.2
 
@@ -83,7 +84,7 @@ def test_settings_go_round_until_all_have_met(rates: int, params: dict[str, Any]
     name = "mixed-r-softmax" if "mix" in params else "r-softmax"
     size = math.prod(map(len, params.values()))
     candidate = CandidateConfig(name, params, schedule=RAMP)
-    plan = Plan(
+    plan = make_plan(
         sweep(
             learning_rates=[1e-5 * (1 + k) for k in range(rates)],
             mappings={"softmax": CandidateConfig("softmax"), "x": candidate},
@@ -99,7 +100,7 @@ def test_settings_go_round_until_all_have_met(rates: int, params: dict[str, Any]
 
 
 def test_best_trial_meets_the_dev_set_with_every_seed() -> None:
-    plan = Plan(sweep())
+    plan = make_plan(sweep())
     done = after_trials(plan, {"softmax": [0.5, 0.7, 0.6, 0.7], "r-softmax": [0.1, 0.2, 0.9, 0.3]})
     finals = list(plan.due(done))
     assert len(finals) == 2 * 2 * 3
@@ -115,7 +116,7 @@ def test_best_trial_meets_the_dev_set_with_every_seed() -> None:
 
 
 def test_finals_wait_for_every_trial() -> None:
-    plan = Plan(sweep())
+    plan = make_plan(sweep())
     scores: dict[str, list[float | None]] = {
         "softmax": [0.5, 0.4, 0.6, 0.1],
         "r-softmax": [0.9, None, 0.8, 0.7],
@@ -131,7 +132,7 @@ def test_finals_wait_for_every_trial() -> None:
 
 
 def test_where_every_trial_diverged_there_is_no_final() -> None:
-    plan = Plan(sweep())
+    plan = make_plan(sweep())
     done = after_trials(plan, {"softmax": [0.5] * 4, "r-softmax": [0.5] * 4})
     for run in plan.first["RTE", "r-softmax"]:
         done[run.hash] = run.record(status="diverged", error="NaN")
@@ -141,7 +142,7 @@ def test_where_every_trial_diverged_there_is_no_final() -> None:
 
 
 def test_records_of_another_sweep_are_none_of_this_one() -> None:
-    plan, other = Plan(sweep()), Plan(sweep(model="another/model"))
+    plan, other = make_plan(sweep()), make_plan(sweep(model="another/model"))
     scores: dict[str, list[float | None]] = {"softmax": [0.5] * 4, "r-softmax": [0.5] * 4}
     found = after_trials(plan, scores) | after_trials(other, {k: [0.9] * 4 for k in scores})
     for run in [*plan.due(found), *other.due(found)]:
@@ -163,7 +164,7 @@ def test_grid_of_the_paper() -> None:
         "r-softmax": replace(MAPPINGS["r-softmax"], params={"r": [0.05, 0.1, 0.15, 0.2, 0.5]}),
         "sparsemax": CandidateConfig("sparsemax"),
     }
-    plan = Plan(sweep(protocol="paper", learning_rates=rates, seeds=1, mappings=mappings))
+    plan = make_plan(sweep(protocol="paper", learning_rates=rates, seeds=1, mappings=mappings))
     runs = list(plan.due({}))
     assert len(runs) == plan.expected({}) == 2 * (5 + 25 + 5)
     assert all(run.config.selection is None and run.stage == "grid" for run in runs)
@@ -177,26 +178,26 @@ def test_grid_of_the_paper() -> None:
 
 def test_tasks_have_their_own_length() -> None:
     tasks = {"MRPC": TaskConfig(epochs=5), "SST-2": TaskConfig(train_rows=100), "RTE": None}
-    plan = Plan(sweep(tasks=tasks))
+    plan = make_plan(sweep(tasks=tasks))
     lengths = {run.task: (run.config.train.epochs, run.config.train_rows) for run in plan.due({})}
     assert lengths == {"MRPC": (5, None), "SST-2": (3.0, 100), "RTE": (3.0, None)}
 
 
 def test_a_sweep_cut_short_has_something_of_every_cell() -> None:
-    plan = Plan(sweep())
+    plan = make_plan(sweep())
     first = list(plan.due({}))[: len(plan.cells)]
     assert {(run.task, run.mapping) for run in first} == set(plan.cells)
 
 
 def test_hash() -> None:
-    plan = Plan(sweep())
+    plan = make_plan(sweep())
     hashes = [run.hash for run in plan.due({})]
     assert len(set(hashes)) == len(hashes)
     # the same in every process and version: records on disk are found by it
     assert hashes[0] == "c2804d2038bd"
-    assert [run.hash for run in Plan(sweep(output_dir="elsewhere")).due({})] == hashes
+    assert [run.hash for run in make_plan(sweep(output_dir="elsewhere")).due({})] == hashes
     labels = {**MAPPINGS, "twin": MAPPINGS["r-softmax"]}
-    assert len({run.hash for run in Plan(sweep(mappings=labels)).due({})}) == 2 * 3 * 4
+    assert len({run.hash for run in make_plan(sweep(mappings=labels)).due({})}) == 2 * 3 * 4
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ import pytest
 import yaml
 
 from glue.__main__ import main, parse
-from glue.sweep import run as sweep_run
-from glue.sweep.plan import Plan
-from glue.sweep.records import FOLDER, Record, read_records
-from glue.sweep.run import check_folder, claim_folder, execute, run_sweep
-from glue.sweep.spread import Failure
+from glue.sweep.config import SweepConfig
+from glue.sweep.plan import make_plan
+from glue.sweep.run import content_of, execute, sweep
+from pipeline.sweep import run as sweep_run
+from pipeline.sweep.records import FOLDER, Record, read_records
+from pipeline.sweep.run import check_folder, claim_folder
+from pipeline.sweep.spread import Failure
 
 ROOT = Path(__file__).parents[3]
 # what another clock, machine or memory changes
@@ -56,6 +58,10 @@ def config(model: Path, data: Path, output: Path) -> dict[str, Any]:
     }
 
 
+def folder_and_content(config: SweepConfig) -> tuple[Path, dict[str, Any]]:
+    return Path(config.output_dir), content_of(config)
+
+
 @pytest.fixture
 def given(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> dict[str, Any]:
     return config(tiny_model, glue_folder, tmp_path / "sweep")
@@ -72,7 +78,7 @@ def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
     """Every run one after the other in this process, without Ray or files."""
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
-    plan, done = Plan(parsed[0]), {}
+    plan, done = make_plan(parsed[0]), {}
     while due := list(plan.due(done)):
         for run in due:
             done[run.hash] = run.record(**execute(run))
@@ -156,7 +162,7 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     given["learning_rates"] = [1e30]
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
-    run = next(Plan(parsed[0]).due({}))
+    run = next(make_plan(parsed[0]).due({}))
     record = run.record(**execute(run))
     assert record.status == "diverged"
     assert "training has diverged" in str(record.error)
@@ -165,7 +171,7 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
 class Inline:
     """A pool of this process, in which every first attempt at a trial is lost."""
 
-    def __init__(self, work: Any, resources: Any) -> None:
+    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
         self.tried: list[str] = []
 
     def __enter__(self) -> "Inline":
@@ -191,7 +197,7 @@ def test_a_lost_run_is_tried_once_more(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_run, "Pool", Inline)
-    records = run_sweep(*parse(arguments(given)))
+    records = sweep(*parse(arguments(given)))
     assert {r.status for r in records.by_hash.values()} == {"finished"}
     assert len(records.by_hash) == 18
 
@@ -230,21 +236,22 @@ def test_full_disk_names_what_is_safe(
 
     monkeypatch.setattr(sweep_run, "write_record", fill_up)
     with pytest.raises(OSError, match=r"output_dir=.*could not be written.*make room, and the"):
-        run_sweep(*parsed)
+        sweep(*parsed)
     records = read_records(Path(given["output_dir"]))
     assert set(records.by_hash) == set(calls[:3])
     assert records.faults == []
     monkeypatch.setattr(sweep_run, "write_record", write)
-    assert len(run_sweep(*parsed).by_hash) == 18
+    assert len(sweep(*parsed).by_hash) == 18
 
 
 def test_one_process_at_a_time(given: dict[str, Any]) -> None:
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
+    own = folder_and_content(parsed[0])
     refused = pytest.raises(ValueError, match="another process is running this sweep")
-    with claim_folder(parsed[0]), refused, claim_folder(parsed[0]):
+    with claim_folder(*own), refused, claim_folder(*own):
         pass
-    with claim_folder(parsed[0]):
+    with claim_folder(*own):
         pass
 
 
@@ -294,23 +301,23 @@ def test_bad_input_before_the_first_run(
 def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
-    with claim_folder(parsed[0]):
+    with claim_folder(*folder_and_content(parsed[0])):
         pass
-    check_folder(parsed[0])
+    check_folder(*folder_and_content(parsed[0]))
     other = parse(arguments(given, "--seeds", "5"))
     assert isinstance(other, tuple)
     with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
-        run_sweep(*other)
+        sweep(*other)
     file = Path(given["output_dir"]) / "sweep.json"
     file.write_text(file.read_text()[:50])
     with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
-        run_sweep(*parsed)
+        sweep(*parsed)
     # the remedies that the two messages name
     file.unlink()
-    check_folder(parsed[0])
+    check_folder(*folder_and_content(parsed[0]))
     copied = Path(given["output_dir"]).with_name("copied")
     shutil.copytree(file.parent / FOLDER, copied / FOLDER)
-    check_folder(replace(parsed[0], output_dir=str(copied)))
+    check_folder(*folder_and_content(replace(parsed[0], output_dir=str(copied))))
 
 
 def test_folder_of_something_else(given: dict[str, Any]) -> None:
@@ -320,5 +327,5 @@ def test_folder_of_something_else(given: dict[str, Any]) -> None:
     parsed = parse(arguments(given))
     assert isinstance(parsed, tuple)
     with pytest.raises(ValueError, match="is not the folder of a sweep"):
-        run_sweep(*parsed)
+        sweep(*parsed)
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]

@@ -8,8 +8,8 @@ import pytest
 import ray
 import torch
 
-from glue.sweep.config import Resources
-from glue.sweep.spread import Failure, Pool
+from pipeline.sweep.config import Resources
+from pipeline.sweep.spread import Failure, Pool
 
 
 @pytest.fixture

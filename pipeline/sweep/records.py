@@ -1,4 +1,4 @@
-"""One JSON file a run, whole or not there, found again by the hash of its config."""
+"""One JSON file a run, whole or not there, or one line a run; found by the hash of its config."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from glue.checkpoints import write_json
+from pipeline.files import write_json
 
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
 FOLDER = "runs"
+PACKED_FILE = "runs.jsonl"
+Stage = Literal["trial", "final", "grid"]
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,17 @@ class Record:
     """What became of a run.
 
     task, mapping: the task's name and the mapping's label in the sweep.
-    stage, index: trial k, final seed k, or point k of the paper's grid.
-    config: the run's `RunConfig`, without folders that may differ between machines.
-    status: finished; diverged (its logits are no numbers, which is a result); failed (anything
+    stage, index: trial k, final seed k, or point k of a grid.
+    config: what decides the run's result, without folders that may differ between machines.
+    status: finished; diverged (its outputs are no numbers, which is a result); failed (anything
         else: it is tried again).
     error: what went wrong, with its traceback.
-    results: as results.json of `glue train` holds them; None unless finished.
+    results: what was measured, a `score` among it; None unless finished.
     """
 
     task: str
     mapping: str
-    stage: Literal["trial", "final", "grid"]
+    stage: Stage
     index: int
     hash: str
     config: dict[str, Any]
@@ -49,7 +51,7 @@ class Record:
 
     @property
     def score(self) -> float:
-        """The task's main metric on the first split that was evaluated."""
+        """What runs are chosen by, higher is better: `score` of the results."""
         if self.results is None:
             raise ValueError(f"{self}: {self.status}")
         return float(self.results["score"])
@@ -83,12 +85,37 @@ def read_records(sweep: Path) -> Records:
     records = Records()
     for path in sorted((sweep / FOLDER).glob("*.json")):
         try:
-            record = _parse(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            _add(records, path.name, path.read_text(encoding="utf-8"))
+        except OSError as error:
             records.faults.append(f"{path.name}: {error}")
-        else:
-            records.by_hash[record.hash] = record
+    packed = sweep / PACKED_FILE
+    if packed.exists():
+        for number, line in enumerate(packed.read_text(encoding="utf-8").splitlines(), start=1):
+            _add(records, f"{packed.name} line {number}", line)
     return records
+
+
+def pack(sweep: Path) -> Path:
+    """Write all records into one file, a line each, in place of a file each; its path."""
+    records, packed = read_records(sweep), sweep / PACKED_FILE
+    if records.faults:
+        raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
+    lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
+    draft = packed.with_suffix(".tmp")
+    draft.write_text("".join(lines), encoding="utf-8")
+    draft.replace(packed)
+    for path in (sweep / FOLDER).glob("*.json"):
+        path.unlink()
+    return packed
+
+
+def _add(records: Records, name: str, text: str) -> None:
+    try:
+        record = _parse(text)
+    except ValueError as error:
+        records.faults.append(f"{name}: {error}")
+    else:
+        records.by_hash[record.hash] = record
 
 
 def _parse(text: str) -> Record:

@@ -15,12 +15,12 @@ from typing import Any, Generic, Self, TypeVar
 import ray
 from ray.exceptions import RayError
 
-import glue
-import sparse_attn
-from glue.sweep.config import Resources
+from pipeline.sweep.config import Resources
 
 JobT = TypeVar("JobT")
 POLL = 30  # seconds
+# what a cluster is sent of this project, where it is there
+PACKAGES = ("sparse_attn", "pipeline", "glue", "experiments")
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,22 @@ class Pool(Generic[JobT]):
 
     A fresh process, so that no run sees what another left in memory, and its peak is its own.
 
+    Args:
+        work: a function of a module, called with one job.
+        resources: what one job gets.
+        fresh: False lets a process do one job after the other: many that take seconds would spend
+            most of their time on imports.
+
     Raises:
         ValueError: no machine has what one run asks for.
         ConnectionError: there is no cluster at the address.
     """
 
-    def __init__(self, work: Callable[[JobT], Any], resources: Resources) -> None:
+    def __init__(
+        self, work: Callable[[JobT], Any], resources: Resources, fresh: bool = True
+    ) -> None:
         self._work = work
+        self._calls = 1 if fresh else 0  # 0: as many as come
         self._resources = resources
         self._pending: dict[Any, JobT] = {}
         self._needs: dict[str, float] = {}
@@ -60,7 +69,7 @@ class Pool(Generic[JobT]):
                         f"{kind.lower()}s_per_run={need:g}: no machine has more than {most:g}"
                     )
             self._remote: Any = ray.remote(
-                num_cpus=asked.cpus_per_run, num_gpus=gpus, max_calls=1, max_retries=0
+                num_cpus=asked.cpus_per_run, num_gpus=gpus, max_calls=self._calls, max_retries=0
             )(_call)
         except BaseException:
             ray.shutdown()
@@ -118,7 +127,8 @@ def _machines() -> list[dict[str, float]]:
 
 def _connect(address: str | None) -> None:
     """Start Ray here, or join a cluster and hand it this project's code."""
-    packages = [str(Path(module.__file__ or "").parent) for module in (glue, sparse_attn)]
+    root = Path(__file__).parents[2]
+    packages = [str(root / name) for name in PACKAGES if (root / name).is_dir()]
     ray.init(
         address=address or "local",
         include_dashboard=False if address is None else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glue.sweep.records import FOLDER, Record, hash_of, read_records, write_record
+from pipeline.sweep.records import FOLDER, Record, hash_of, read_records, write_record
 
 RECORD = Record(
     task="RTE",

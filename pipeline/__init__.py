@@ -1,0 +1,1 @@
+"""What `glue` and `experiments` share: command lines, folders, training loop, sweeps, reports."""

@@ -1,0 +1,75 @@
+"""Which folder a run may write to: one that is free, or its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import differences, write_json
+
+CONFIG_FILE = "config.json"
+RESULTS_FILE = "results.json"
+
+
+def claim_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> None:
+    """Make a folder this run's own, by config.json.
+
+    Raises:
+        ValueError: as `check_run_folder`. Nothing is written then.
+    """
+    check_run_folder(folder, content, resume)
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG_FILE, content)
+
+
+def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> None:
+    """Write nothing, and raise if this run may not have the folder.
+
+    Args:
+        folder: output_dir of the run.
+        content: what decides the run's result.
+        resume: whether the run is to go on with what is there.
+
+    Raises:
+        ValueError: output_dir belongs to a run with another config, or to one that should be
+            resumed or has finished, or there is none to resume.
+    """
+    config = folder / CONFIG_FILE
+    if resume and not config.exists():
+        raise ValueError(
+            f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
+        )
+    if not config.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(
+                f"output_dir={folder}: exists and is not the folder of a run; choose another"
+            )
+        return
+    different = differences(content, _read_config(config))
+    if different:
+        raise ValueError(
+            f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
+            "choose another output_dir or delete this one"
+        )
+    if (folder / RESULTS_FILE).exists():
+        raise ValueError(
+            f"output_dir={folder}: holds a finished run of this config, see {RESULTS_FILE}; choose "
+            "another output_dir or delete this one"
+        )
+    if not resume:
+        raise ValueError(
+            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
+            "go on with it, or choose another output_dir"
+        )
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"output_dir={file.parent}: {file.name} is not readable ({error}); choose another "
+            "output_dir"
+        ) from None

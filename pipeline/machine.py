@@ -1,0 +1,46 @@
+"""The machine that a run took place on, as its record names it."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from importlib.metadata import version
+from typing import Literal
+
+import torch
+
+
+def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device; `auto` is cuda where there is one.
+
+    Raises:
+        ValueError: cuda, where there is none.
+    """
+    cuda = torch.cuda.is_available()
+    if name == "cuda" and not cuda:
+        raise ValueError("device=cuda: torch finds no CUDA device here; use --device cpu")
+    return torch.device("cuda" if cuda and name != "cpu" else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """The accelerator's name, or the processor's with its thread count."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """The most that tensors took on the GPU, or that the process took on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    # in KiB on Linux, in bytes on macOS
+    unit = 2**20 if platform.system() == "Darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python, of this project and of the packages."""
+    return {
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("sparse-attn", *packages)},
+    }

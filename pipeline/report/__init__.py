@@ -1,0 +1,1 @@
+"""What reports are made of: spreads, tables, numbers as text, the looks of plots."""

@@ -1,0 +1,71 @@
+"""What several runs say together: their mean and spread, and differences of pairs with one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from collections.abc import Mapping as Table
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from scipy.stats import t as student
+
+LEVEL = 0.05
+
+
+class Estimate(NamedTuple):
+    """Mean over n seeds, and their standard deviation with n - 1: None for one, or an infinity."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+    def text(self, pattern: str) -> str:
+        """`1.23 ± 0.04`, or one number where the seeds do not differ or there is one.
+
+        Args:
+            pattern: of `str.format`, such as "{:.2f}".
+        """
+        mean = pattern.format(self.mean)
+        return f"{mean} ± {pattern.format(self.sd)}" if self.sd else mean
+
+
+class Difference(NamedTuple):
+    """Mean over n pairs of runs with one seed, and its 95 % t interval: None for one pair."""
+
+    value: float
+    interval: tuple[float, float] | None
+    n: int
+
+    def text(self, pattern: str) -> str:
+        """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
+        # what rounds to nothing has no sign
+        value = pattern.format(self.value + 0.0)
+        if self.interval is None:
+            return f"{value} (one pair)"
+        low, high = map(pattern.format, self.interval)
+        return f"{value} [{low}, {high}]"
+
+
+def estimate(values: Iterable[float]) -> Estimate | None:
+    """None without a value."""
+    found = list(values)
+    if not found:
+        return None
+    known = len(found) > 1 and all(map(math.isfinite, found))
+    return Estimate(mean(found), stdev(found) if known else None, len(found))
+
+
+def paired(ours: Table[int, float], theirs: Table[int, float]) -> Difference | None:
+    """ours - theirs over the seeds that both have; None without one, or where one is infinite.
+
+    Interval: mean +- t(0.975, n - 1) sd / sqrt(n), Student's for paired differences.
+    """
+    pairs = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+    if not pairs or not all(map(math.isfinite, pairs)):
+        return None
+    n, value = len(pairs), mean(pairs)
+    if n == 1:
+        return Difference(value, None, n)
+    half = float(student.ppf(1 - LEVEL / 2, n - 1)) * stdev(pairs) / math.sqrt(n)
+    return Difference(value, (value - half, value + half), n)

@@ -1,0 +1,1 @@
+"""Many runs at once: which (plan), where they run (spread), what they gave (records), run."""

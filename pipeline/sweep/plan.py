@@ -1,0 +1,123 @@
+"""Which runs a sweep consists of, and which of them are due next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from pipeline.sweep.records import Record, Stage, hash_of
+
+# seeds of trials stay clear of those of final runs: the best trial must not owe it to its seed
+FIRST_TRIAL_SEED = 1000
+
+Cell = tuple[str, str]
+
+
+class RunConfig(Protocol):
+    """The config of one run."""
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides its result: two runs that agree in this are the same run."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep: where it belongs, and its config.
+
+    task, mapping: its cell, by the names that the records have.
+    stage: trial: done first, so that a setting can be chosen; final: with the chosen setting; grid:
+        done first in a sweep that chooses nothing.
+    index: counts the runs of a cell and stage.
+    """
+
+    task: str
+    mapping: str
+    stage: Stage
+    index: int
+    config: Any  # a RunConfig; frozen dataclasses of several kinds are
+
+    @cached_property
+    def hash(self) -> str:
+        """What a finished run is known by; two labels for one mapping stay two runs."""
+        return hash_of({"label": self.mapping, **self._comparable})
+
+    def record(self, **outcome: Any) -> Record:
+        """The record of this run with what became of it."""
+        return Record(
+            self.task, self.mapping, self.stage, self.index, self.hash, self._comparable, **outcome
+        )
+
+    @cached_property
+    def _comparable(self) -> dict[str, Any]:
+        config: RunConfig = self.config
+        return config.comparable()
+
+
+class Plan:
+    """The runs of a sweep. What is due depends on the records alone, so it survives a kill.
+
+    Args:
+        first: the runs of each cell that can start at once.
+        choose: the final runs of a cell, given its best first run; None: there are none.
+        seeds: how many final runs a cell has.
+    """
+
+    def __init__(
+        self,
+        first: dict[Cell, list[PlannedRun]],
+        choose: Callable[[Cell, PlannedRun], list[PlannedRun]] | None = None,
+        seeds: int = 0,
+    ) -> None:
+        self.first = first
+        self._choose = choose
+        self._seeds = seeds
+
+    @property
+    def cells(self) -> list[Cell]:
+        return list(self.first)
+
+    def expected(self, done: dict[str, Record]) -> int:
+        """How many runs there are: where every first one diverged there are no final ones."""
+        first = sum(map(len, self.first.values()))
+        hopeless = sum(
+            all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
+            for runs in self.first.values()
+        )
+        return first + self._seeds * (len(self.first) - hopeless)
+
+    def due(self, done: dict[str, Record]) -> Iterator[PlannedRun]:
+        """The runs that can start and have no record: first ones, then those finals that are known.
+
+        Cells take turns, so that a sweep cut short has something of every mapping.
+        """
+        for stage in (self.first, self.finals(done)):
+            for runs in itertools.zip_longest(*stage.values()):
+                yield from (run for run in runs if run is not None and run.hash not in done)
+
+    def finals(self, done: dict[str, Record]) -> dict[Cell, list[PlannedRun]]:
+        """The final runs of each cell whose setting has been chosen."""
+        if self._choose is None:
+            return {}
+        best = {cell: self._best(runs, done) for cell, runs in self.first.items()}
+        return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
+
+    def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
+        """The records that are of this sweep."""
+        finals = self.finals(found)
+        return {
+            cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
+            for cell, runs in self.first.items()
+        }
+
+    def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
+        """The run with the highest score, once all have come to an end.
+
+        A failed one has not: its budget belongs to the mapping, and the choice waits for it.
+        """
+        if any(run.hash not in done or done[run.hash].status == "failed" for run in runs):
+            return None
+        finished = [run for run in runs if done[run.hash].status == "finished"]
+        return max(finished, key=lambda run: done[run.hash].score, default=None)

@@ -1,0 +1,169 @@
+"""From a plan to one record a run, whatever happens in between."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from pipeline.files import differences, write_json
+from pipeline.sweep.config import Resources
+from pipeline.sweep.plan import Plan, PlannedRun
+from pipeline.sweep.records import (
+    FOLDER,
+    FORMAT,
+    PACKED_FILE,
+    SWEEP_FILE,
+    Record,
+    Records,
+    read_records,
+    write_record,
+)
+from pipeline.sweep.spread import Failure, Pool
+
+LOCK_FILE = ".lock"
+ATTEMPTS = 2
+
+
+def run_sweep(
+    folder: Path,
+    content: dict[str, Any],
+    plan: Plan,
+    execute: Callable[[PlannedRun], dict[str, Any]],
+    resources: Resources,
+    *,
+    check: Callable[[], None] | None = None,
+    fresh: bool = True,
+) -> Records:
+    """Do every run of the sweep that has no record yet, and return all records.
+
+    A run that fails is tried once more, and again when the same command is given again.
+
+    Args:
+        folder: output_dir of the sweep.
+        content: what sweep.json is to hold: the config, without what may differ between a sweep and
+            its continuation.
+        plan: the runs.
+        execute: does one run in another process; a function of a module. Returns
+            `{"status": "finished", "results": {"score": ..., ...}}` or
+            `{"status": "diverged", "error": ...}`.
+        resources: where the runs take place.
+        check: raises what a run would raise, before the first one starts.
+        fresh: as `Pool`.
+
+    Raises:
+        ValueError, TypeError, OSError: what is wrong with the config, the data, the model or
+            output_dir. No run has started then.
+        OSError: a record could not be written. Those written before stay, and the same command
+            goes on from them.
+    """
+    check_folder(folder, content)
+    if check is not None:
+        check()
+    with Pool(execute, resources, fresh) as pool, claim_folder(folder, content):
+        records = read_records(folder)
+        for fault in records.faults:
+            tqdm.write(f"warning: {fault}; that run is done again")
+        done = {h: r for h, r in records.by_hash.items() if r.status != "failed"}
+        _work(folder, plan, pool, done)
+    return read_records(folder)
+
+
+def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
+    """Record runs as they end, until none is due; `done` are those that have come to an end."""
+    before = sum(map(len, plan.records(done).values()))
+    tries: Counter[str] = Counter()
+    with tqdm(initial=before, total=plan.expected(done), desc="Sweep", unit="run") as bar:
+
+        def show(running: int) -> None:
+            bar.total = plan.expected(done)
+            failed = sum(record.status != "finished" for record in done.values())
+            bar.set_postfix(running=running, failed=failed)
+
+        for run, outcome in pool.results(lambda: plan.due(done), show):
+            record = run.record(**_outcome(outcome))
+            tries[run.hash] += 1
+            _write(folder, record)
+            if record.error is not None:
+                last = record.error.strip().splitlines()[-1]
+                tqdm.write(f"{record.status}: {record}: {last}")
+            if record.status != "failed" or tries[run.hash] == ATTEMPTS:
+                done[run.hash] = record
+                bar.update()
+
+
+def _write(folder: Path, record: Record) -> None:
+    try:
+        write_record(folder, record)
+    except OSError as error:
+        raise OSError(
+            f"output_dir={folder}: the record of {record} could not be written "
+            f"({error}); those before it are safe: make room, and the same command goes on"
+        ) from error
+
+
+def _outcome(outcome: dict[str, Any] | Failure) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        return {"status": "failed", "error": outcome.error}
+    return outcome
+
+
+def check_folder(folder: Path, content: dict[str, Any]) -> None:
+    """Write nothing, and raise ValueError if output_dir is not this sweep's or free."""
+    file = folder / SWEEP_FILE
+    if not file.exists():
+        # records alone may come from another sweep
+        allowed = {FOLDER, PACKED_FILE, LOCK_FILE}
+        if folder.exists() and (
+            not folder.is_dir() or {path.name for path in folder.iterdir()} - allowed
+        ):
+            raise ValueError(
+                f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
+            )
+        return
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"output_dir={folder}: {SWEEP_FILE} is not readable ({error}); delete that file if "
+            "this is the sweep that the folder was made by, or choose another output_dir"
+        ) from None
+    different = differences(_with_format(content), found)
+    if different:
+        raise ValueError(
+            f"output_dir={folder}: holds a sweep with another config ({'; '.join(different)}); "
+            f"choose another output_dir. Runs that both have need not be done again: copy the "
+            f"folder {folder / FOLDER} into it first, they are known by their hash"
+        )
+
+
+@contextmanager
+def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
+    """Make output_dir this sweep's own, and this process its only one while the block runs.
+
+    Raises:
+        ValueError: another process has it, or has made it another sweep's since it was checked.
+    """
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    # the lock goes with the process, however that ends
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"output_dir={folder}: another process is running this sweep; wait for it, or stop "
+                "it first"
+            ) from None
+        check_folder(folder, content)
+        write_json(folder / SWEEP_FILE, _with_format(content))
+        yield
+
+
+def _with_format(content: dict[str, Any]) -> dict[str, Any]:
+    return {"format": FORMAT, **content}
