@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from glue.sweep.config import BASELINE, SweepConfig
 from glue.sweep.plan import make_plan
-from pipeline.sweep.records import FORMAT, SWEEP_FILE, Record, read_records
+from pipeline.sweep.records import SWEEP_FILE, Record, read_content, read_records
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,9 @@ def read_sweep(folder: Path) -> Sweep:
     Raises:
         ValueError: the folder holds no sweep, or not one record of it.
     """
-    config = _read_config(folder)
+    names = SweepConfig.__dataclass_fields__
+    content = read_content(folder, "glue")
+    config = {"output_dir": str(folder), **{k: v for k, v in content.items() if k in names}}
     try:
         sweep = SweepConfig.from_dict(config)
     except (KeyError, TypeError) as error:
@@ -105,30 +106,6 @@ def read_sweep(folder: Path) -> Sweep:
         )
     expected = plan.expected(found.by_hash)
     return Sweep(folder, config, expected, tuple(sweep.task_names), cells, faults)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / SWEEP_FILE
-    if not file.is_file():
-        raise ValueError(
-            f"{folder}: has no {SWEEP_FILE}, so it is not the folder of a sweep; name the "
-            "output_dir of one, which `python -m glue sweep` writes"
-        )
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{folder}: {SWEEP_FILE} is not readable ({error}); delete that file and start the "
-            "sweep again with the same config, which keeps finished runs"
-        ) from None
-    version = config.get("format") if isinstance(config, dict) else None
-    if version != FORMAT:
-        raise ValueError(
-            f"{folder}: {SWEEP_FILE} is of format {version}, this version reads format {FORMAT}; "
-            "make the report with the version that ran the sweep"
-        )
-    names = SweepConfig.__dataclass_fields__
-    return {"output_dir": str(folder), **{k: v for k, v in config.items() if k in names}}
 
 
 def first_split(record: Record) -> str:

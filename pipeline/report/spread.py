@@ -39,12 +39,17 @@ class Difference(NamedTuple):
 
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
-        # what rounds to nothing has no sign
-        value = pattern.format(self.value + 0.0)
+        value = _signed(self.value, pattern)
         if self.interval is None:
             return f"{value} (one pair)"
-        low, high = map(pattern.format, self.interval)
+        low, high = (_signed(end, pattern) for end in self.interval)
         return f"{value} [{low}, {high}]"
+
+
+def _signed(value: float, pattern: str) -> str:
+    """What rounds to nothing has no minus."""
+    text = pattern.format(value)
+    return pattern.format(0.0) if float(text) == 0 else text
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:

@@ -95,6 +95,38 @@ def read_records(sweep: Path) -> Records:
     return records
 
 
+def read_content(sweep: Path, program: str) -> dict[str, Any]:
+    """What sweep.json of a sweep's folder holds.
+
+    Args:
+        sweep: the folder.
+        program: whose sweep it should be, as the messages are to name it: such as glue.
+
+    Raises:
+        ValueError: there is no sweep.json, or it is broken or of another version.
+    """
+    file = sweep / SWEEP_FILE
+    if not file.is_file():
+        raise ValueError(
+            f"{sweep}: has no {SWEEP_FILE}, so it is not the folder of a sweep; name the "
+            f"output_dir of one, which `python -m {program} sweep` writes"
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{sweep}: {SWEEP_FILE} is not readable ({error}); delete that file and start the "
+            "sweep again with the same config, which keeps finished runs"
+        ) from None
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
+        raise ValueError(
+            f"{sweep}: {SWEEP_FILE} is of format {version}, this version reads format {FORMAT}; "
+            "make the report with the version that ran the sweep"
+        )
+    return content
+
+
 def pack(sweep: Path) -> Path:
     """Write all records into one file, a line each, in place of a file each; its path."""
     records, packed = read_records(sweep), sweep / PACKED_FILE

@@ -1,0 +1,144 @@
+"""Sweeps of anything: stages, packed records, processes that serve many runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sweep import run as sweep_run
+from pipeline.sweep.config import Resources
+from pipeline.sweep.plan import Cell, Plan, PlannedRun
+from pipeline.sweep.records import PACKED_FILE, pack, read_records
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.spread import Failure, Pool
+
+
+@dataclass(frozen=True)
+class Config:
+    """Of a run that takes no time."""
+
+    rate: float
+    seed: int
+
+    def comparable(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def two_stages(seeds: int = 2) -> Plan:
+    def choose(cell: Cell, best: PlannedRun) -> list[PlannedRun]:
+        return [
+            PlannedRun(*cell, "final", seed, Config(best.config.rate, seed))
+            for seed in range(seeds)
+        ]
+
+    cells = [("sets", name) for name in ("a", "b")]
+    trials = {
+        cell: [PlannedRun(*cell, "trial", k, Config(rate, 1000)) for k, rate in enumerate((1, 3))]
+        for cell in cells
+    }
+    return Plan(trials, choose, seeds)
+
+
+class Inline:
+    """A pool of this process, which notes in what order it works."""
+
+    order: list[str]
+
+    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
+        self.work = work
+
+    def __enter__(self) -> Inline:
+        Inline.order = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def results(self, due: Any, show: Any) -> Any:
+        while run := next(iter(due()), None):
+            self.order.append(f"{run.mapping} {run.stage} {run.config.rate:g} {run.config.seed}")
+            try:
+                outcome = self.work(run)
+            except RuntimeError as error:
+                outcome = Failure(str(error))
+            yield run, outcome
+
+
+def work(run: PlannedRun) -> dict[str, Any]:
+    if run.mapping == "b" and run.config.rate == 3:
+        return {"status": "diverged", "error": "NaN"}
+    return {"status": "finished", "results": {"score": run.config.rate}}
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_run, "Pool", Inline)
+
+
+def test_the_best_trial_is_run_with_every_seed(tmp_path: Path) -> None:
+    records = run_sweep(tmp_path, {"name": "x"}, two_stages(), work, Resources())
+    assert Inline.order == [
+        "a trial 1 1000", "b trial 1 1000", "a trial 3 1000", "b trial 3 1000",
+        "a final 3 0", "b final 1 0", "a final 3 1", "b final 1 1",
+    ]  # fmt: skip
+    assert len(records.by_hash) == two_stages().expected(records.by_hash) == 8
+    assert json.loads((tmp_path / "sweep.json").read_text()) == {"format": 1, "name": "x"}
+    run_sweep(tmp_path, {"name": "x"}, two_stages(), work, Resources())
+    assert Inline.order == []
+
+
+def test_check_comes_before_the_first_run(tmp_path: Path) -> None:
+    def check() -> None:
+        raise ValueError("data_dir: nothing there")
+
+    with pytest.raises(ValueError, match="nothing there"):
+        run_sweep(tmp_path / "x", {}, two_stages(), work, Resources(), check=check)
+    assert not (tmp_path / "x").exists()
+
+
+def test_packed_records_are_read_and_gone_on_with(tmp_path: Path) -> None:
+    records = run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    packed = pack(tmp_path)
+    assert packed == tmp_path / PACKED_FILE
+    assert not list((tmp_path / "runs").glob("*.json"))
+    assert read_records(tmp_path).by_hash == records.by_hash
+    run_sweep(tmp_path, {}, two_stages(3), work, Resources())
+    assert Inline.order == ["a final 3 2", "b final 1 2"]
+    pack(tmp_path)
+    assert len(read_records(tmp_path).by_hash) == 10
+
+
+def test_a_fault_is_not_packed_away(tmp_path: Path) -> None:
+    run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    (tmp_path / "runs/broken.json").write_text("{")
+    with pytest.raises(ValueError, match=r"not every record is readable: broken\.json"):
+        pack(tmp_path)
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 9
+
+
+def test_a_broken_line_is_one_fault(tmp_path: Path) -> None:
+    run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    packed = pack(tmp_path)
+    lines = packed.read_text().splitlines()
+    packed.write_text("\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
+    records = read_records(tmp_path)
+    assert len(records.by_hash) == 7
+    assert [fault.split(":")[0] for fault in records.faults] == ["runs.jsonl line 4"]
+
+
+def test_processes_may_serve_many_runs() -> None:
+    def work(job: int) -> tuple[int, int]:
+        return job, os.getpid()
+
+    todo = list(range(6))
+    processes = set()
+    with Pool(work, Resources(gpus_per_run=0), fresh=False) as pool:
+        for job, (_, process) in pool.results(lambda: list(todo), lambda running: None):
+            todo.remove(job)
+            processes.add(process)
+    assert len(processes) < 6

@@ -1,0 +1,41 @@
+"""Spreads over seeds and paired differences, against SciPy."""
+
+import math
+
+import pytest
+import scipy.stats
+
+from pipeline.report.spread import Difference, Estimate, estimate, paired
+
+OURS = {0: 3.0, 1: 5.5, 2: 4.0, 7: 9.0}
+THEIRS = {0: 2.5, 1: 4.0, 2: 4.5, 3: 1.0}
+
+
+def test_estimate() -> None:
+    found = estimate([1.0, 2.0, 4.0])
+    assert found == Estimate(pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
+    assert found.text("{:.2f}") == "2.33 ± 1.53"
+    assert estimate([2.0]) == Estimate(2.0, None, 1)
+    assert Estimate(2.0, None, 1).text("{:.1f}") == "2.0"
+    assert estimate([1.0, math.inf]) == Estimate(math.inf, None, 2)
+    assert estimate([]) is None
+
+
+def test_paired_interval_is_that_of_the_t_test() -> None:
+    found = paired(OURS, THEIRS)
+    test = scipy.stats.ttest_rel([3.0, 5.5, 4.0], [2.5, 4.0, 4.5]).confidence_interval(0.95)
+    assert found is not None
+    assert found.value == pytest.approx(0.5)
+    assert found.interval == pytest.approx((test.low, test.high))
+    assert found.n == 3
+
+
+def test_paired_without_an_interval() -> None:
+    assert paired({0: 1.5}, {0: 1.0}) == Difference(0.5, None, 1)
+    assert paired({0: 1.5}, {1: 1.0}) is None
+    assert paired({0: math.inf, 1: 1.0}, {0: 1.0, 1: 1.0}) is None
+
+
+def test_difference_as_text() -> None:
+    assert Difference(0.5, (-0.25, 1.25), 3).text("{:+.2f}") == "+0.50 [-0.25, +1.25]"
+    assert Difference(-0.001, None, 1).text("{:+.2f}") == "+0.00 (one pair)"
