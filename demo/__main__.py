@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 from transformers.utils import logging
 
-from glue.__main__ import parse
+from glue.__main__ import PROGRAM
 from glue.config import RunConfig
 from glue.train import prepare, train
 
@@ -43,7 +43,7 @@ def run(overlay: str, output_dir: Path) -> dict[str, Any]:
     arguments = ["train", "--config", f"{configs}/glue/demo.yaml"]
     arguments += ["--config", f"{configs}/mapping/{overlay}.yaml"]
     arguments += ["--task", f"{ROOT}/demo/entail.yaml", "--output_dir", str(output_dir)]
-    config = parse(arguments)
+    config = PROGRAM.parse(arguments)
     assert isinstance(config, RunConfig)
     return train(prepare(config))
 

@@ -11,76 +11,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 
 from accelerate import PartialState
-from jsonargparse import ActionYesNo, ArgumentParser
 
 from glue.config import ReportConfig, RunConfig
 from glue.sweep.config import SweepConfig
-from pipeline.command import input_errors
-from pipeline.sweep.config import Resources
+from pipeline.command import Program, input_errors
 
-
-def make_parser() -> ArgumentParser:
-    """The parser of `glue`, one sub-command a stage."""
-    train = ArgumentParser(
-        description="Fine-tune a Transformer on one task with a mapping in place of softmax."
-    )
-    train.add_argument("--config", action="config", help="YAML file; options after it win")
-    train.add_class_arguments(RunConfig, skip={"resume"})
-    train.add_argument(
-        "--resume",
-        action=ActionYesNo,
-        default=False,
-        help="go on with the run that was cut off in output_dir",
-    )
-    sweep = ArgumentParser(
-        description="Tasks x mappings x hyper-parameters x seeds, spread by Ray (extra `ray`). "
-        "The same command goes on where it was killed: what has a record is not run again. Start "
-        "from configs/glue/table2.yaml; docs/glue.md explains a sweep key by key."
-    )
-    sweep.add_argument("--config", action="config", help="YAML file; options after it win")
-    sweep.add_class_arguments(SweepConfig)
-    sweep.add_class_arguments(Resources)
-    report = ArgumentParser(
-        description="What the runs of a sweep show, finished or not: report.md, report.csv and "
-        "report.html (extra `report`)."
-    )
-    report.add_class_arguments(ReportConfig, as_positional=True)
-    parser = ArgumentParser(
-        prog="glue",
-        description="GLUE with any probability mapping in attention. "
-        "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
-        "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2",
-    )
-    commands = parser.add_subcommands()
-    commands.add_subcommand("train", train, help="one fine-tuning run")
-    commands.add_subcommand("sweep", sweep, help="many runs, on one machine or several")
-    commands.add_subcommand("report", report, help="what the runs of a sweep show")
-    return parser
-
-
-def parse(
-    arguments: list[str] | None = None,
-) -> RunConfig | tuple[SweepConfig, Resources] | ReportConfig:
-    """What command line and YAML files describe."""
-    parser = make_parser()
-    parsed = parser.parse_args(arguments)
-    options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
-    options.pop("config", None)
-    if parsed.subcommand == "train":
-        return RunConfig(**options)
-    if parsed.subcommand == "report":
-        return ReportConfig(**options)
-    resources = {name: options.pop(name) for name in Resources.__dataclass_fields__}
-    return SweepConfig(**options), Resources(**resources)
+PROGRAM = Program(
+    name="glue",
+    description="GLUE with any probability mapping in attention. "
+    "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
+    "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2",
+    run=RunConfig,
+    sweep=SweepConfig,
+    report=ReportConfig,
+    about={
+        "train": "Fine-tune a Transformer on one task with a mapping in place of softmax.",
+        "sweep": "Tasks x mappings x hyper-parameters x seeds. Start from configs/glue/table2.yaml;"
+        " docs/glue.md explains a sweep key by key.",
+        "report": "What the runs show: report.md, report.csv and report.html.",
+    },
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
     with input_errors():
-        parsed = parse(arguments)
+        parsed = PROGRAM.parse(arguments)
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
@@ -108,12 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
                     records = sweep(config, resources)
                 except KeyboardInterrupt:
                     sys.exit("stopped; the same command goes on where this was")
-            count = Counter(record.status for record in records.by_hash.values())
-            found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
-            print(f"records in {config.output_dir}: {found}")
-            print(f"next: python -m glue report {config.output_dir}")
-            if count["failed"]:
-                sys.exit("error: some runs failed; the same command tries them again")
+            PROGRAM.tell(records, config.output_dir)
 
 
 def _leave_at_once() -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
-from glue.__main__ import parse
+from glue.__main__ import PROGRAM
 from glue.config import RunConfig
 from glue.data import load_task
 from glue.metric import compute_metrics
@@ -38,7 +38,7 @@ def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> l
 
 
 def run(*given: Any) -> dict[str, Any]:
-    return train(prepare(parse(arguments(*given))))
+    return train(prepare(PROGRAM.parse(arguments(*given))))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -119,7 +119,7 @@ def test_killed_run_resumes_to_the_same_weights(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "results.json").exists()
-    resumed = train(prepare(parse([*given, "--resume"])))
+    resumed = train(prepare(PROGRAM.parse([*given, "--resume"])))
     assert resumed["resumed_from_step"] > 0
     assert resumed["metrics"] == whole["metrics"]
     assert resumed["per_epoch"] == whole["per_epoch"]
@@ -136,7 +136,7 @@ def test_resume_in_the_middle_of_an_epoch_is_exact(
 ) -> None:
     def step(folder: str, resume: bool) -> dict[str, torch.Tensor]:
         given = arguments("RTE", tiny_model, glue_folder, tmp_path / folder, *R_SOFTMAX)
-        prepared = prepare(parse([*given, *(["--resume"] if resume else [])]))
+        prepared = prepare(PROGRAM.parse([*given, *(["--resume"] if resume else [])]))
         prepared.trainer.args.save_strategy = "steps"
         prepared.trainer.args.save_steps = 4  # of 3 an epoch
         prepared.trainer.args.save_total_limit = None
@@ -184,7 +184,7 @@ def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) 
 
 def test_schedule_is_in_the_log(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
     prepared = prepare(
-        parse(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+        PROGRAM.parse(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
     )
     train(prepared)
     values = [

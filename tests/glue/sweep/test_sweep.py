@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 
-from glue.__main__ import main, parse
+from glue.__main__ import PROGRAM, main
 from glue.sweep.config import SweepConfig
 from glue.sweep.plan import make_plan
 from glue.sweep.run import content_of, execute, sweep
@@ -76,7 +76,7 @@ def arguments(given: dict[str, Any], *more: str) -> list[str]:
 
 def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
     """Every run one after the other in this process, without Ray or files."""
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     assert isinstance(parsed, tuple)
     plan, done = make_plan(parsed[0]), {}
     while due := list(plan.due(done)):
@@ -160,7 +160,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
 
 def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     given["learning_rates"] = [1e30]
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     assert isinstance(parsed, tuple)
     run = next(make_plan(parsed[0]).due({}))
     record = run.record(**execute(run))
@@ -197,7 +197,7 @@ def test_a_lost_run_is_tried_once_more(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_run, "Pool", Inline)
-    records = sweep(*parse(arguments(given)))
+    records = sweep(*PROGRAM.parse(arguments(given)))
     assert {r.status for r in records.by_hash.values()} == {"finished"}
     assert len(records.by_hash) == 18
 
@@ -221,7 +221,7 @@ def test_full_disk_names_what_is_safe(
 ) -> None:
     monkeypatch.setattr(sweep_run, "Pool", Inline)
     monkeypatch.setattr(Inline, "lost", 0)
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     write, calls = sweep_run.write_record, []
 
     def fill_up(folder: Path, record: Record) -> None:
@@ -245,7 +245,7 @@ def test_full_disk_names_what_is_safe(
 
 
 def test_one_process_at_a_time(given: dict[str, Any]) -> None:
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     assert isinstance(parsed, tuple)
     own = folder_and_content(parsed[0])
     refused = pytest.raises(ValueError, match="another process is running this sweep")
@@ -299,12 +299,12 @@ def test_bad_input_before_the_first_run(
 
 
 def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     assert isinstance(parsed, tuple)
     with claim_folder(*folder_and_content(parsed[0])):
         pass
     check_folder(*folder_and_content(parsed[0]))
-    other = parse(arguments(given, "--seeds", "5"))
+    other = PROGRAM.parse(arguments(given, "--seeds", "5"))
     assert isinstance(other, tuple)
     with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
         sweep(*other)
@@ -324,7 +324,7 @@ def test_folder_of_something_else(given: dict[str, Any]) -> None:
     folder = Path(given["output_dir"])
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
-    parsed = parse(arguments(given))
+    parsed = PROGRAM.parse(arguments(given))
     assert isinstance(parsed, tuple)
     with pytest.raises(ValueError, match="is not the folder of a sweep"):
         sweep(*parsed)
