@@ -15,10 +15,11 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
+from sparse_attn.heads.multilabel_patching import multilabel_parameters, restore_multilabel_head
 from sparse_attn.heads.patching import head_parameters, restore_head
 from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.patching import make_mapping, refuse, set_mapping, switch_on, write_record
-from sparse_attn.records import HEAD, check_version
+from sparse_attn.records import HEAD, MULTILABEL, ONLY_BY_US, RECORDS, check_version
 
 FILE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
@@ -54,7 +55,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if config is None:
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub)
-    record, head_record = _take_records(config, path)
+    records = _take_records(config, path)
     config._attn_implementation = implementation
     try:
         loaded = cls.from_pretrained(path, config=config, **kwargs)
@@ -62,29 +63,30 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     root = root_of(model)
-    if record is not None:
-        _apply_record(root, record)
-    if head_record is not None:
-        restore_head(root, head_record)
+    for key, record in records.items():
+        RESTORE[key](root, record)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
     return loaded
 
 
-def _take_records(config: Any, path: str | Path) -> tuple[Any, Any]:
-    """Out of the config: what was patched in the attention and in the head, None if nothing was."""
-    records = config.__dict__.pop(NAME, None), config.__dict__.pop(HEAD, None)
-    if records == (None, None):
+def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
+    """Out of the config: what was patched, by key."""
+    records = {key: config.__dict__.pop(key) for key in RECORDS if key in vars(config)}
+    if not records:
         raise ValueError(
-            f"path={str(path)!r}: its config has neither {NAME!r} nor {HEAD!r}: nothing was "
-            "patched when it was saved; use from_pretrained, then patch_model or patch_lm_head"
+            f"path={str(path)!r}: its config has neither {', nor '.join(map(repr, RECORDS))}: "
+            "nothing was patched when it was saved; use from_pretrained, then patch_model, "
+            "patch_multilabel_head or patch_lm_head"
         )
     # the file has the name, and so does the config of a model in memory
-    if NAME not in (config._attn_implementation, vars(config).get("attn_implementation")):
+    asked = {config._attn_implementation, vars(config).get("attn_implementation")}
+    if not asked & {NAME, ONLY_BY_US}:
         raise ValueError(
             f"path={str(path)!r}: its config describes a patched model, but does not ask for "
             f"attn_implementation={NAME!r}: it was saved by a model that from_pretrained had "
             "loaded with another one and that computed softmax; if its weights were trained so, "
-            f"delete {NAME!r} and {HEAD!r} from its config, otherwise add the attn_implementation"
+            f"delete {', '.join(map(repr, records))} from its config, otherwise add the "
+            "attn_implementation"
         )
     return records
 
@@ -108,9 +110,13 @@ def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
     write_record(root)
 
 
+RESTORE = {NAME: _apply_record, HEAD: restore_head, MULTILABEL: restore_multilabel_head}
+
+
 def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
-    wanted = {n: p for n, p in root.named_parameters() if f".{NAME}." in n} | head_parameters(root)
+    wanted = {n: p for n, p in root.named_parameters() if f".{NAME}." in n}
+    wanted |= head_parameters(root) | multilabel_parameters(root)
     if not wanted:
         return
     prefix = f"{root.base_model_prefix}."

@@ -1,4 +1,4 @@
-"""What a config says of a patched model: its mappings, or its head."""
+"""What a config says of a patched model: its mappings, and its head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from sparse_attn.attention import NAME
 from sparse_attn.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
+MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
+MULTILABEL_MARK = f"_{MULTILABEL}"  # attribute of a model that has such a head
+RECORDS = (NAME, HEAD, MULTILABEL)
 RECORD_VERSION = 1
+# asked for by a patched model without attention: there is none, so a plain from_pretrained fails
+ONLY_BY_US = "sparse_attn.load_pretrained"
 
 
 def check_version(key: str, record: dict[str, Any]) -> None:
@@ -24,27 +29,33 @@ def check_version(key: str, record: dict[str, Any]) -> None:
 
 
 def set_record(root: PreTrainedModel, key: str, record: dict[str, Any] | None) -> None:
-    """Write what was patched, attention (NAME) or head (HEAD), into every config; None: nothing."""
+    """Write what was patched, one of RECORDS, into every config; None: nothing."""
+    # the public name is the one that is saved: a plain from_pretrained then fails loudly
+    implementation = NAME if attention_layers(root) else ONLY_BY_US
     for config in configs_of(root):
         if record is None:
             config.__dict__.pop(key, None)
         else:
             setattr(config, key, record)
-        if NAME in vars(config) or HEAD in vars(config):
-            # the public name is the one that is saved: a plain from_pretrained then fails loudly
-            config.attn_implementation = NAME
+        if any(name in vars(config) for name in RECORDS):
+            config.attn_implementation = implementation
         else:
             config.__dict__.pop("attn_implementation", None)
 
 
 def refuse_lost_head(root: PreTrainedModel) -> None:
     """Raise for a model that was saved with a patched head and loaded without it."""
-    if HEAD in vars(root.config) and type(root.get_output_embeddings()) is nn.Linear:
-        raise ValueError(
-            f"the config of {type(root).__name__} describes a patched head, which was not loaded; "
-            "use sparse_attn.load_pretrained(cls, path), or, if the head is to be softmax, delete "
-            f"config.{HEAD}"
-        )
+    lost = {
+        HEAD: type(root.get_output_embeddings()) is nn.Linear,
+        MULTILABEL: not hasattr(root, MULTILABEL_MARK),
+    }
+    for key in lost:
+        if key in vars(root.config) and lost[key]:
+            raise ValueError(
+                f"the config of {type(root).__name__} describes a patched head, which was not "
+                "loaded; use sparse_attn.load_pretrained(cls, path), or, if the head is to be the "
+                f"plain one, delete config.{key}"
+            )
 
 
 def configs_of(root: PreTrainedModel) -> list[PreTrainedConfig]:

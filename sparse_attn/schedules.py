@@ -16,6 +16,8 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 
+from sparse_attn.heads import MultiLabelHead
+from sparse_attn.layers import root_of
 from sparse_attn.patching import set_parameter
 
 SHAPES: dict[str, Callable[[float], float]] = {
@@ -76,13 +78,19 @@ class SparsitySchedule:
         return self.initial + (self.final - self.initial) * SHAPES[self.shape](share)
 
     def apply(self, model: nn.Module, progress: float) -> float:
-        """Set the parameter in a patched model and return its value.
+        """Set the parameter in the attention of a patched model, or in a `MultiLabelHead`.
+
+        Returns:
+            Its value.
 
         Raises:
             ValueError: no mapping of the model has this parameter, or the value is out of range.
         """
         value = self.value(progress)
-        set_parameter(model, self.parameter, value)
+        if isinstance(model, MultiLabelHead):
+            model.set_parameter(self.parameter, value)
+        else:
+            set_parameter(model, self.parameter, value)
         return value
 
 
@@ -93,10 +101,16 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
     under `sparsity/<parameter>`. Trainer calls its reporters before the callbacks it is given: to
     have the value in TensorBoard too, go before them,
     `trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))`.
+
+    Args:
+        schedule: what to apply.
+        module: name of the `MultiLabelHead` in the model, such as "classifier", to apply it there
+            in place of the attention; the log then says `sparsity/<module>.<parameter>`.
     """
 
-    def __init__(self, schedule: SparsitySchedule) -> None:
+    def __init__(self, schedule: SparsitySchedule, module: str | None = None) -> None:
         self.schedule = schedule
+        self.module = module
 
     def on_train_begin(
         self,
@@ -107,8 +121,8 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
     ) -> None:
         # both ends first: a value out of range must not end a run half way
         for progress in (0.0, 1.0):
-            self.schedule.apply(kwargs["model"], progress)
-        self._apply(state, kwargs["model"])
+            self._apply(progress, kwargs["model"])
+        self._apply(_share_done(state), kwargs["model"])
 
     def on_step_end(
         self,
@@ -118,7 +132,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         # here and not before the step, so that evaluation and checkpoints see the value reached
-        self._apply(state, kwargs["model"])
+        self._apply(_share_done(state), kwargs["model"])
 
     def on_log(
         self,
@@ -129,19 +143,40 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         if logs is not None and state.max_steps > 0:
-            value = self.schedule.value(state.global_step / state.max_steps)
+            value = self.schedule.value(_share_done(state))
+            name = (
+                self.schedule.parameter
+                if self.module is None
+                else f"{self.module}.{self.schedule.parameter}"
+            )
             # the history holds a copy of `logs`, made before any callback saw it
             for entry in (logs, state.log_history[-1]):
-                entry[f"sparsity/{self.schedule.parameter}"] = value
+                entry[f"sparsity/{name}"] = value
 
     def state(self) -> dict[str, Any]:
-        """What Trainer stores beside a checkpoint: the schedule itself."""
-        return {"args": asdict(self.schedule), "attributes": {}}
+        """What Trainer stores beside a checkpoint: schedule and module."""
+        return {"args": asdict(self.schedule), "attributes": {"module": self.module}}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> SparsityScheduleCallback:
         """The callback that `state` describes."""
-        return cls(SparsitySchedule(**state["args"]))
+        return cls(SparsitySchedule(**state["args"]), state["attributes"].get("module"))
 
-    def _apply(self, state: TrainerState, model: nn.Module) -> None:
-        self.schedule.apply(model, state.global_step / max(1, state.max_steps))
+    def _apply(self, progress: float, model: nn.Module) -> None:
+        if self.module is None:
+            self.schedule.apply(model, progress)
+            return
+        held = dict(root_of(model).named_modules()).get(self.module, nn.Module())
+        # PEFT's modules_to_save holds a head and its trainable copy
+        heads = [module for module in held.modules() if isinstance(module, MultiLabelHead)]
+        if not heads:
+            raise ValueError(
+                f"module={self.module!r}: expected the name of a MultiLabelHead in "
+                f"{type(root_of(model)).__name__}, such as 'classifier'"
+            )
+        for head in heads:
+            self.schedule.apply(head, progress)
+
+
+def _share_done(state: TrainerState) -> float:
+    return state.global_step / max(1, state.max_steps)

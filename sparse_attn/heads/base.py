@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparse_attn.losses import LOSSES, check_range, check_shapes
+from sparse_attn.losses import LOSSES
+from sparse_attn.losses.dense import is_positive
+from sparse_attn.losses.rows import REDUCTIONS as REDUCTIONS
+from sparse_attn.losses.rows import check_reduction
+from sparse_attn.losses.targets import check_range, check_whole
 from sparse_attn.mappings import Mapping
 
 CHUNK = 256
-REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,7 @@ class Head(nn.Module):
         chunk: int,
         own_loss: bool,
     ) -> Tensor:
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        check_reduction(reduction)
         if chunk < 1:
             raise ValueError(f"chunk={chunk}: expected at least 1 row of scores")
         if not own_loss:
@@ -144,7 +146,7 @@ class Head(nn.Module):
         check_shapes(targets, hidden.shape[:-1])
         kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
         chosen = targets.flatten()[kept].long()
-        check_range(chosen, self.vocab)
+        check_range("targets", chosen, self.vocab)
         # as in torch, the mean of nothing is NaN
         scales = {"none": None, "sum": 1.0, "mean": 1 / len(kept) if len(kept) else torch.nan}
         tokens = Tokens(kept, chosen, chunk, scales[reduction], own_loss)
@@ -171,7 +173,7 @@ def positive(mapping: Mapping) -> bool:
     spec, arguments = mapping.spec, mapping.arguments()
     if any(isinstance(a, Tensor) and a.is_meta for a in arguments.values()):
         return not spec.zeros or spec.dense is not None
-    return not spec.zeros or (spec.dense is not None and spec.dense(**arguments))
+    return is_positive(spec, arguments)
 
 
 def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
@@ -250,6 +252,15 @@ def check_hidden(hidden: Tensor, size: int) -> None:
     """Raise ValueError unless hidden is (..., size)."""
     if hidden.dim() == 0 or hidden.shape[-1] != size:
         raise ValueError(f"hidden: expected shape (..., {size}), got {tuple(hidden.shape)}")
+
+
+def check_shapes(targets: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless targets are whole numbers of the shape of the rows."""
+    check_whole("targets", targets)
+    if targets.shape != torch.Size(shape):
+        raise ValueError(
+            f"targets: expected shape {tuple(shape)}, one for each row, got {tuple(targets.shape)}"
+        )
 
 
 def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[dict[str, Any]]:

@@ -84,7 +84,8 @@ class Criterion:
 
     def _row_values(self, scores: Tensor, targets: Tensor, arguments: dict[str, Any]) -> Tensor:
         if self.own_loss:
-            return -LOSSES[self.mapping.name](scores, targets, **arguments)
+            own = LOSSES[self.mapping.name]
+            return -own(scores, targets, **arguments, reduction="none")
         log_p = self.mapping.spec.log_function(scores, **arguments)
         return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import check_hidden
+from sparse_attn.heads.base import check_hidden, check_shapes
 from sparse_attn.heads.factored_loss import LOSSES
 from sparse_attn.heads.factored_matrix import Batch, FactoredMatrix, Gradient
 from sparse_attn.heads.linear import LinearHead
-from sparse_attn.losses import check_range, check_shapes
+from sparse_attn.losses.targets import check_range
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.pointwise import EPS
 
@@ -115,7 +115,7 @@ class FactoredSphericalHead(nn.Module):
         check_shapes(targets, hidden.shape[:-1])
         kept = targets != ignore_index
         words = targets[kept].long()  # [m]
-        check_range(words, self.vocab)
+        check_range("targets", words, self.vocab)
         rows = hidden[kept].to(self.matrix.Q.dtype)  # [m, hidden]
         if self.bias:
             rows = F.pad(rows, (0, 1), value=1.0)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from sparse_attn import functional
 from sparse_attn.heads import factored_matrix
 from sparse_attn.heads.factored import FactoredSphericalHead
-from sparse_attn.heads.factored_loss import shared_bouchard_optimum
+from sparse_attn.losses.bouchard import shared_bouchard_optimum
 
 OBJECTIVES = ("spherical", "taylor", "mse", "bouchard")
 EPS = 0.3

@@ -2,17 +2,13 @@
 
 import math
 
-import entmax
 import pytest
 import torch
-from torch.autograd import gradcheck
 from torch.nn import functional as F
 
 from sparse_attn import Mapping, functional
 from sparse_attn.heads import LinearHead
-from sparse_attn.losses import entmax_loss, sparsemax_loss
 from tests.heads.plain import (
-    CHECK,
     HIDDEN,
     IGNORED,
     VOCAB,
@@ -22,14 +18,6 @@ from tests.heads.plain import (
     random_targets,
     randomise,
 )
-
-Z = (1.0, 0.2, -1.5, 0.7)
-ALPHAS = (1.0, 1.2, 1.5, 2.0)
-FOURTH_DIGIT = {"rtol": 0, "atol": 5e-5}
-
-
-def row(*values):
-    return torch.tensor([values], dtype=torch.float64)
 
 
 def dense_entmax_loss(scores, targets, alpha):
@@ -45,152 +33,6 @@ def dense_entmax_loss(scores, targets, alpha):
     one_hot = F.one_hot(targets, scores.shape[-1])
     return ((p - one_hot) * scores).sum(-1) + entropy
 
-
-# Values
-
-
-def test_golden_value_of_sparsemax_loss():
-    """Spec: target 1 -> .9225. By hand with tau = .35: target 0 .1225, 2 2.6225, 3 .4225."""
-    scores = row(*Z).expand(4, -1)
-    expected = torch.tensor([0.1225, 0.9225, 2.6225, 0.4225], dtype=torch.float64)
-    assert_same(sparsemax_loss(scores, torch.arange(4)), expected, rtol=0, atol=1e-12)
-
-
-def test_two_classes_are_the_huber_classification_loss():
-    """u = z_c - z_j: 0 for u >= 1, (1 - u)^2 / 4 inside, -u for u <= -1."""
-    u = torch.linspace(-3, 3, 61, dtype=torch.float64)
-    scores = torch.stack([u, torch.zeros_like(u)], -1) + 0.7
-    expected = torch.where(u >= 1, 0.0, torch.where(u <= -1, -u, (1 - u) ** 2 / 4))
-    assert_same(sparsemax_loss(scores, torch.zeros(61, dtype=torch.long)), expected)
-
-
-def test_sparsemax_loss_equals_the_one_of_the_entmax_package():
-    scores, targets = torch.randn(20, 7, dtype=torch.float64) * 2, torch.randint(7, (20,))
-    expected = entmax.sparsemax_loss(scores, targets)
-    assert_same(sparsemax_loss(scores, targets), expected)
-
-
-def test_entmax15_loss_equals_the_one_of_the_entmax_package():
-    scores, targets = torch.randn(20, 7, dtype=torch.float64) * 2, torch.randint(7, (20,))
-    expected = entmax.entmax15_loss(scores, targets)
-    assert_same(entmax_loss(scores, targets, 1.5), expected)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_entmax_loss_equals_its_definition(alpha):
-    scores, targets = torch.randn(20, 7, dtype=torch.float64) * 2, torch.randint(7, (20,))
-    expected = dense_entmax_loss(scores, targets, alpha)
-    assert_same(entmax_loss(scores, targets, alpha), expected)
-
-
-def test_ends_of_entmax_loss():
-    """alpha = 1 is cross-entropy, alpha = 2 the sparsemax loss."""
-    scores, targets = torch.randn(20, 7, dtype=torch.float64) * 2, torch.randint(7, (20,))
-    cross_entropy = F.cross_entropy(scores, targets, reduction="none")
-    assert_same(entmax_loss(scores, targets, 1.0), cross_entropy)
-    assert_same(entmax_loss(scores, targets, 2.0), sparsemax_loss(scores, targets))
-
-
-def test_entmax_loss_is_continuous_at_alpha_one():
-    scores, targets = torch.randn(20, 7, dtype=torch.float64), torch.randint(7, (20,))
-    near, at = entmax_loss(scores, targets, 1 + 1e-6), entmax_loss(scores, targets, 1.0)
-    assert_same(near, at, rtol=0, atol=1e-4)
-
-
-# Properties
-
-
-def losses():
-    pairs = [("sparsemax", sparsemax_loss, functional.sparsemax)]
-    for alpha in ALPHAS:
-        pairs.append(
-            (
-                f"entmax-{alpha}",
-                lambda z, c, alpha=alpha: entmax_loss(z, c, alpha),
-                lambda z, alpha=alpha: functional.entmax(z, alpha),
-            )
-        )
-    return pytest.mark.parametrize(
-        ("loss", "mapping"), [p[1:] for p in pairs], ids=[p[0] for p in pairs]
-    )
-
-
-@losses()
-def test_gradient_is_p_minus_one_hot(loss, mapping):
-    scores = (2 * torch.randn(20, 7, dtype=torch.float64)).requires_grad_()
-    targets = torch.randint(7, (20,))
-    upstream = torch.randn(20, dtype=torch.float64)
-    (found,) = gradients((loss(scores, targets) * upstream).sum(), scores)
-    p = mapping(scores.detach())
-    assert_same(found, upstream.unsqueeze(-1) * (p - F.one_hot(targets, 7)))
-
-
-@losses()
-def test_gradcheck(loss, mapping):
-    scores = torch.randn(4, 5, dtype=torch.float64).requires_grad_()
-    assert gradcheck(lambda z: loss(z, torch.tensor([0, 1, 2, 3])), scores, **CHECK)
-
-
-@losses()
-def test_convex_non_negative_and_blind_to_shifts(loss, mapping):
-    one, two = (3 * torch.randn(50, 7, dtype=torch.float64) for _ in range(2))
-    targets = torch.randint(7, (50,))
-    chord = 0.3 * loss(one, targets) + 0.7 * loss(two, targets)
-    assert (loss(0.3 * one + 0.7 * two, targets) <= chord + 1e-12).all()
-    assert (loss(one, targets) >= 0).all()
-    assert_same(loss(one + 5.0, targets), loss(one, targets))
-
-
-@pytest.mark.parametrize(("alpha", "margin"), [(2.0, 1.0), (1.5, 2.0), (1.2, 5.0)])
-def test_zero_set(alpha, margin):
-    """Exactly 0 iff the target leads by 1 / (alpha - 1)."""
-    gaps = torch.tensor([margin / 2, margin, margin + 0.1, margin + 30], dtype=torch.float64)
-    scores = torch.stack([gaps, torch.zeros(4), torch.full((4,), -2.0)], -1).double()
-    found = entmax_loss(scores, torch.zeros(4, dtype=torch.long), alpha)
-    assert found[0] > 1e-3
-    assert_same(found[1:], torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12)
-    if alpha == 2:
-        assert_same(sparsemax_loss(scores, torch.zeros(4, dtype=torch.long)), found)
-
-
-@losses()
-def test_large_scores(loss, mapping):
-    """1e4 and its square are no trouble in float32, nor is 1e4 in float16."""
-    scores, targets = torch.tensor([[1e4, 1e4 - 0.5, -1e4]]), torch.tensor([1])
-    small = loss(torch.tensor([[0.5, 0.0, -2e4]], dtype=torch.float64), targets)
-    assert_same(loss(scores, targets).double(), small, rtol=1e-3, atol=1e-3)
-    half = torch.tensor([[0.5, 0.0, -1e4]], dtype=torch.float16)
-    assert_same(loss(half, targets).double(), small, rtol=2e-3, atol=2e-3)
-
-
-@losses()
-def test_shapes(loss, mapping):
-    """One loss a row: 1-D, 2-D, 3-D and empty scores."""
-    scores, targets = torch.randn(2, 3, 7, dtype=torch.float64), torch.randint(7, (2, 3))
-    whole = loss(scores, targets)
-    assert whole.shape == (2, 3)
-    assert_same(loss(scores[1], targets[1]), whole[1])
-    assert_same(loss(scores[1, 2], targets[1, 2]), whole[1, 2])
-    assert loss(scores[:0], targets[:0]).shape == (0, 3)
-
-
-@losses()
-def test_nan_stays_in_its_row(loss, mapping):
-    scores, targets = torch.randn(3, 7, dtype=torch.float64), torch.randint(7, (3,))
-    clean = loss(scores, targets)
-    scores[1, 2] = math.nan
-    found = loss(scores, targets)
-    assert found[1].isnan()
-    assert_same(found[[0, 2]], clean[[0, 2]])
-
-
-@pytest.mark.parametrize("alpha", [0.5, 2.5, math.nan])
-def test_alpha_out_of_range(alpha):
-    with pytest.raises(ValueError, match="alpha"):
-        entmax_loss(row(*Z), torch.tensor([0]), alpha)
-
-
-# Heads
 
 SPARSE = [
     ("sparsemax", {}, lambda z, c: dense_entmax_loss(z, c, 2.0)),

@@ -9,7 +9,6 @@ from torch import nn
 from sparse_attn import Mapping
 from sparse_attn.heads import AdaptiveHead, LinearHead, MixtureHead
 from sparse_attn.heads.base import positive
-from sparse_attn.losses import entmax_loss, sparsemax_loss
 from sparse_attn.mappings.monotone import _plif_function
 
 POINTWISE = [
@@ -74,20 +73,6 @@ def test_plif_slopes_get_exact_gradients_in_float32(knots, spread):
 
     expected = gradient(torch.float64)
     assert (gradient(torch.float32) - expected).norm() < 1e-3 * expected.norm() + 1e-6
-
-
-def test_losses_take_masked_scores_and_name_bad_targets():
-    scores = torch.tensor([[1.0, 0.2, -torch.inf, 0.7]])
-    rest = scores[:, [0, 1, 3]]
-    for loss in (sparsemax_loss, entmax_loss):
-        expected = loss(rest, torch.tensor([1]))
-        torch.testing.assert_close(loss(scores, torch.tensor([1])), expected)
-        with pytest.raises(ValueError, match="-100 is outside the vocabulary"):
-            loss(scores, torch.tensor([-100]))
-        with pytest.raises(TypeError, match="targets: expected whole numbers"):
-            loss(scores, torch.tensor([1.0]))
-        with pytest.raises(ValueError, match=r"targets: expected shape \(1,\)"):
-            loss(scores, torch.tensor([1, 2]))
 
 
 def test_log_prob_warns_of_a_narrow_plif():

@@ -1,0 +1,181 @@
+"""What a run is: one dataclass, filled from YAML and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+INF = float("inf")
+Name = Literal["mnist", "cifar10", "cifar100"]
+CLASSES: dict[str, int] = {"mnist": 10, "cifar10": 10, "cifar100": 100}
+# pixels [N, channels, height, width] and labels [N], uint8
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they are cut into three parts.
+
+    Args:
+        name: mnist, cifar10 or cifar100.
+        data_dir: folder of its files as they are distributed; the hub if left out.
+        split: random: all images that are there, shuffled and cut by the seed of the run;
+            official: the test images are the data set's own.
+        train: images to learn from; all that are left if left out.
+        validation: images that decide when to stop, and which learning rate is best.
+        test: images of the test set of a random split.
+    """
+
+    name: Name = "mnist"
+    data_dir: str | None = None
+    split: Literal["random", "official"] = "random"
+    train: int | None = None
+    validation: int = 10_000
+    test: int = 10_000
+
+    def __post_init__(self) -> None:
+        _check(
+            "data",
+            self,
+            train=(self.train is None or self.train > 0, "at least 1"),
+            validation=(self.validation > 0, "at least 1"),
+            test=(self.test > 0, "at least 1"),
+        )
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What trains the network.
+
+    Args:
+        name: mse, bouchard (an upper bound of -log softmax), or a registered mapping, such as
+            softmax, softmax-abs, spherical-softmax, taylor-softmax (trained by -log p), sparsemax
+            or entmax (by their own loss).
+        params: of the mapping, such as `--loss.params.eps 0.1`; for bouchard `xi` (shared,
+            per_class, or a number for a fixed one) and `alpha` (the best one if left out).
+        learn: names of the mapping's parameters to learn.
+    """
+
+    name: str = "softmax"
+    params: dict[str, float | str] = field(default_factory=dict)
+    learn: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network of the data set: two convolutions for MNIST, thirteen for CIFAR.
+
+    Args:
+        widths: maps of both convolutions and hidden units (MNIST; 30, 60, 500 if left out), or
+            maps of the four stages (CIFAR; 64, 128, 256, 512 if left out).
+        output_std: standard deviation of the first output weights; at 0 even mappings never start.
+    """
+
+    widths: list[int] | None = None
+    output_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(
+            "network",
+            self,
+            widths=(self.widths is None or min(self.widths, default=0) > 0, "numbers above 0"),
+            output_std=(0 <= self.output_std < INF, "a finite number from 0 on"),
+        )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train: stochastic gradient descent with Nesterov momentum.
+
+    Args:
+        epochs: at most so many passes over the training images.
+        learning_rate: at the start.
+        batch_size: images a step.
+        momentum: Nesterov's; 0 for none.
+        weight_decay: L2 penalty on all parameters.
+        flip: mirror each training image with probability 1/2.
+        patience: epochs without a better validation score after which the learning rate is halved.
+        stop_after: epochs without a better validation score after which training stops.
+        seed: of the split, the first weights and the order of the images.
+    """
+
+    epochs: int = 100
+    learning_rate: float = 0.05
+    batch_size: int = 200
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    flip: bool = False
+    patience: int = 5
+    stop_after: int = 15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(
+            "train",
+            self,
+            epochs=(self.epochs > 0, "at least 1"),
+            learning_rate=(0 < self.learning_rate < INF, "a finite number above 0"),
+            batch_size=(self.batch_size > 0, "at least 1"),
+            momentum=(0 <= self.momentum < 1, "a number in [0, 1)"),
+            weight_decay=(0 <= self.weight_decay < INF, "a finite number from 0 on"),
+            patience=(self.patience > 0, "at least 1"),
+            stop_after=(self.stop_after > 0, "at least 1"),
+            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run.
+
+    Args:
+        output_dir: where results.json, the best weights and the checkpoint go.
+        data: which images.
+        loss: what trains the network.
+        network: the network.
+        train: how to train.
+        test: look at the test images at the end.
+        device: auto, cpu or cuda.
+        resume: go on with the run that was cut off in output_dir.
+    """
+
+    output_dir: str
+    data: DataConfig = field(default_factory=DataConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    test: bool = True
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    resume: bool = False
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides a run's result: two runs that agree in this are the same run."""
+        content = asdict(self)
+        for free in ("output_dir", "device", "resume"):
+            del content[free]
+        del content["data"]["data_dir"]
+        return content
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What to report on.
+
+    Args:
+        results_dir: output_dir of a sweep, finished or not.
+        output_dir: where report.md and the figures go; results_dir if left out.
+    """
+
+    results_dir: str
+    output_dir: str | None = None
+
+
+def _check(section: str, config: Any, **limits: tuple[bool, str]) -> None:
+    """Raise ValueError for the first field that does not hold, with what was expected."""
+    for name, (holds, expected) in limits.items():
+        if not holds:
+            raise ValueError(
+                f"{section}.{name}={getattr(config, name)!r} is out of range: expected {expected}"
+            )

@@ -1,0 +1,146 @@
+"""What trains a network, what is reported of it, and which class it predicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.images.config import LossConfig
+from sparse_attn import Mapping
+from sparse_attn.losses import LOSSES, bouchard_loss, mapping_nll, squared_error
+
+
+class Criterion(nn.Module):
+    """A loss, and how its scores are read: scores [B, n], targets [B], a loss for each row [B].
+
+    Attributes:
+        measure: name of what `reported` gives: negll (in nats), mse, bound, or a loss of its own.
+    """
+
+    measure: str
+
+    def loss(self, scores: Tensor, target: Tensor) -> Tensor:
+        """What training minimises the mean of."""
+        raise NotImplementedError
+
+    def reported(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The loss, in the scale in which it is shown."""
+        return self.loss(scores, target)
+
+    def log_p(self, scores: Tensor) -> Tensor | None:
+        """log p [B, n]; None where the loss knows no probabilities."""
+        raise NotImplementedError
+
+    def predictions(self, scores: Tensor) -> Tensor:
+        """The most probable classes [B].
+
+        By p, never by z: spherical, Taylor and abs make much of very negative scores.
+        """
+        log_p = self.log_p(scores)
+        return (scores if log_p is None else log_p).argmax(-1)
+
+
+class SquaredError(Criterion):
+    """|z - onehot_c|^2 / 2, shown as the mean over classes |z - onehot_c|^2 / n."""
+
+    measure = "mse"
+
+    def loss(self, scores: Tensor, target: Tensor) -> Tensor:
+        return squared_error(scores, target, reduction="none")
+
+    def reported(self, scores: Tensor, target: Tensor) -> Tensor:
+        return self.loss(scores, target) * 2 / scores.shape[-1]
+
+    def log_p(self, scores: Tensor) -> None:
+        return None
+
+
+class Bouchard(Criterion):
+    """B - z_c, where B bounds LSE(z) from above, so that the loss bounds -log softmax.
+
+    Args:
+        xi: shared or per_class, at the best of each example, or a fixed number.
+        alpha: a fixed number; the best of each example if None.
+
+    Source: Bouchard 2007; tried in de Brebisson & Vincent 2016, section 3.
+    """
+
+    measure = "bound"
+
+    def __init__(self, xi: Any = "shared", alpha: float | None = None) -> None:
+        super().__init__()
+        self.xi = xi
+        self.alpha = alpha
+
+    def loss(self, scores: Tensor, target: Tensor) -> Tensor:
+        return bouchard_loss(scores, target, xi=self.xi, alpha=self.alpha, reduction="none")
+
+    def log_p(self, scores: Tensor) -> Tensor:
+        return scores.log_softmax(-1)
+
+
+class Probabilities(Criterion):
+    """-log p of a mapping, or the loss of its own that one with zeros has."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        super().__init__()
+        self.mapping = mapping
+        self.own = LOSSES.get(mapping.name)
+        self.measure = f"{mapping.name} loss" if self.own else "negll"
+
+    def loss(self, scores: Tensor, target: Tensor) -> Tensor:
+        if self.own is not None:
+            return self.own(scores, target, reduction="none", **self.mapping.arguments())
+        return mapping_nll(scores, target, self.mapping, reduction="none")
+
+    def log_p(self, scores: Tensor) -> Tensor:
+        return self.mapping.log(scores)
+
+
+def make_criterion(config: LossConfig) -> Criterion:
+    """The criterion that a config names.
+
+    Raises:
+        ValueError, TypeError: an unknown name, a parameter that it does not have or that is out of
+            range, or a mapping with zeros and no loss of its own.
+    """
+    try:
+        criterion = _make(config)
+        # the losses have checks of their own
+        criterion.loss(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"loss.name={config.name}: {error}") from None
+    return criterion
+
+
+def _make(config: LossConfig) -> Criterion:
+    params: dict[str, Any] = dict(config.params)
+    if config.name not in ("mse", "bouchard"):
+        return Probabilities(Mapping(config.name, learn=config.learn, **params))
+    known = ("xi", "alpha") if config.name == "bouchard" else ()
+    unknown = [*(name for name in params if name not in known), *config.learn]
+    if unknown:
+        raise TypeError(
+            f"{unknown[0]}: unknown parameter; it takes {', '.join(known) or 'none'}, and learns "
+            "none"
+        )
+    return Bouchard(**params) if config.name == "bouchard" else SquaredError()
+
+
+def check_start(criterion: Criterion, classes: int, output_std: float) -> None:
+    """Raise ValueError where zero output weights would leave training without any gradient.
+
+    At z = 0 an even mapping, such as spherical softmax or softmax-abs, has no slope: neither the
+    output weights nor what lies below them would ever move.
+    """
+    if output_std > 0:
+        return
+    scores = torch.zeros(1, classes, requires_grad=True)
+    (slope,) = torch.autograd.grad(criterion.loss(scores, torch.tensor([0])).sum(), scores)
+    if not slope.any():
+        raise ValueError(
+            "network.output_std=0: this loss has no gradient where all scores are 0, so that "
+            "training would never start; expected a number above 0, such as 0.01"
+        )

@@ -1,0 +1,151 @@
+"""Images with labels, from wherever they lie, and their cut into three parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.images.config import CLASSES, DataConfig
+from experiments.images.data.cifar import read_cifar
+from experiments.images.data.idx import read_mnist
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images and their classes.
+
+    Attributes:
+        pixels: [N, channels, height, width], uint8.
+        labels: [N], int64.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> Images:
+        """The images with these numbers."""
+        return Images(self.pixels[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> Images:
+        """The same on a device."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What is learned from, what decides when to stop and which rate is best, what is reported."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+    def sizes(self) -> dict[str, int]:
+        """Images in each part."""
+        parts = ("train", "validation", "test")
+        return {part: len(getattr(self, part)) for part in parts}
+
+
+def load_splits(config: DataConfig, seed: int) -> Splits:
+    """Read the images and cut them by `seed`.
+
+    Raises:
+        ValueError: files that are broken, or fewer images than the parts need.
+        OSError: files that are missing.
+    """
+    return cut(load_images(config), config, seed)
+
+
+@lru_cache(maxsize=1)
+def load_images(config: DataConfig) -> dict[str, Images]:
+    """The data set's own parts, `train` and `test`, those that are there; raises as `load_splits`.
+
+    Runs one after the other in one process share them.
+
+    Raises:
+        ValueError: also a label that is no class of the data set.
+    """
+    if config.data_dir is None:
+        # datasets takes seconds to import
+        from experiments.images.data.hub import read_hub
+
+        arrays = read_hub(config.name)
+    else:
+        folder = Path(config.data_dir)
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"data.data_dir={folder}: no such folder; expected that of the {config.name} "
+                "files; leave it out to load from the hub"
+            )
+        read = read_mnist if config.name == "mnist" else read_cifar
+        arrays = read(folder, config.name)
+    classes = CLASSES[config.name]
+    for part, (_, labels) in arrays.items():
+        if labels.max(initial=0) >= classes:
+            raise ValueError(
+                f"data: a label of {config.name}'s {part} images is {labels.max()}; expected "
+                f"0 to {classes - 1}; is data.name right for these files?"
+            )
+    return {
+        part: Images(torch.from_numpy(pixels), torch.from_numpy(labels).long())
+        for part, (pixels, labels) in arrays.items()
+    }
+
+
+def cut(parts: dict[str, Images], config: DataConfig, seed: int) -> Splits:
+    """Shuffle by `seed` and cut.
+
+    random: all images that are there, of both parts, are shuffled; the first go to training, the
+    next to validation, the next to the test. One that is there several times counts once: a copy
+    must not be learned from and tested on. official: the test images are the data set's own, and
+    the others are shuffled and cut into training and validation.
+
+    Raises:
+        ValueError: fewer images than asked for, or no official test or training images.
+    """
+    if config.split == "official":
+        missing = [part for part in ("train", "test") if part not in parts]
+        if missing:
+            raise ValueError(
+                f"data.split=official: the {missing[0]} images of {config.name} are not in "
+                f"data.data_dir={config.data_dir}; put their files there, or use split random"
+            )
+        train, validation = _shuffled(parts["train"], config, seed, config.validation)
+        return Splits(train, validation, parts["test"])
+    whole = Images(
+        torch.cat([images.pixels for images in parts.values()]),
+        torch.cat([images.labels for images in parts.values()]),
+    )
+    single = whole.take(_first_copies(whole.pixels))
+    train, validation, test = _shuffled(single, config, seed, config.validation, config.test)
+    return Splits(train, validation, test)
+
+
+def _first_copies(pixels: Tensor) -> Tensor:
+    """The numbers of the images [N, ...] that are no copy of one before them."""
+    rows = pixels.flatten(1).contiguous().numpy()
+    # a row as one value, so that unique compares rows
+    _, first = np.unique(rows.view(f"V{rows.shape[1]}")[:, 0], return_index=True)
+    return torch.from_numpy(np.sort(first))
+
+
+def _shuffled(images: Images, config: DataConfig, seed: int, *held_out: int) -> list[Images]:
+    """Training images, then parts of the sizes `held_out`, in an order that `seed` decides."""
+    left = len(images) - sum(held_out)
+    train = left if config.train is None else config.train
+    if not 0 < train <= left:
+        raise ValueError(
+            f"data: {len(images):,} different images, of which {sum(held_out):,} are held out "
+            f"(validation={config.validation}, test={config.test}), leave {max(left, 0):,} for "
+            f"training, expected {config.train or 'at least 1'}; lower train, validation or test"
+        )
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    sizes = [train, *held_out]
+    return [images.take(rows) for rows in order[: sum(sizes)].split(sizes)]

@@ -1,0 +1,146 @@
+"""CIFAR-10 and CIFAR-100 as they are distributed: Python batches or binary ones."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.images.config import Arrays
+
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one of the two is laid out.
+
+    python, binary: names of the folders in the archives; batches: the files of each part, which in
+    the binary form end in .bin; labels: key in a Python batch; label_bytes: bytes before the pixels
+    of a binary row, of which the last is the class.
+    """
+
+    python: str
+    binary: str
+    batches: dict[str, tuple[str, ...]]
+    labels: bytes
+    label_bytes: int
+
+
+LAYOUTS = {
+    "cifar10": Layout(
+        "cifar-10-batches-py",
+        "cifar-10-batches-bin",
+        {
+            "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
+            "test": ("test_batch",),
+        },
+        b"labels",
+        1,
+    ),
+    "cifar100": Layout(
+        "cifar-100-python",
+        "cifar-100-binary",
+        {"train": ("train",), "test": ("test",)},
+        b"fine_labels",
+        2,
+    ),
+}
+
+
+def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
+    """The parts in the folder, or in the one of the archive below it.
+
+    Returns:
+        Pixels [N, 3, 32, 32] and labels [N], uint8; a part is there where all of its batches are.
+
+    Raises:
+        FileNotFoundError: no part is there, or some batches of one are missing.
+        ValueError: a batch that is cut short or no batch.
+    """
+    layout = LAYOUTS[name]
+    folders = [f for f in (folder, folder / layout.python, folder / layout.binary) if f.is_dir()]
+    parts = {}
+    for part, batches in layout.batches.items():
+        files = list(_find(folders, batches))
+        if not files:
+            continue
+        if len(files) < len(batches):
+            have = ", ".join(file.name for file in files)
+            raise FileNotFoundError(
+                f"data.data_dir={folder}: of {', '.join(batches)} only {have} is there; expected "
+                "all; unpack the archive again"
+            )
+        arrays = [_read(file, layout) for file in files]
+        pixels, labels = (np.concatenate(column) for column in zip(*arrays, strict=True))
+        parts[part] = (pixels.reshape(-1, *SHAPE), labels)
+    if not parts:
+        raise FileNotFoundError(
+            f"data.data_dir={folder}: no {name} files there; expected {layout.python} or "
+            f"{layout.binary}, or the batches themselves ({layout.batches['train'][0]} and so on, "
+            "or the same with .bin)"
+        )
+    return parts
+
+
+def _find(folders: list[Path], batches: tuple[str, ...]) -> Iterator[Path]:
+    """The first file of each batch that is there."""
+    for batch in batches:
+        for folder in folders:
+            file = next((p for p in (folder / batch, folder / f"{batch}.bin") if p.is_file()), None)
+            if file is not None:
+                yield file
+                break
+
+
+def _read(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels [N, 3072] and labels [N]."""
+    return _binary(file, layout) if file.suffix == ".bin" else _python(file, layout)
+
+
+def _binary(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    content, row = np.fromfile(file, np.uint8), layout.label_bytes + PIXELS
+    if not len(content) or len(content) % row:
+        raise ValueError(
+            f"{file}: {len(content):,} bytes, expected a multiple of {row:,} (labels and pixels of "
+            "an image); the file is cut short or of the other CIFAR: unpack the archive again"
+        )
+    rows = content.reshape(-1, row)
+    return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
+
+
+def _python(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with file.open("rb") as stream:
+            batch = _ArraysOnly(stream, encoding="bytes").load()
+        pixels = np.asarray(batch[b"data"])
+        labels = np.asarray(batch[layout.labels])
+    except (EOFError, pickle.UnpicklingError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{file}: no batch of {layout.python} ({type(error).__name__}: {error}); expected a "
+            f"pickled dict with data and {layout.labels.decode()}: unpack the archive again"
+        ) from None
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), PIXELS):
+        raise ValueError(
+            f"{file}: data is {pixels.dtype} of shape {pixels.shape}, expected uint8 of shape "
+            f"({len(labels)}, {PIXELS}), a row for each label: unpack the archive again"
+        )
+    return pixels, labels.astype(np.uint8)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles plain values and arrays of numpy, and runs nothing else that a file names."""
+
+    NEEDED = frozenset({("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")})
+
+    def find_class(self, module: str, name: str) -> Any:
+        # numpy 2 has moved what makes an array, and files name the old place
+        array = module in ("numpy.core.multiarray", "numpy._core.multiarray")
+        if (module, name) in self.NEEDED or (array and name == "_reconstruct"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no batch needs")

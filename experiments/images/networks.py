@@ -1,0 +1,112 @@
+"""The two networks of de Brebisson & Vincent 2016, section 4: rectifiers, He's initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from experiments.images.config import CLASSES, NetworkConfig
+
+# maps of both convolutions and hidden units; maps of the four stages
+WIDTHS = {"mnist": (30, 60, 500), "cifar10": (64, 128, 256, 512), "cifar100": (64, 128, 256, 512)}
+# 3 x 3 convolutions of each stage: with the output layer, fourteen layers
+STAGES = (3, 3, 3, 4)
+
+
+class Standardize(nn.Module):
+    """(x / 255 - mean) / sd of every channel, over the training images.
+
+    Args:
+        pixels: [N, channels, height, width], uint8, the training images.
+    """
+
+    mean: Tensor
+    sd: Tensor
+
+    def __init__(self, pixels: Tensor) -> None:
+        super().__init__()
+        # by counts of the 256 values, where N x height x width floats would take gigabytes
+        channels = pixels.transpose(0, 1).flatten(1)
+        counts = torch.stack([c.bincount(minlength=256) for c in channels.int()])  # [channels, 256]
+        share = counts.double() / channels.shape[1]
+        values = torch.arange(256, dtype=torch.float64, device=pixels.device) / 255
+        mean = share @ values
+        variance = (share * (values - mean[:, None]).square()).sum(-1)
+        self.register_buffer("mean", mean.float()[:, None, None])
+        # a channel that never changes is left at 0
+        self.register_buffer("sd", variance.sqrt().clamp(min=1 / 255).float()[:, None, None])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels / 255 - self.mean) / self.sd
+
+
+def make_network(name: str, pixels: Tensor, config: NetworkConfig) -> nn.Sequential:
+    """The network of a data set, from pixels [B, channels, height, width] to scores [B, classes].
+
+    Hidden weights start as He et al. 2015 have it, biases at 0. The paper starts output weights at
+    0; here they are small Gaussian noise, the same for every loss, because spherical softmax and
+    softmax-abs are even and have no slope at 0.
+
+    Args:
+        name: of the data set.
+        pixels: the training images, for their mean and standard deviation.
+
+    Raises:
+        ValueError: another number of widths.
+    """
+    widths, classes = config.widths or WIDTHS[name], CLASSES[name]
+    if len(widths) != len(WIDTHS[name]):
+        raise ValueError(
+            f"network.widths={widths}: expected {len(WIDTHS[name])} for {name}, such as "
+            f"{list(WIDTHS[name])}"
+        )
+    make = _mnist if name == "mnist" else _cifar
+    network = nn.Sequential(Standardize(pixels), *make(widths, classes))
+    _initialize(network, config.output_std)
+    return network
+
+
+def _mnist(widths: Sequence[int], classes: int) -> list[nn.Module]:
+    """28 -> pool 6 -> pool 2; without padding 5 x 5 maps and 5 x 5 pools do not fit twice."""
+    first, second, hidden = widths
+    return [
+        nn.Conv2d(1, first, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(5, ceil_mode=True),
+        nn.Conv2d(first, second, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(5, ceil_mode=True),
+        nn.Flatten(),
+        nn.Linear(second * 2 * 2, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    ]
+
+
+def _cifar(widths: Sequence[int], classes: int) -> list[nn.Module]:
+    """32 -> pool 11 -> pool 4 -> pool 2 -> pool 1, batch norm after every convolution."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, depth in zip(widths, STAGES, strict=True):
+        for _ in range(depth):
+            layers += [
+                nn.Conv2d(channels, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            ]
+            channels = width
+        layers.append(nn.MaxPool2d(3, ceil_mode=True))
+    return [*layers, nn.Flatten(), nn.Linear(channels, classes)]
+
+
+def _initialize(network: nn.Sequential, output_std: float) -> None:
+    for layer in network:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            if layer is network[-1]:
+                nn.init.normal_(layer.weight, std=output_std)
+            else:
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,140 @@
+"""Pretrained networks: ResNets to go under a head, Transformers with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.methods import MethodConfig, SigmoidHead
+from glue.model import resolve_model
+from sparse_attn.heads import patch_multilabel_head
+
+TORCHVISION = "torchvision://"
+WEIGHTS = "IMAGENET1K_V1"  # there for every ResNet; torchvision's default differs by network
+
+
+class Pooled(nn.Module):
+    """The last feature map of a convolutional model of Transformers, averaged over its places.
+
+    Args:
+        model: gives a `pooler_output` [B, hidden, 1, 1].
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, 3, height, width] to [B, hidden]."""
+        return self.model(pixel_values=inputs).pooler_output.flatten(1)
+
+
+def resnet(name: str, weights: str | None = None) -> tuple[nn.Module, int]:
+    """A pretrained network without its output layer, and the size of what it gives, [B, hidden].
+
+    Args:
+        name: torchvision://resnet18, torchvision://resnet101 and the like, or the hub id or folder
+            of a convolutional model of Transformers, such as microsoft/resnet-18.
+        weights: file of a state dict for torchvision's network; its ImageNet weights if left out.
+
+    Raises:
+        ModuleNotFoundError: torchvision is not installed.
+        ValueError, OSError: there is no such network, or its weights cannot be had.
+    """
+    if name.startswith(TORCHVISION):
+        return _torchvision(name.removeprefix(TORCHVISION), weights)
+    if weights is not None:
+        raise ValueError(
+            f"weights={weights}: goes with {TORCHVISION}resnet18 and the like; {name} has its own"
+        )
+    model = AutoModel.from_pretrained(name)
+    sizes = getattr(model.config, "hidden_sizes", None)
+    if not sizes or model.main_input_name != "pixel_values":
+        raise ValueError(
+            f"backbone={name!r}: {type(model).__name__} is not a convolutional network with a "
+            "pooled output; expected such as microsoft/resnet-18"
+        )
+    return Pooled(model), sizes[-1]
+
+
+def _torchvision(name: str, weights: str | None) -> tuple[nn.Module, int]:
+    # an extra of this project
+    from torchvision import models  # type: ignore[import-not-found]
+
+    known = models.list_models(models, ["resnet*", "resnext*", "wide_resnet*"])
+    if name not in known:
+        raise ValueError(f"backbone={TORCHVISION}{name}: expected one of {', '.join(known)}")
+    if weights is None:
+        try:
+            network = models.get_model(name, weights=WEIGHTS)
+        except OSError as error:
+            raise ConnectionError(
+                f"could not get the weights {WEIGHTS} of {name} ({error}); without a network, give "
+                "a file of its state dict as weights"
+            ) from error
+    else:
+        network = models.get_model(name, weights=None)
+        _load(network, Path(weights))
+    hidden = network.fc.in_features
+    network.fc = nn.Identity()
+    return network, hidden
+
+
+def _load(network: nn.Module, file: Path) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"weights={file}: there is no such file")
+    try:
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:  # of several modules, by what is wrong with the file
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"weights={file}: not a state dict of this network ({reason})") from error
+
+
+class SigmoidText(nn.Module):
+    """A Transformer whose output layer has become a `SigmoidHead` around the same weights.
+
+    The control beside `patch_multilabel_head`, which puts mappings there.
+
+    Args:
+        model: for the classification of sequences.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+        name, last = linear.popitem()
+        self.head = SigmoidHead(last.in_features, last.out_features)
+        self.head.weight, self.head.bias = last.weight, last.bias
+        model.set_submodule(name, nn.Identity())
+        self.model = model
+
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> SequenceClassifierOutput:
+        """`logits`: log p (B, n); `loss` where labels [B, n] are given."""
+        hidden = self.model(**inputs).logits  # [B, H], as there is no output layer
+        loss = None if labels is None else self.head.loss(hidden, labels)
+        return SequenceClassifierOutput(loss=loss, logits=self.head(hidden))
+
+
+def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Module:
+    """A pretrained Transformer with the method as its output layer, which is new.
+
+    A patched model of Transformers, but for the sigmoid, which is no mapping.
+
+    Raises:
+        ValueError, TypeError, OSError: what is wrong with the method, or the model cannot be had.
+    """
+    # a checkpoint tuned on another task brings an output layer of another size
+    model = AutoModelForSequenceClassification.from_pretrained(
+        resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
+    )
+    head = method.head(model.config.hidden_size, labels)
+    if isinstance(head, SigmoidHead):
+        return SigmoidText(model)
+    return patch_multilabel_head(
+        model, head.mapping, sparsity=method.sparsity, loss=method.loss, threshold=head.threshold
+    )

@@ -1,0 +1,197 @@
+"""What a run is: one dataclass, filled from YAML and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from experiments.multilabel.data.images import ImageConfig
+from experiments.multilabel.data.synthetic import SyntheticConfig
+from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.methods import MethodConfig, ScheduleConfig
+
+# may differ between a run and its continuation: where things lie, and what is kept of them
+FREE = ("output_dir", "resume", "keep_model")
+KINDS = {"synthetic": SyntheticConfig, "images": ImageConfig, "text": TextConfig}
+BASELINE = "softmax"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train: Adam at one learning rate, the best epoch by F1 on the validation set.
+
+    Args:
+        epochs: passes over the training set.
+        learning_rate: of Adam.
+        batch_size: rows a step.
+        seed: of the initial weights, the order of the rows and dropout; of synthetic rows too.
+        workers: processes that read the rows; 0: the run's own.
+        device: auto (a GPU if there is one), cpu or cuda.
+    """
+
+    epochs: int = 100
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    seed: int = 0
+    workers: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        limits = {
+            "epochs": (self.epochs > 0, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < float("inf"), "a finite number above 0"),
+            "batch_size": (self.batch_size > 0, "at least 1"),
+            "seed": (0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            "workers": (self.workers >= 0, "0 or more"),
+        }
+        for name, (holds, expected) in limits.items():
+            if not holds:
+                raise ValueError(
+                    f"train.{name}={getattr(self, name)} is out of range: expected {expected}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """A data set and the network for it: exactly one of these.
+
+    Args:
+        synthetic: rows drawn by scikit-learn, and a two-layer network.
+        images: images, and a convolutional network.
+        text: texts, and a Transformer.
+    """
+
+    synthetic: SyntheticConfig | None = None
+    images: ImageConfig | None = None
+    text: TextConfig | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"data: expected one of {', '.join(KINDS)}, got {' and '.join(given) or 'none'}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(DataConfig):
+    """One run: a method on a data set.
+
+    Args:
+        output_dir: where results.json and the model go.
+        method: the output, its loss and its thresholds.
+        train: how to train.
+        keep_model: write the weights of the best epoch, and a checkpoint while the run goes on.
+        resume: go on with the run that was cut off in output_dir.
+    """
+
+    output_dir: str
+    method: MethodConfig = field(default_factory=MethodConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    keep_model: bool = True
+    resume: bool = False
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides a run's result: two runs that agree in this are the same run."""
+        content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        _drop_places(content)
+        del content["train"]["workers"]
+        return content
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> RunConfig:
+        """The config that `asdict` describes."""
+        kinds = {kind: content[kind] and make(**content[kind]) for kind, make in KINDS.items()}
+        method = dict(content["method"])
+        method["schedule"] = method["schedule"] and ScheduleConfig(**method["schedule"])
+        parts = {"method": MethodConfig(**method), "train": TrainConfig(**content["train"])}
+        return cls(**{**content, **kinds, **parts})
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Methods x data sets x seeds.
+
+    With one learning rate every run counts. With several each method tries all of them on each data
+    set, with a seed of its own, and the runs that count get the best by F1 on the validation set.
+
+    Args:
+        output_dir: where sweep.json and one record a run go.
+        data: a label for each data set, and what it is.
+        methods: a label for each method, and what it is. The others are compared with `softmax`.
+        learning_rates: of Adam, those to try.
+        seeds: runs that count of each method on each data set, with seeds 0, 1, ...
+        train: how to train; learning_rate and seed are those of the sweep.
+    """
+
+    output_dir: str
+    data: dict[str, DataConfig]
+    methods: dict[str, MethodConfig]
+    learning_rates: list[float]
+    seeds: int = 5
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        limits = {
+            "data": (bool(self.data), "one at least"),
+            "learning_rates": (
+                0 < len(self.learning_rates) == len(set(self.learning_rates)),
+                "one at least, each once",
+            ),
+            "seeds": (self.seeds > 0, "at least 1"),
+        }
+        for name, (holds, expected) in limits.items():
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        for rate in self.learning_rates:
+            replace(self.train, learning_rate=rate)  # checks it
+        plain = TrainConfig()
+        for name, instead in (("learning_rate", "learning_rates"), ("seed", "seeds")):
+            if getattr(self.train, name) != getattr(plain, name):
+                raise ValueError(
+                    f"train.{name}={getattr(self.train, name)}: a sweep sets it; give {instead}"
+                )
+        for name in (*self.data, *self.methods):
+            if not name.strip(".") or set(name) & set("/\\\0"):
+                raise ValueError(f"the name {name!r} is to name files; choose one without / or \\")
+        if BASELINE not in self.methods:
+            raise ValueError(
+                f"methods: expected {BASELINE!r} among them, with which the others are compared, "
+                f"got {', '.join(self.methods) or 'none'}"
+            )
+
+    def run(self, data: str, method: str, rate: float, seed: int) -> RunConfig:
+        """One run of the sweep, which keeps nothing but its record."""
+        kinds = {kind: getattr(self.data[data], kind) for kind in KINDS}
+        train = replace(self.train, learning_rate=rate, seed=seed)
+        return RunConfig(
+            output_dir="", method=self.methods[method], train=train, keep_model=False, **kinds
+        )
+
+    def content(self) -> dict[str, Any]:
+        """What sweep.json holds: what decides the results."""
+        content = asdict(self)
+        del content["output_dir"], content["train"]["workers"]
+        for data in content["data"].values():
+            _drop_places(data)
+        return content
+
+
+def _drop_places(data: dict[str, Any]) -> None:
+    """Take away where the files of a data set lie, which may differ between machines."""
+    for kind in KINDS:
+        if data[kind] is not None:
+            data[kind].pop("data_dir", None)
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What to report on.
+
+    Args:
+        results_dir: output_dir of a sweep, finished or not.
+        output_dir: where report.md and the figures go; results_dir if left out.
+    """
+
+    results_dir: str
+    output_dir: str | None = None

@@ -1,0 +1,1 @@
+"""Data sets of rows with any number of labels: synthetic, images, texts."""

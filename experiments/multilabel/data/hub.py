@@ -1,0 +1,71 @@
+"""Data sets of the Hugging Face hub, or folders that `datasets` reads, with a column of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import datasets
+from torch import Tensor
+
+from experiments.multilabel.data.labels import from_names
+
+Part = tuple[datasets.Dataset, Tensor]  # the rows without their labels, and those, [N, n] 0/1
+
+
+def read_hub(
+    name: str, splits: Mapping[str, str], columns: Sequence[str], label_column: str
+) -> tuple[tuple[str, ...], dict[str, Part]]:
+    """The labels, those of the training rows or declared by the data set, and its splits.
+
+    Args:
+        name: an id on the hub or a folder.
+        splits: ours -> as `datasets.load_dataset` takes it, such as "train" or "train[:90%]".
+        columns: the columns that are needed beside the labels.
+        label_column: a list of names or numbers in each row.
+
+    Raises:
+        ConnectionError: the data set cannot be had.
+        ValueError: a column is missing or of the wrong kind, or a label not one of the training
+            rows'.
+    """
+    labels: tuple[str, ...] = ()
+    parts = {}
+    for split, theirs in splits.items():
+        rows = _load(name, theirs, (*columns, label_column))
+        names, lists = _label_lists(rows, label_column)
+        labels = labels or names
+        where = [(f"{name}, {theirs}, row {row}", list_) for row, list_ in enumerate(lists)]
+        parts[split] = rows.select_columns(list(columns)), from_names(where, labels)
+    return labels, parts
+
+
+def _load(name: str, split: str, columns: Sequence[str]) -> datasets.Dataset:
+    try:
+        rows = datasets.load_dataset(name, split=split)
+    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
+        raise ConnectionError(
+            f"could not get split {split!r} of the data set {name!r} ({type(error).__name__}: "
+            f"{error}). Without a network, use source: folder"
+        ) from error
+    for column in columns:
+        if column not in rows.column_names:
+            raise ValueError(
+                f"{name}: no column {column!r}; the columns are {', '.join(rows.column_names)}"
+            )
+    return rows
+
+
+def _label_lists(rows: datasets.Dataset, column: str) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The names of all labels, declared or else sorted, and those of each row."""
+    inner: Any = getattr(rows.features[column], "feature", None)  # what it holds lists of
+    if not isinstance(inner, datasets.ClassLabel | datasets.Value):
+        raise ValueError(
+            f"column {column!r}: expected a list of names or numbers in each row, got "
+            f"{rows.features[column]}"
+        )
+    lists = list(rows[column])
+    if isinstance(inner, datasets.ClassLabel):
+        return tuple(inner.names), [[inner.int2str(number) for number in row] for row in lists]
+    names = sorted({value for row in lists for value in row})
+    return tuple(map(str, names)), [[str(value) for value in row] for row in lists]

@@ -1,0 +1,48 @@
+"""How near the labels that are decided on are to the true ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+AVERAGES = ("micro", "macro", "samples")
+
+
+def f1_scores(decided: Tensor, target: Tensor) -> dict[str, float]:
+    """F1 = 2 TP / (2 TP + FP + FN) by scikit-learn, 0 where there is nothing to count.
+
+    Args:
+        decided, target: [N, n], boolean or 0 and 1.
+
+    Returns:
+        micro: over all N n decisions at once; macro: mean over labels of each one's F1; samples:
+        mean over rows of each one's F1, where a row without labels counts 0 whatever was decided.
+    """
+    # a slow import
+    from sklearn.metrics import f1_score
+
+    true, found = target.bool().numpy(), decided.numpy()
+    return {a: float(f1_score(true, found, average=a, zero_division=0)) for a in AVERAGES}
+
+
+def micro_f1(decided: Tensor, target: Tensor) -> float:
+    """As `f1_scores`, for every epoch: boolean decided [N, n], target [N, n] of 0 and 1."""
+    true = target.bool()
+    both = (decided & true).sum().item()
+    either = decided.sum().item() + true.sum().item()
+    return 2 * both / either if either else 0.0
+
+
+def micro_f1_by_threshold(
+    log_p: Tensor, target: Tensor, thresholds: Sequence[float]
+) -> dict[float, float]:
+    """micro-F1 where a label applies if p > threshold, for each threshold.
+
+    Args:
+        log_p: [N, n], -inf at exact zeros.
+        target: [N, n], 0 and 1.
+        thresholds: in [0, 1); 0 stands for the support.
+    """
+    return {t: micro_f1(log_p > (math.log(t) if t else -math.inf), target) for t in thresholds}

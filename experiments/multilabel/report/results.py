@@ -1,0 +1,112 @@
+"""What a results folder holds, by data set and method."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.report.spread import Difference, Estimate, estimate, paired
+from pipeline.sweep.records import SWEEP_FILE, Record, read_records
+
+Measure = Callable[[dict[str, Any]], float]
+
+
+def f1(average: str) -> Measure:
+    """F1 in %."""
+    return lambda results: 100 * float(results["f1"][average])
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep, whole or half done.
+
+    Attributes:
+        content: what sweep.json holds.
+        records: of this sweep.
+        faults: what is wrong with each record that is left out.
+    """
+
+    content: dict[str, Any]
+    records: list[Record]
+    faults: list[str]
+
+    @property
+    def data(self) -> list[str]:
+        """Labels of the data sets, in the order of the config."""
+        return list(self.content["data"])
+
+    @property
+    def methods(self) -> list[str]:
+        """Labels of the methods, in the order of the config."""
+        return list(self.content["methods"])
+
+    @property
+    def searched(self) -> bool:
+        """Whether learning rates were tried."""
+        return len(self.content["learning_rates"]) > 1
+
+    def counting(self, data: str, method: str) -> list[Record]:
+        """The runs of a cell that count, which trials of learning rates do not."""
+        return [
+            r for r in self.records if (r.task, r.mapping) == (data, method) and r.stage != "trial"
+        ]
+
+    def by_seed(self, data: str, method: str, measure: Measure) -> dict[int, float]:
+        """The measure of every run of a cell that has finished."""
+        finished = [record for record in self.counting(data, method) if record.results]
+        return {record.index: measure(record.results or {}) for record in finished}
+
+    def estimate(self, data: str, method: str, measure: Measure) -> Estimate | None:
+        """Over the seeds that have finished."""
+        return estimate(self.by_seed(data, method, measure).values())
+
+    def difference(self, data: str, method: str, other: str, measure: Measure) -> Difference | None:
+        """method - other over the seeds that both have."""
+        found = (self.by_seed(data, name, measure) for name in (method, other))
+        return paired(*found)
+
+    def by_threshold(self, data: str, method: str) -> dict[str, Estimate]:
+        """micro-F1 in %, had each threshold been the one."""
+        runs = [record.results for record in self.counting(data, method) if record.results]
+        names = runs[0]["micro_by_threshold"] if runs else ()
+        found = {n: estimate(100 * run["micro_by_threshold"][n] for run in runs) for n in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def ended(self, method: str) -> Counter[str]:
+        """Runs of a method that count, by status, and those that are missing."""
+        found: Counter[str] = Counter(
+            r.status for data in self.data for r in self.counting(data, method)
+        )
+        found["missing"] = self.content["seeds"] * len(self.data) - found.total()
+        return found
+
+
+def read_results(folder: str) -> Results:
+    """What `experiments.multilabel sweep` has left in a folder.
+
+    Raises:
+        ValueError: it holds no sweep of this experiment, or no record yet.
+    """
+    file = Path(folder) / SWEEP_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"results_dir={folder}: {SWEEP_FILE} is not readable ({error}); expected the "
+            "output_dir of a sweep"
+        ) from None
+    if not isinstance(content, dict) or not {"data", "methods"} <= content.keys():
+        raise ValueError(f"results_dir={folder}: holds a sweep of another experiment")
+    found = read_records(Path(folder))
+    records = [
+        record
+        for record in found.by_hash.values()
+        if record.task in content["data"] and record.mapping in content["methods"]
+    ]
+    if not records:
+        raise ValueError(f"results_dir={folder}: holds no record yet; run the sweep first")
+    return Results(content, records, found.faults)

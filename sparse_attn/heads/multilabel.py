@@ -1,0 +1,286 @@
+"""The multi-label head: one distribution over the labels, whose large or non-zero entries count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparse_attn.heads.base import REDUCTIONS, as_mapping, check_hidden, positive
+from sparse_attn.heads.linear import word_biases, word_vectors
+from sparse_attn.heads.multilabel_threshold import above, check_target, check_threshold
+from sparse_attn.losses import (
+    entmax_loss,
+    label_count_loss,
+    mapping_nll,
+    r_softmax_multilabel_loss,
+    sparsegen_hinge_loss,
+    sparsehourglass_loss,
+    sparsemax_loss,
+    t_softmax_multilabel_loss,
+)
+from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.base import widened
+from sparse_attn.mappings.weighted import R
+
+# by mapping and name, the usual one first; a mapping without zeros has "nll"
+LOSSES: dict[str, dict[str, Callable[..., Tensor]]] = {
+    "sparsemax": {"sparsemax": sparsemax_loss, "sparsegen-hinge": sparsegen_hinge_loss},
+    "entmax": {"entmax": entmax_loss},
+    "sparsegen": {"sparsegen-hinge": sparsegen_hinge_loss},
+    "sparsehourglass": {"sparsehourglass": sparsehourglass_loss},
+    "r-softmax": {"r-softmax": r_softmax_multilabel_loss},
+    "t-softmax": {"r-softmax": t_softmax_multilabel_loss},
+}
+PREDICTED = {"r-softmax": "r", "t-softmax": "t"}
+DENSE_THRESHOLD = 0.1
+
+
+class MultiLabelHead(nn.Module):
+    """p = map(W h + b); the labels are those with p > threshold.
+
+    A mapping that returns zeros says how many labels there are: with threshold 0 they are its
+    support. Its sparsity is that of the mapping (fixed, scheduled or learned), or predicted for
+    every h by a second linear layer:
+
+        r-softmax: r = 1 - k / labels, k = argmax (A h + a) a number of labels, 0 taken as 1;
+        t-softmax: t = softplus(a . h + a0), which starts at the mapping's t.
+
+    r-softmax then keeps exactly k labels where scores do not tie; all of them but one at
+    k = labels > 1, as its r = 0 drops the minimum. Scores, log p and losses are worked out in
+    float32 at least, whatever the dtype of h and W, under autocast too: rounded scores tie.
+    Source: Balazy et al. 2023, sec. 3.2 and eq. 4.
+
+    Args:
+        hidden: size d of the hidden states h.
+        labels: number of labels n.
+        mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`.
+        sparsity: "fixed", or "predicted" for r-softmax and t-softmax.
+        loss: None for the one that belongs to the mapping: "sparsemax", "entmax",
+            "sparsegen-hinge" for sparsegen, "sparsehourglass", "r-softmax" for r- and t-softmax,
+            "nll" for a mapping without zeros. sparsemax also takes "sparsegen-hinge".
+        threshold: in [0, 1); None for 0, or 0.1 for a mapping without zeros. `search_threshold`
+            finds one.
+
+    Attributes:
+        weight, bias: W, [labels, hidden], and b, [labels].
+        predictor: the second linear layer, or None.
+        record: the arguments that make this head again, kept up to date.
+
+    Raises:
+        ValueError: a size below 1, a mapping that cannot be trained or whose sparsity cannot be
+            predicted, a loss that is not the mapping's, or a threshold out of range.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        hidden: int,
+        labels: int,
+        mapping: str | Mapping = "r-softmax",
+        *,
+        sparsity: str = "fixed",
+        loss: str | None = None,
+        threshold: float | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("hidden", hidden), ("labels", labels)):
+            if size < 1:
+                raise ValueError(f"{name}={size}: expected at least 1")
+        self.hidden = hidden
+        self.labels = labels
+        self.mapping = as_mapping("mapping", mapping)
+        self.predicted = _predicted(self.mapping, sparsity)
+        self.criterion = _criterion(self.mapping, loss)
+        self.weight = word_vectors(labels, hidden, None)
+        self.register_parameter("bias", word_biases(self.weight))
+        self.predictor = self._make_predictor()
+        self.record: dict[str, Any] = {
+            **{name: self.mapping.describe()[name] for name in ("mapping", "params", "learn")},
+            "sparsity": sparsity,
+            "loss": self.criterion,
+        }
+        usual = DENSE_THRESHOLD if self.criterion == "nll" else 0.0
+        self.threshold = usual if threshold is None else threshold
+
+    def _make_predictor(self) -> nn.Linear | None:
+        if self.predicted is None:
+            return None
+        if self.predicted == "r":
+            return nn.Linear(self.hidden, self.labels + 1)
+        predictor = nn.Linear(self.hidden, 1)
+        start = Mapping("t-softmax", t=self.mapping.value("t"), learn="t").get_parameter("raw_t")
+        with torch.no_grad():
+            predictor.weight.zero_()
+            predictor.bias.copy_(start)
+        return predictor
+
+    @property
+    def threshold(self) -> float:
+        """A label is predicted where p > threshold."""
+        return self.record["threshold"]
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        check_threshold("threshold", value)
+        if value == 0 and self.criterion == "nll":
+            raise ValueError(
+                f"threshold=0: {self.mapping.name} gives every label p > 0; expected a number in "
+                "(0, 1), which search_threshold finds"
+            )
+        self.record["threshold"] = value
+
+    def set_parameter(self, name: str, value: float) -> None:
+        """Set a fixed parameter of the mapping, as a schedule does.
+
+        Raises:
+            ValueError: out of range, or the mapping has no such fixed parameter.
+        """
+        fixed = [p.name for p in self.mapping.spec.parameters if p.name not in self.mapping.learned]
+        if name == self.predicted or name not in fixed:
+            raise ValueError(
+                f"parameter={name!r}: {self.mapping.name} with sparsity="
+                f"{self.record['sparsity']!r} has no such fixed parameter; choose another"
+            )
+        self.mapping.set_value(name, value)
+        self.record["params"] = self.mapping.describe()["params"]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """log p of every label: (..., hidden) to (..., labels), -inf at exact zeros."""
+        arguments = self._arguments(self._prediction(hidden))
+        return self.mapping.spec.log_function(self.scores(hidden), **arguments)
+
+    def loss(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """The loss named `criterion`.
+
+        Where r is predicted it is here that of the true number of labels, and the cross entropy of
+        that number is added. A row without labels adds nothing else.
+
+        Args:
+            hidden: (..., hidden).
+            target: (..., labels) of 0 and 1, any dtype.
+            reduction: "mean" over the rows, "sum", or "none".
+
+        Returns:
+            In float32 at least, () or (...). On a GPU, NaN for a row with other values than 0 and
+            1: a look at them would wait for the device.
+
+        Raises:
+            ValueError: a shape that does not fit, an unknown reduction or, on the CPU, a target
+                other than 0 and 1.
+        """
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        check_hidden(hidden, self.hidden)
+        wrong = check_target(target, (*hidden.shape[:-1], self.labels))
+        present = target == 1
+        prediction = self._prediction(hidden)
+        losses = self._row_losses(self.scores(hidden), present, prediction)
+        if prediction is not None and self.predicted == "r":
+            losses = losses + label_count_loss(prediction, present, reduction="none")
+        losses = losses.masked_fill(wrong.any(-1), torch.nan)
+        if reduction == "none":
+            return losses
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    def _row_losses(self, scores: Tensor, present: Tensor, prediction: Tensor | None) -> Tensor:
+        if self.criterion == "nll":
+            # a row without labels has no place in -sum eta log p
+            labelled = present.any(-1, keepdim=True)
+            return mapping_nll(scores, present, self.mapping, mask=labelled, reduction="none")
+        loss = LOSSES[self.mapping.name][self.criterion]
+        arguments = self._arguments(prediction, present.sum(-1))
+        return loss(scores, present, **arguments, reduction="none")
+
+    @torch.no_grad()
+    def predict(self, hidden: Tensor) -> Tensor:
+        """Which labels are predicted: (..., hidden) to a boolean (..., labels)."""
+        return self.decide(self(hidden))
+
+    def decide(self, log_p: Tensor) -> Tensor:
+        """p > threshold, from log p of any shape."""
+        return above(log_p, self.threshold)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """W h + b in float32 at least: (..., hidden) to (..., labels)."""
+        return _linear(hidden, self.weight, self.bias)
+
+    def count_scores(self, hidden: Tensor) -> Tensor:
+        """Scores of 0 to n labels, (..., labels + 1), whose argmax is k.
+
+        Raises:
+            ValueError: the head does not predict a number of labels.
+        """
+        prediction = self._prediction(hidden)
+        if prediction is None or self.predicted != "r":
+            raise ValueError(
+                f"{self.mapping.name} with sparsity={self.record['sparsity']!r} predicts no number "
+                "of labels; use r-softmax with sparsity='predicted'"
+            )
+        return prediction
+
+    def _prediction(self, hidden: Tensor) -> Tensor | None:
+        """Scores of 0 to n labels, (..., labels + 1), or t before the softplus, (..., 1)."""
+        if self.predictor is None:
+            return None
+        return _linear(hidden, self.predictor.weight, self.predictor.bias)
+
+    def _arguments(self, prediction: Tensor | None, counts: Tensor | None = None) -> dict[str, Any]:
+        """What the mapping takes beside the scores; `counts` (...) in place of predicted ones."""
+        if prediction is None:
+            return self.mapping.arguments()
+        if self.predicted == "t":
+            return {"t": F.softplus(prediction).squeeze(-1)}
+        counts = prediction.argmax(-1) if counts is None else counts
+        return {"r": 1 - counts.clamp(min=1).to(prediction) / self.labels}
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden={self.hidden}, labels={self.labels}, bias={self.bias is not None}, "
+            f"sparsity={self.record['sparsity']!r}, loss={self.criterion!r}, "
+            f"threshold={self.threshold}"
+        )
+
+
+def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W h + b in float32 at least, under autocast too."""
+    check_hidden(hidden, weight.shape[-1])
+    bias = None if bias is None else widened(bias)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return F.linear(widened(hidden), widened(weight), bias)
+
+
+def _predicted(mapping: Mapping, sparsity: str) -> str | None:
+    """The name of the parameter that is predicted, None if none is."""
+    if sparsity not in ("fixed", "predicted"):
+        raise ValueError(f"sparsity={sparsity!r}: expected 'fixed' or 'predicted'")
+    if sparsity == "fixed":
+        return None
+    if mapping.name not in PREDICTED or mapping.learned:
+        learned = f" that learns {', '.join(mapping.learned)}" if mapping.learned else ""
+        raise ValueError(
+            "sparsity='predicted': expected r-softmax or t-softmax, and neither of them learned, "
+            f"got {mapping.name}{learned}"
+        )
+    if mapping.name == "r-softmax" and mapping.value("r") != R.default:
+        raise ValueError(
+            f"sparsity='predicted': r={mapping.value('r')} would have no effect; leave r out"
+        )
+    return PREDICTED[mapping.name]
+
+
+def _criterion(mapping: Mapping, loss: str | None) -> str:
+    """The name of the loss that is asked for, or that belongs to the mapping."""
+    known = list(LOSSES.get(mapping.name, ["nll"] if positive(mapping) else []))
+    if not known:
+        raise ValueError(
+            f"mapping={mapping.name}: it returns zeros and has no loss that could train it; "
+            f"expected a mapping without zeros or one of {', '.join(LOSSES)}"
+        )
+    if loss is not None and loss not in known:
+        raise ValueError(f"loss={loss!r}: {mapping.name} can be trained by {', '.join(known)}")
+    return loss or known[0]

@@ -1,0 +1,252 @@
+"""Put a multi-label head into a classification model of Transformers, and take it out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Hashable
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sparse_attn.heads.base import Head
+from sparse_attn.heads.guard import install_guard, last_call, remove_guard
+from sparse_attn.heads.multilabel import MultiLabelHead
+from sparse_attn.heads.patching import _plain
+from sparse_attn.layers import root_of
+from sparse_attn.mappings import Mapping
+from sparse_attn.patching import ModelT
+from sparse_attn.records import (
+    MULTILABEL,
+    MULTILABEL_MARK,
+    RECORD_VERSION,
+    check_version,
+    refuse_lost_head,
+    set_record,
+)
+
+OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
+PROBLEM_TYPE = "multi_label_classification"
+
+# of the thread, as those of `guard`
+_calls = threading.local()
+
+
+def patch_multilabel_head(
+    model: ModelT,
+    mapping: str | Mapping = "r-softmax",
+    *,
+    sparsity: str = "fixed",
+    loss: str | None = None,
+    threshold: float | None = None,
+) -> ModelT:
+    """Make the last linear layer of a classification model a `MultiLabelHead`, in place.
+
+    W and b stay the same tensors, and so do their names. The model's "logits" are then log p, in
+    float32 at least, and its loss is `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1,
+    given by name or by position, whatever the model would have computed; with Trainer's
+    num_items_in_batch it is the mean over the rows of an accumulated batch. config.problem_type
+    becomes multi_label_classification. A second call replaces the first one's head.
+
+    The head, such as `model.classifier`, has `decide(logits)` and `threshold`.
+
+    Args:
+        model: a model of Transformers for the classification of sequences or images, plain or
+            wrapped (DDP, torch.compile); PEFT goes around the patched model.
+        mapping, sparsity, loss, threshold: as `MultiLabelHead`.
+
+    Returns:
+        The same model. Save it with `save_pretrained` and load it with
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
+        call, unless it is told another `attn_implementation`.
+
+    Raises:
+        ValueError: as `MultiLabelHead`; or a model that has no linear layer to config.num_labels,
+            or one that is wrapped. The model's forward raises RuntimeError where its logits prove
+            to be something else than the head's.
+        TypeError: a model that is not from Transformers.
+    """
+    _install(root_of(model), mapping=mapping, sparsity=sparsity, loss=loss, threshold=threshold)
+    return model
+
+
+def unpatch_multilabel_head(model: ModelT) -> ModelT:
+    """Put the linear layer back, with W and b as they are now: names and config too. In place.
+
+    Raises:
+        ValueError: the head is not patched, or it is wrapped.
+    """
+    root = root_of(model)
+    if not hasattr(root, MULTILABEL_MARK):
+        raise ValueError(
+            f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
+        )
+    name, head = _output_layer(root)
+    root.set_submodule(name, _plain(cast(Any, head)))
+    _remove_hooks(root)
+    delattr(root, MULTILABEL_MARK)
+    root.config.problem_type = getattr(root.config, MULTILABEL)["problem_type"]
+    set_record(root, MULTILABEL, None)
+    return model
+
+
+def restore_multilabel_head(root: PreTrainedModel, record: dict[str, Any]) -> None:
+    """Patch the head as `record` says; a class without such a head has nothing to restore."""
+    check_version(MULTILABEL, record)
+    root.config.problem_type = record["problem_type"]
+    if _find_output_layer(root) is None:
+        set_record(root, MULTILABEL, None)
+        return
+    made = dict(record["head"])
+    mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
+    _install(root, mapping=mapping, **made)
+
+
+def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """The parameters of a patched head beside the plain one's weight and bias, by full name."""
+    if not hasattr(root, MULTILABEL_MARK):
+        return {}
+    prefix, head = _output_layer(root)
+    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
+
+
+def _install(root: PreTrainedModel, **arguments: Any) -> None:
+    """Everything that can be wrong raises before the model is touched."""
+    refuse_lost_head(root)
+    name, old = _output_layer(root)
+    head = _head_like(old, arguments)
+    usual = getattr(root.config, MULTILABEL, {"problem_type": root.config.problem_type})
+    root.set_submodule(name, head)
+    _remove_hooks(root)
+    root.register_forward_pre_hook(_take_labels, with_kwargs=True)
+    root.register_forward_hook(_finish, always_call=True)
+    install_guard(root, cast(Head, head))
+    head.register_forward_hook(_number_rows)
+    setattr(root, MULTILABEL_MARK, True)
+    root.config.problem_type = PROBLEM_TYPE
+    record = {"version": RECORD_VERSION, "problem_type": usual["problem_type"]}
+    set_record(root, MULTILABEL, record)
+    _link(root, head)
+
+
+def _head_like(old: OutputLayer, arguments: dict[str, Any]) -> MultiLabelHead:
+    """A head around the weight and bias of `old`, on its device, in its dtype and mode."""
+    labels, hidden = old.weight.shape
+    head = MultiLabelHead(hidden, labels, **arguments)
+    head.weight, head.bias = cast(nn.Parameter, old.weight), old.bias
+    return head.to(old.weight.device, old.weight.dtype).train(old.training)
+
+
+def _output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer]:
+    """Name and module of the layer that gives the model its logits.
+
+    Raises:
+        ValueError: there is none, or it cannot be replaced.
+    """
+    found = _find_output_layer(root)
+    labels = root.config.num_labels
+    if found is None:
+        raise ValueError(
+            f"{type(root).__name__} has no layer to replace: expected one that takes labels and "
+            f"whose last nn.Linear gives num_labels={labels} logits; use a class such as "
+            "AutoModelForSequenceClassification"
+        )
+    parents = [root.get_submodule(found[0][:i]) for i, c in enumerate(found[0]) if c == "."]
+    if any(type(parent).__module__.startswith("peft.") for parent in parents):
+        raise ValueError(
+            f"{type(root).__name__}: its last layer is wrapped by PEFT ({found[0]}); patch before "
+            "wrapping it, and unwrap (merge_and_unload) before unpatching it"
+        )
+    return found
+
+
+def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
+    """The last linear layer behind the base model, if it gives one logit a label."""
+    if "labels" not in _argument_names(cast(Hashable, type(root))):
+        return None
+    inside = set() if root.base_model is root else set(root.base_model.modules())
+    behind = [(name, module) for name, module in root.named_modules() if module not in inside]
+    heads = [(name, module) for name, module in behind if isinstance(module, MultiLabelHead)]
+    linear = [(name, module) for name, module in behind if type(module) is nn.Linear]
+    found: list[tuple[str, OutputLayer]] = [*linear, *heads]  # a head holds linear layers itself
+    if not found or len(found[-1][1].weight) != root.config.num_labels:
+        return None
+    return found[-1]
+
+
+@functools.cache
+def _argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
+    """What the forward of this class takes, in order, without self."""
+    return tuple(inspect.signature(cls.forward).parameters)[1:]
+
+
+def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Forward pre-hook of the model: its own loss must not see the labels."""
+    if args:
+        kwargs = {**dict(zip(_argument_names(cast(Hashable, type(root))), args)), **kwargs}
+    _calls.labels, _calls.items = kwargs.pop("labels", None), kwargs.get("num_items_in_batch")
+    return (), kwargs
+
+
+def _number_rows(head: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+    """Forward hook of the head: a last column that says which row of hidden states a row is of.
+
+    GPT-2 and Llama pick one token of each sequence behind the head.
+    """
+    if getattr(_calls, "labels", None) is None:
+        return None
+    rows = torch.arange(output[..., 0].numel(), device=output.device)  # exact below 2^24
+    return torch.cat([output, rows.view(*output.shape[:-1], 1).to(output.dtype)], dim=-1)
+
+
+def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
+    """Forward hook of the model, also where its forward raised: labels must not outlive it."""
+    labels, _calls.labels = getattr(_calls, "labels", None), None
+    call = last_call()
+    if output is None or call is None:  # the guard raises for a head that was not called
+        return None
+    head, hidden = cast(MultiLabelHead, call[0]), call[1]
+    if not torch.compiler.is_compiling():
+        _link(root, head)
+    if labels is None:
+        return None
+    numbered = output["logits"] if isinstance(output, dict) else output[0]
+    logits, rows = numbered[..., :-1], numbered[..., -1].long()
+    loss = _loss(head, hidden.flatten(0, -2)[rows], labels.to(hidden.device), _calls.items)
+    if isinstance(output, tuple):
+        return loss, logits, *output[1:]
+    return type(output)(**{**output, "loss": loss, "logits": logits})
+
+
+def _link(root: PreTrainedModel, head: MultiLabelHead) -> None:
+    """Make the config's record that of the head, which keeps it up to date.
+
+    At every call, as PEFT trains a copy of the head and leaves it in the place of the first.
+    """
+    getattr(root.config, MULTILABEL)["head"] = head.record
+
+
+def _loss(head: MultiLabelHead, hidden: Tensor, labels: Tensor, items: Any) -> Tensor:
+    if items is None:
+        return head.loss(hidden, labels)
+    # Trainer counts every entry of the labels of all the batches of a step
+    return (
+        head.loss(hidden, labels, "sum")
+        * head.labels
+        / torch.as_tensor(items, device=hidden.device)
+    )
+
+
+def _remove_hooks(root: PreTrainedModel) -> None:
+    remove_guard(root)
+    # by value: the handle of a hook does not survive deepcopy
+    for hooks, options, wanted in (
+        (root._forward_pre_hooks, [root._forward_pre_hooks_with_kwargs], _take_labels),
+        (root._forward_hooks, [root._forward_hooks_always_called], _finish),
+    ):
+        for key in [key for key, hook in hooks.items() if hook is wanted]:
+            for table in (hooks, *options):
+                table.pop(key, None)

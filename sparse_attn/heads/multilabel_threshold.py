@@ -1,0 +1,78 @@
+"""Which labels a distribution names: those above a threshold, and how to find it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+AVERAGES = {"micro": None, "macro": 0, "samples": -1}  # what F1 counts over
+
+
+def search_threshold(
+    log_p: Tensor,
+    target: Tensor,
+    candidates: Sequence[float] = (0.05, 0.1, 0.15, 0.2, 0.3),
+    average: str = "micro",
+) -> float:
+    """The candidate whose labels {i: p_i > threshold} have the highest F1; of equals the first.
+
+    F1 = 2 |predicted and present| / (|predicted| + |present|), 0 where both are empty. Find it on
+    a validation set: `head.threshold = search_threshold(log_p, target)`.
+    Source of the candidates: Balazy et al. 2023, sec. 4.
+
+    Args:
+        log_p: (..., labels), what a head returns.
+        target: (..., labels) of 0 and 1.
+        candidates: numbers in [0, 1).
+        average: "micro" counts over everything; "macro" is the mean over labels, "samples" over
+            rows.
+
+    Raises:
+        ValueError: no candidates or one out of range, an unknown average, a target of another
+            shape or with other values.
+    """
+    if not candidates:
+        raise ValueError("candidates: expected at least one number in [0, 1), got none")
+    for candidate in candidates:
+        check_threshold("candidates", candidate)
+    if average not in AVERAGES:
+        raise ValueError(f"average={average!r}: expected one of {', '.join(AVERAGES)}")
+    check_target(target, log_p.shape)
+    log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
+    scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
+    return candidates[scores.index(max(scores))]
+
+
+def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:
+    """F1 over all of [N, labels] or along `dim`, the mean of which it then is."""
+    hits = (predicted & present).sum(dim)
+    total = predicted.sum(dim) + present.sum(dim)
+    return float((2 * hits / total.clamp(min=1)).mean())
+
+
+def above(log_p: Tensor, threshold: float) -> Tensor:
+    # in logarithms, as p of a label in the support may round to 0
+    return log_p > (math.log(threshold) if threshold > 0 else -math.inf)
+
+
+def check_threshold(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name}={value}: expected a number in [0, 1)")
+
+
+def check_target(target: Tensor, shape: Sequence[int]) -> Tensor:
+    """Where target is neither 0 nor 1: raises on the CPU; elsewhere a look waits for the device."""
+    if target.shape != torch.Size(shape):
+        raise ValueError(
+            f"target: expected shape {tuple(shape)}, one entry a label, got {tuple(target.shape)}"
+        )
+    wrong = (target != 0) & (target != 1)
+    if target.device.type == "cpu" and wrong.any():
+        raise ValueError(
+            f"target: expected 0 or 1 for every label, got {target[wrong][0].item()}; use "
+            "one_hot for class numbers"
+        )
+    return wrong

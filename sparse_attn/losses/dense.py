@@ -1,0 +1,100 @@
+"""Losses for mappings that are nowhere 0, and the squared error, which needs no mapping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sparse_attn.losses.rows import labelled_rows
+from sparse_attn.mappings import Mapping, MappingSpec, get_spec
+
+OWN = {
+    "sparsemax": "sparsemax_loss",
+    "entmax": "entmax_loss",
+    "sparsegen": "sparsegen_hinge_loss",
+    "sparsehourglass": "sparsehourglass_loss",
+    "r-softmax": "r_softmax_multilabel_loss",
+    "t-softmax": "t_softmax_multilabel_loss",
+}
+
+
+def mapping_nll(
+    scores: Tensor,
+    target: Tensor,
+    mapping: str | Mapping,
+    *,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **parameters: Any,
+) -> Tensor:
+    """L = -sum_i eta_i log p_i, p = map(z); for one label -log p_c.
+
+    Args:
+        scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
+        mapping: a registered name, or a `Mapping`, which has its parameters.
+        **parameters: of a mapping given by name, floats or tensors; defaults from the registry.
+
+    Raises:
+        ValueError: a mapping that may return zeros, whose -log p is infinite; on the CPU also a row
+            without labels, which is no distribution.
+        TypeError: a parameter that the mapping does not have or that a `Mapping` holds already.
+    """
+    spec, arguments = _resolved(mapping, parameters)
+    rows = labelled_rows(scores, target, mask, distribution=True)
+    log_p = spec.log_function(rows.scores, **arguments, mask=rows.valid)
+    if not is_positive(spec, arguments):
+        own = OWN.get(spec.name, "a mapping without zeros")
+        raise ValueError(
+            f"mapping={spec.name!r}: it may return exact zeros, whose -log p is infinite; use {own}"
+        )
+    return rows.reduced(-rows.labels.dot(log_p), reduction)
+
+
+def squared_error(
+    scores: Tensor, target: Tensor, *, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """L = |z - eta|^2 / 2.
+
+    Source: de Brebisson & Vincent 2016 (mean squared error).
+
+    Args:
+        scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
+
+    Raises:
+        ValueError: on the CPU also a row without labels.
+    """
+    rows = labelled_rows(scores, target, mask, distribution=True)
+    return rows.reduced((rows.scores - rows.eta).square().sum(-1) / 2, reduction)
+
+
+def is_positive(spec: MappingSpec, arguments: dict[str, Any]) -> bool:
+    """Whether p > 0 at every score, so that -log p is finite."""
+    if not spec.zeros:
+        return True
+    return spec.dense is not None and spec.dense(**arguments)
+
+
+def _resolved(
+    mapping: str | Mapping, parameters: dict[str, Any]
+) -> tuple[MappingSpec, dict[str, Any]]:
+    """The record of a mapping, and all arguments of its functions."""
+    if isinstance(mapping, Mapping):
+        if parameters:
+            raise TypeError(
+                f"{', '.join(parameters)}: the Mapping given has its own parameters; set them "
+                "there, or give its name"
+            )
+        return mapping.spec, mapping.arguments()
+    spec = get_spec(mapping)
+    if spec.weights is not None:
+        raise TypeError(
+            f"mapping={mapping!r}: it is a learned function; give the sparse_attn.Mapping that "
+            "holds its weights"
+        )
+    defaults = {parameter.name: parameter.default for parameter in spec.parameters}
+    for name in parameters:
+        if name not in defaults:
+            takes = ", ".join(defaults) or "no parameters"
+            raise TypeError(f"{name}: unknown parameter; {mapping} takes {takes}")
+    return spec, {**defaults, **parameters}

@@ -1,0 +1,148 @@
+"""The rules that every loss obeys: about masks, precision, rows that do not count, reductions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparse_attn.losses.targets import Labels, read_target
+from sparse_attn.mappings.base import INF, aligned, widened
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Scores with their labels, as the mathematics of a loss wants them.
+
+    A row that is not worked out (masked as a whole, ignored, or without labels) reads as one of
+    zeros, all valid; `reduced` throws away what comes out.
+
+    Attributes:
+        scores: z, (..., n), float32 at least; 0, without gradient, where not valid.
+        valid: (..., n), neither masked nor -inf.
+        labels: eta.
+        worked: (...), rows whose loss is not 0 by rule.
+        counted: (...), rows that a mean counts.
+        impossible: (...), rows with a label that is not valid; their loss is inf.
+    """
+
+    scores: Tensor
+    valid: Tensor
+    labels: Labels
+    worked: Tensor
+    counted: Tensor
+    impossible: Tensor
+
+    @property
+    def eta(self) -> Tensor:
+        """The labels as a distribution in full, (..., n), in the dtype of scores."""
+        return self.labels.eta.to(self.scores)
+
+    @property
+    def shifted(self) -> Tensor:
+        """z - max z, for losses that do not change with z + const: differences keep their digits.
+
+        The maximum is held fixed, which changes no gradient of such a loss.
+        """
+        return self.scores - top_score(self.scores, self.valid)
+
+    def reduced(self, losses: Tensor, reduction: str) -> Tensor:
+        """The losses (...), or their sum or mean, under the rules of all losses."""
+        losses = losses.masked_fill(self.impossible, INF) + spoiled(self.scores)
+        return reduce(losses.masked_fill(~self.worked, 0.0), self.counted.sum(), reduction)
+
+
+def labelled_rows(
+    scores: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    *,
+    binary: bool = False,
+    distribution: bool = False,
+) -> Rows:
+    """The rows of a loss; `distribution` refuses one without labels, on the CPU.
+
+    Raises:
+        ValueError: shapes that do not fit; on the CPU a bad value of target, or a label under the
+            mask.
+        TypeError: scores not floating point, mask not boolean, class indices not whole.
+    """
+    check_scores(scores)
+    labels = read_target(target, scores, binary)
+    present = torch.ones_like(scores, dtype=torch.bool)
+    if mask is not None:
+        present = aligned("mask", mask, scores)
+    counted = labels.counted & present.any(-1)
+    if scores.device.type == "cpu":
+        _check_rows(labels, present, counted, distribution)
+    worked = counted & labels.labelled
+    z, valid = valid_scores(scores, present & worked.unsqueeze(-1))
+    impossible = labels.any_in(~valid)
+    valid = valid | ~valid.any(-1, keepdim=True)
+    return Rows(z, valid, labels, worked, counted, impossible)
+
+
+def check_scores(scores: Tensor, name: str = "scores") -> None:
+    """Raise unless scores are floating point of shape (..., n), n at least 1."""
+    if not scores.is_floating_point():
+        raise TypeError(
+            f"{name}: expected a floating-point tensor, got {scores.dtype}; use .float()"
+        )
+    if scores.dim() == 0 or scores.shape[-1] == 0:
+        raise ValueError(
+            f"{name}: expected shape (..., n), n at least 1, got {tuple(scores.shape)}"
+        )
+
+
+def valid_scores(scores: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """z, 0 and without gradient where it does not take part, and what does, (..., n)."""
+    valid = present & (scores != -INF)
+    # whatever stands under the mask stays out of values and gradients alike
+    return widened(scores).masked_fill(~valid, 0.0), valid
+
+
+def top_score(z: Tensor, valid: Tensor) -> Tensor:
+    """max z over the valid classes, without gradient, (..., 1)."""
+    return z.detach().masked_fill(~valid, -INF).amax(-1, keepdim=True)
+
+
+def spoiled(z: Tensor) -> Tensor:
+    """NaN for rows with a score that is NaN or +inf, whatever a loss makes of it, 0 for others."""
+    top = z.detach().amax(-1)
+    return top - top
+
+
+def reduce(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
+    """The losses themselves, their sum, or their sum over the number that counts."""
+    check_reduction(reduction)
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / count
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise ValueError if there is no such reduction."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+
+
+def _check_rows(labels: Labels, present: Tensor, counted: Tensor, distribution: bool) -> None:
+    hidden = labels.any_in(~present) & counted
+    if hidden.any():
+        raise ValueError(
+            f"target: row {_first(hidden)} has a label at a masked class; unmask the class or "
+            "take the label away"
+        )
+    empty = counted & ~labels.labelled
+    if distribution and empty.any():
+        raise ValueError(
+            f"target: row {_first(empty)} has no label, and this loss needs a distribution; mask "
+            "all classes of the row or leave it out"
+        )
+
+
+def _first(rows: Tensor) -> tuple[int, ...]:
+    return tuple(rows.nonzero()[0].tolist())

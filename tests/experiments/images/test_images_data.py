@@ -1,0 +1,276 @@
+"""Files as they are distributed, the hub, the cut into parts, and what is wrong with them."""
+
+import gzip
+import pickle
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from experiments.images.config import DataConfig
+from experiments.images.data.base import Images, cut, load_images, load_splits
+from tests.experiments.images.making import (
+    colours,
+    digits,
+    write_cifar10,
+    write_cifar100,
+    write_mnist,
+)
+
+T10K = Path(__file__).parents[3] / "../shared/data/mnist"
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files_give_the_images_that_were_written(tmp_path: Path, zipped: bool) -> None:
+    train, test = digits(12), digits(5, seed=1)
+    write_mnist(tmp_path, "train", train, zipped)
+    write_mnist(tmp_path, "test", test, zipped)
+    parts = load_images(DataConfig(data_dir=str(tmp_path)))
+    assert list(parts) == ["train", "test"]
+    for part, (pixels, labels) in (("train", train), ("test", test)):
+        assert parts[part].pixels.shape == (len(labels), 1, 28, 28)
+        assert np.array_equal(parts[part].pixels[:, 0].numpy(), pixels)
+        assert parts[part].labels.tolist() == labels.tolist()
+
+
+@pytest.mark.skipif(not T10K.is_dir(), reason="the t10k files of MNIST are not in ../shared/data")
+def test_the_files_of_mnist_themselves() -> None:
+    images = load_images(DataConfig(data_dir=str(T10K)))["test"]
+    assert images.labels[:5].tolist() == [7, 2, 1, 0, 4]
+    assert images.pixels.shape == (10_000, 1, 28, 28)
+    # the first is a seven: white strokes on black, at the top and in the right half
+    assert images.pixels[0, 0, 7, 6:10].min() > 80
+    assert not images.pixels[0, 0, 20, :8].any()
+
+
+def test_cifar10_batches_give_the_images_that_were_written(tmp_path: Path) -> None:
+    batches = [colours(3, 10, seed) for seed in range(5)]
+    write_cifar10(tmp_path / "cifar-10-batches-py", batches, colours(4, 10, 5))
+    parts = load_images(DataConfig("cifar10", str(tmp_path)))
+    assert {part: len(images) for part, images in parts.items()} == {"train": 15, "test": 4}
+    pixels = np.concatenate([pixels for pixels, _ in batches])
+    # the first 1024 bytes are the red channel, row by row
+    assert np.array_equal(parts["train"].pixels[:, 0, 2, :].numpy(), pixels[:, 64:96])
+    assert parts["train"].labels.tolist() == [c for _, labels in batches for c in labels]
+
+
+def test_cifar100_has_fine_labels_in_both_forms(tmp_path: Path) -> None:
+    train, test = colours(6, 100), colours(3, 100, 1)
+    write_cifar100(tmp_path / "python", train, test)
+    (tmp_path / "binary").mkdir()
+    for name, (pixels, labels) in (("train", train), ("test", test)):
+        rows = np.concatenate([(labels // 5)[:, None], labels[:, None], pixels], axis=1)
+        rows.tofile(tmp_path / "binary" / f"{name}.bin")
+    for form in ("python", "binary"):
+        parts = load_images(DataConfig("cifar100", str(tmp_path / form)))
+        assert parts["train"].labels.tolist() == train[1].tolist()
+        assert np.array_equal(parts["test"].pixels.flatten(1).numpy(), test[0])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_hub_gives_the_same(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (4, 28, 28) if channels == 1 else (4, 32, 32, 3)
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    image, name = ("image", "mnist") if channels == 1 else ("img", "cifar10")
+    features = datasets.Features(
+        {image: datasets.Image(), "label": datasets.ClassLabel(num_classes=10)}
+    )
+    rows = datasets.Dataset.from_dict(
+        {image: [{"bytes": _png(one), "path": None} for one in pixels], "label": [3, 1, 2, 9]},
+        features=features,
+    )
+    asked = []
+
+    def load_dataset(source: str) -> dict[str, datasets.Dataset]:
+        asked.append(source)
+        return {"train": rows, "test": rows.select(range(2))}
+
+    monkeypatch.setattr("experiments.images.data.hub.load_dataset", load_dataset)
+    parts = load_images(DataConfig(name))  # type: ignore[arg-type]
+    assert asked == [{"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10"}[name]]
+    assert parts["train"].labels.tolist() == [3, 1, 2, 9]
+    assert len(parts["test"]) == 2
+    last = parts["train"].pixels.permute(0, 2, 3, 1).numpy()
+    assert np.array_equal(last, pixels[..., None] if channels == 1 else pixels)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    return datasets.Image().encode_example(pixels)["bytes"]
+
+
+def test_without_a_hub_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(source: str) -> Any:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("experiments.images.data.hub.load_dataset", load_dataset)
+    with pytest.raises(OSError, match=r"ylecun/mnist could not be loaded.*--data\.data_dir"):
+        load_images(DataConfig())
+
+
+def parts_of(train: int, test: int) -> dict[str, Images]:
+    """Images whose label is their number, so that they can be told apart."""
+    labels = torch.arange(train + test)
+    whole = Images(labels.to(torch.uint8)[:, None, None, None].repeat(1, 1, 28, 28), labels)
+    return {
+        "train": whole.take(torch.arange(train)),
+        "test": whole.take(torch.arange(train, train + test)),
+    }
+
+
+def test_random_splits_part_all_images_by_the_seed() -> None:
+    config = DataConfig(validation=3, test=5)
+    first, again, other = (cut(parts_of(14, 6), config, seed) for seed in (0, 0, 1))
+    assert first.sizes() == {"train": 12, "validation": 3, "test": 5}
+    every = torch.cat([first.train.labels, first.validation.labels, first.test.labels])
+    assert every.sort().values.tolist() == list(range(20))
+    # images of the official training set are among those of the test
+    assert (first.test.labels < 14).any()
+    assert torch.equal(first.test.labels, again.test.labels)
+    assert not torch.equal(first.test.labels, other.test.labels)
+    fewer = cut(parts_of(14, 6), DataConfig(train=4, validation=3, test=5), 0)
+    assert fewer.sizes() == {"train": 4, "validation": 3, "test": 5}
+
+
+def test_copies_of_an_image_are_in_no_two_parts() -> None:
+    parts = parts_of(14, 6)
+    parts["test"].pixels[:4] = parts["train"].pixels[:4]
+    splits = cut(parts, DataConfig(validation=3, test=5), 0)
+    assert splits.sizes() == {"train": 8, "validation": 3, "test": 5}
+    every = torch.cat([splits.train.pixels, splits.validation.pixels, splits.test.pixels])
+    assert len(every[:, 0, 0, 0].unique()) == 16
+
+
+def test_official_splits_keep_the_test_images() -> None:
+    splits = cut(parts_of(14, 6), DataConfig(split="official", validation=4), 0)
+    assert splits.test.labels.tolist() == list(range(14, 20))
+    rest = torch.cat([splits.train.labels, splits.validation.labels])
+    assert rest.sort().values.tolist() == list(range(14))
+    assert len(splits.validation) == 4
+
+
+def break_magic(folder: Path) -> None:
+    file = folder / "train-images-idx3-ubyte"
+    file.write_bytes(b"\0\0\r\3" + file.read_bytes()[4:])
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def end_in_the_header(folder: Path) -> None:
+    file = folder / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:9])
+
+
+def lose_labels(folder: Path) -> None:
+    (folder / "train-labels-idx1-ubyte").unlink()
+
+
+def lose_images(folder: Path) -> None:
+    (folder / "train-images-idx3-ubyte").unlink()
+
+
+def drop_a_label(folder: Path) -> None:
+    write_mnist(folder, "train", (digits(9)[0], digits(8)[1]))
+
+
+def spoil_gzip(folder: Path) -> None:
+    for file in list(folder.iterdir()):
+        content = gzip.compress(file.read_bytes())[:-20]
+        file.with_name(f"{file.name}.gz").write_bytes(content)
+        file.unlink()
+
+
+def empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def other_labels(folder: Path) -> None:
+    images, labels = digits(9)
+    write_mnist(folder, "train", (images, labels + 90))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (break_magic, r"train-images-idx3-ubyte: starts with 00000d03, expected .*00000803"),
+        (cut_short, r"7,046 bytes of data, expected 7,056 for 9 x 28 x 28; .*download it again"),
+        (end_in_the_header, r"0 bytes of data, .* cut short"),
+        (lose_labels, r"train-labels-idx1-ubyte \(or .*\.gz\) is missing beside train-images"),
+        (lose_images, r"train-images-idx3-ubyte \(or .*\.gz\) is missing beside train-labels"),
+        (drop_a_label, r"has 9 images, train-labels-idx1-ubyte 8 labels; expected as many"),
+        (spoil_gzip, r"not a whole gzip file"),
+        (empty, r"no mnist files there; expected some of train-images-idx3-ubyte"),
+        (other_labels, r"is 9\d; expected 0 to 9; is data\.name right"),
+    ],
+)
+def test_broken_mnist_files(tmp_path: Path, spoil: Any, message: str) -> None:
+    write_mnist(tmp_path, "train", digits(9))
+    spoil(tmp_path)
+    with pytest.raises((ValueError, OSError), match=message):
+        load_images(DataConfig(data_dir=str(tmp_path)))
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"data\.data_dir=.*nowhere: no such folder; .* from the hub"):
+        load_images(DataConfig(data_dir=str(tmp_path / "nowhere")))
+
+
+def test_broken_cifar_files(tmp_path: Path) -> None:
+    config = DataConfig("cifar10", str(tmp_path))
+    with pytest.raises(OSError, match=r"no cifar10 files there; expected cifar-10-batches-py or"):
+        load_images(config)
+    write_cifar10(tmp_path, [colours(3, 10)] * 5, colours(3, 10))
+    batch = tmp_path / "data_batch_2"
+    whole = batch.read_bytes()
+    for content, message in (
+        (whole[:-100], r"data_batch_2: no batch of cifar-10-batches-py \(\w+: .*unpack"),
+        (pickle.dumps({b"data": []}), r"KeyError: b'labels'"),
+        (pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}), r"\(2, 5\), expected uint8"),
+        (pickle.dumps({b"data": Path("/")}), r"which no batch needs"),
+    ):
+        batch.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load_images(config)
+    batch.unlink()
+    with pytest.raises(OSError, match=r"of data_batch_1, .* only data_batch_1, data_batch_3.*all"):
+        load_images(config)
+    (tmp_path / "data_batch_2.bin").write_bytes(b"\0" * 3072)
+    with pytest.raises(ValueError, match=r"3,072 bytes, expected a multiple of 3,073"):
+        load_images(config)
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "ran",))
+
+    write_cifar10(tmp_path, [colours(3, 10)] * 5, colours(3, 10))
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(Attack()))
+    with pytest.raises(ValueError, match="which no batch needs"):
+        load_images(DataConfig("cifar10", str(tmp_path)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_too_few_images_and_no_official_test_set(tmp_path: Path) -> None:
+    write_mnist(tmp_path, "test", digits(20))
+    folder = str(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"20 different images, of which 20 are held out .* leave 0 for"
+    ):
+        load_splits(DataConfig(data_dir=folder, validation=10, test=10), 0)
+    with pytest.raises(ValueError, match=r"leave 10 for training, expected 11; lower train"):
+        load_splits(DataConfig(data_dir=folder, train=11, validation=5, test=5), 0)
+    with pytest.raises(ValueError, match=r"data\.split=official: the train images of mnist"):
+        load_splits(DataConfig(data_dir=folder, split="official", validation=5), 0)
+
+
+@pytest.mark.parametrize("field", ["train", "validation", "test"])
+def test_sizes_below_1_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=rf"data\.{field}=0 is out of range: expected at least 1"):
+        DataConfig(**{field: 0})

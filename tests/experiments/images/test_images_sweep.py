@@ -1,0 +1,255 @@
+"""Sweeps: what is planned, a sweep that is killed and continued, bad input, and the report."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.images.__main__ import PROGRAM, main
+from experiments.images.config import DataConfig, NetworkConfig, ReportConfig, TrainConfig
+from experiments.images.published import published
+from experiments.images.report import report
+from experiments.images.sweep import execute, make_plan, sweep
+from experiments.images.sweep_config import SweepConfig, SweptLoss
+from pipeline.sweep.config import Resources
+from pipeline.sweep.plan import FIRST_TRIAL_SEED, PlannedRun
+from pipeline.sweep.records import FOLDER, Record, write_record
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs/images"
+TASK = "mnist"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, mnist: Path) -> SweepConfig:
+    """2 losses x (2 rates + 1 run)."""
+    return SweepConfig(
+        output_dir=str(tmp_path / "sweep"),
+        losses={
+            "softmax": SweptLoss("softmax", [0.01, 0.02]),
+            "sphere": SweptLoss("spherical-softmax", [0.003, 0.01], {"eps": 0.1}),
+        },
+        runs=1,
+        data=DataConfig("mnist", str(mnist), train=100, validation=60, test=60),
+        network=NetworkConfig(widths=[4, 5, 8], output_std=0.03),
+        train=TrainConfig(epochs=2, batch_size=20),
+        device="cpu",
+    )
+
+
+def outcome(run: PlannedRun, accuracy: float) -> Record:
+    """A record as a run would leave it."""
+    measured = {"criterion": 0.1, "error": 1 - accuracy, "negll": 0.1}
+    results = {
+        "score": accuracy,
+        "measure": "negll",
+        "validation": measured,
+        "test": measured if run.config.test else None,
+        "epochs": 3,
+        "best_epoch": 2,
+        "history": [{"error": error} for error in (0.5, 1 - accuracy, 0.4)],
+        "images": {"train": 100, "validation": 60, "test": 60},
+        "seconds": 1.0,
+        "seed": run.config.train.seed,
+        "device": "a CPU",
+    }
+    return run.record(status="finished", results=results)
+
+
+def test_the_best_trial_becomes_the_runs_that_count(tiny: SweepConfig) -> None:
+    plan = make_plan(replace(tiny, runs=3))
+    trials = [run for runs in plan.first.values() for run in runs]
+    assert [run.config.train.learning_rate for run in trials] == [0.01, 0.02, 0.003, 0.01]
+    assert {run.config.train.seed for run in trials} == {FIRST_TRIAL_SEED}
+    # they do not look at the test images
+    assert not any(run.config.test for run in trials)
+    done = {run.hash: outcome(run, 0.9 - 0.1 * run.index) for run in trials}
+    finals = plan.finals(done)
+    for label, rate in (("softmax", 0.01), ("sphere", 0.003)):
+        configs = [run.config for run in finals[TASK, label]]
+        assert [config.train.seed for config in configs] == [0, 1, 2]
+        assert {config.train.learning_rate for config in configs} == {rate}
+        assert all(config.test for config in configs)
+    assert finals[TASK, "sphere"][0].config.loss.params == {"eps": 0.1}
+
+
+def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: SweepConfig) -> None:
+    moved = replace(tiny, data=replace(tiny.data, data_dir="elsewhere"), output_dir="other")
+    for ours, theirs in zip(
+        make_plan(tiny).first.values(), make_plan(moved).first.values(), strict=True
+    ):
+        assert [run.hash for run in ours] == [run.hash for run in theirs]
+    assert tiny.content() == moved.content()
+    assert SweepConfig.from_content(json.loads(json.dumps(tiny.content()))).losses == tiny.losses
+
+
+def test_a_diverged_run_is_a_result(tiny: SweepConfig) -> None:
+    run = make_plan(tiny).first[TASK, "softmax"][0]
+    # so large that the first step leaves nothing finite
+    wild = replace(run.config, train=replace(run.config.train, learning_rate=1e30))
+    found = execute(replace(run, config=wild))
+    assert found["status"] == "diverged"
+    assert "training has diverged" in found["error"]
+
+
+def without_times(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in results.items() if key != "seconds"}
+
+
+@pytest.mark.timeout(600)
+def test_killed_sweep_gives_the_records_of_runs_by_themselves(
+    tiny: SweepConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray's workers give way to everything else that runs, such as the other tests
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    tiny = replace(
+        tiny,
+        losses={
+            label: replace(loss, learning_rates=loss.learning_rates[:1])
+            for label, loss in tiny.losses.items()
+        },
+    )
+    content = {**tiny.content(), "output_dir": tiny.output_dir, "device": "cpu"}
+    content["data"]["data_dir"] = tiny.data.data_dir
+    for name in ("learning_rate", "seed"):
+        del content["train"][name]
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "experiments.images", "sweep", "--config", str(file)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    folder = Path(tiny.output_dir)
+
+    def records() -> int:
+        return len(list((folder / FOLDER).glob("*.json")))
+
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 300
+        while records() < 1:
+            assert process.poll() is None, "the sweep ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    kept = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("*.json")}
+    assert 1 <= len(kept) < 4
+    found = sweep(tiny, Resources()).by_hash
+    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+    plan = make_plan(tiny)
+    runs = [
+        run for stage in (plan.first, plan.finals(found)) for runs in stage.values() for run in runs
+    ]
+    assert len(found) == 4
+    for run in runs:
+        alone = execute(run)["results"]
+        assert without_times(found[run.hash].results or {}) == without_times(alone)
+
+
+def recorded(config: SweepConfig) -> None:
+    """What a sweep of the config leaves: softmax is better by 2 points in each run."""
+    plan, folder = make_plan(config), Path(config.output_dir)
+    (folder / FOLDER).mkdir(parents=True)
+    (folder / "sweep.json").write_text(json.dumps({"format": 1, **config.content()}))
+    trials = [run for runs in plan.first.values() for run in runs]
+    done = {run.hash: outcome(run, 0.9 - 0.01 * run.index) for run in trials}
+    for (_, label), runs in plan.finals(done).items():
+        worse = 0.02 * (label == "sphere")
+        done |= {run.hash: outcome(run, 0.95 - 0.01 * run.index - worse) for run in runs}
+    for record in done.values():
+        write_record(folder, record)
+
+
+def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
+    config = replace(tiny, runs=3)
+    recorded(config)
+    page = report(ReportConfig(config.output_dir))
+    text = page.read_text()
+    assert "100 train, 60 validation, 60 test" in text
+    assert "10 finished of 10" in text
+    # error and its spread, the paper's, and the difference of pairs
+    softmax, sphere = (
+        next(line for line in text.splitlines() if line.startswith(f"| {label} | negll"))
+        for label in ("softmax", "sphere")
+    )
+    assert "| 6.00 ± 1.00 | 0.812 (0.104) |" in softmax
+    assert "| 8.00 ± 1.00 | 0.828 (0.094) |" in sphere
+    assert "negll 0.0311 (0.0031)" in sphere
+    assert "| sphere | +2.00 \\[+2.00, +2.00\\] |" in text
+    assert "0.003: 10.00; 0.01: 11.00" in text
+    for name in ("errors.png", "learning.png"):
+        assert (page.parent / name).read_bytes().startswith(b"\x89PNG")
+    files = {path.name: path.read_bytes() for path in page.parent.iterdir() if path.is_file()}
+    report(ReportConfig(config.output_dir))
+    assert all((page.parent / name).read_bytes() == content for name, content in files.items())
+
+
+def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Path) -> None:
+    folder = Path(tiny.output_dir)
+    (folder / FOLDER).mkdir(parents=True)
+    (folder / "sweep.json").write_text(json.dumps({"format": 1, **tiny.content()}))
+    run = make_plan(tiny).first[TASK, "softmax"][0]
+    write_record(folder, run.record(status="diverged", error="training has diverged"))
+    (folder / FOLDER / "broken.json").write_text("{")
+    text = report(ReportConfig(str(folder), str(tmp_path / "page"))).read_text()
+    assert "1 diverged of 6" in text
+    assert "0.01: diverged; 0.02: not run" in text
+    assert "Not readable: broken.json" in text
+
+
+def test_report_on_another_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"error: results_dir=.*holds no sweep\.json; expected"):
+        main(["report", str(tmp_path)])
+    (tmp_path / "sweep.json").write_text('{"tasks": {}}')
+    with pytest.raises(SystemExit, match=r"is of no sweep of this experiment"):
+        main(["report", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"runs": 0}, r"runs=0: expected a whole number in \[1, 1000\]"),
+        ({"losses": {}}, r"losses: expected at least one, got none"),
+        ({"losses": {"a/b": SweptLoss("mse", [0.1])}}, r"'a/b' is to name files"),
+        ({"losses": {"mse": SweptLoss("mse", [0.1, 0.1])}}, r"each once"),
+        (
+            {"losses": {"a": SweptLoss("mse", [0.1]), "b": SweptLoss("softmax", [0.1, 0.2])}},
+            r"as many learning_rates for each, got \{'a': 1, 'b': 2\}",
+        ),
+        ({"train": TrainConfig(seed=3)}, r"train\.seed=3: a sweep sets it; give runs"),
+        ({"train": TrainConfig(learning_rate=3)}, r"a sweep sets it; give losses"),
+    ],
+)
+def test_bad_sweeps(tiny: SweepConfig, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(tiny, **changes)
+
+
+def test_a_bad_loss_is_found_before_the_first_run(tiny: SweepConfig) -> None:
+    bad = {"sphere": SweptLoss("spherical-softmax", [0.01], {"eps": 0.0})}
+    with pytest.raises(ValueError, match=r"losses\.sphere: loss\.name=spherical-softmax"):
+        sweep(replace(tiny, losses=bad), Resources())
+    assert not Path(tiny.output_dir).exists()
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_configs_are_valid_and_have_their_published_rows(file: Path) -> None:
+    if file.stem == "mnist":
+        PROGRAM.parse(["train", "--config", str(file)])
+        return
+    parsed = PROGRAM.parse(["sweep", "--config", str(file)])
+    assert isinstance(parsed, tuple)
+    config = parsed[0]
+    assert len(make_plan(config).first) == len(config.losses)
+    table = re.search(r"table(\d)", file.stem)
+    if table:
+        title, rows = published(config)
+        assert title.startswith(f"table {table[1]},")
+        assert set(rows) == set(config.losses)
+    assert (ROOT / config.output_dir).is_relative_to(ROOT / "runs/images")

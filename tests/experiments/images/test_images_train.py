@@ -1,0 +1,243 @@
+"""Networks, the dead start, learning, stopping, and a run that is cut off and resumed."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.images.__main__ import main
+from experiments.images.config import DataConfig, LossConfig, NetworkConfig, RunConfig, TrainConfig
+from experiments.images.criteria import make_criterion
+from experiments.images.networks import make_network
+from experiments.images.train import CHECKPOINT_FILE, Run, assemble, prepare, train
+from experiments.images.training import Classifier, Training, measure
+from pipeline.fitting import DivergedError, Progress
+from pipeline.folders import RESULTS_FILE
+from tests.experiments.images.making import colours, write_cifar10
+
+LOSSES = {
+    "mse": 0.003,
+    "softmax": 0.01,
+    "softmax-abs": 0.01,
+    "spherical-softmax": 0.003,
+    "taylor-softmax": 0.03,
+    "bouchard": 0.01,
+    "sparsemax": 0.01,
+}
+
+
+def with_loss(config: RunConfig, name: str) -> RunConfig:
+    return replace(
+        config,
+        loss=LossConfig(name),
+        train=replace(config.train, learning_rate=LOSSES[name]),
+    )
+
+
+def test_network_of_mnist_is_that_of_the_paper() -> None:
+    pixels = torch.randint(0, 256, (5, 1, 28, 28), dtype=torch.uint8)
+    network = make_network("mnist", pixels, NetworkConfig())
+    assert network(pixels).shape == (5, 10)
+    weights = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
+    assert weights == [(30, 1, 5, 5), (60, 30, 5, 5), (500, 240), (10, 500)]
+
+
+@pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
+def test_network_of_cifar_has_fourteen_layers(name: str, classes: int) -> None:
+    pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    network = make_network(name, pixels, NetworkConfig(widths=[2, 3, 4, 5]))
+    assert network(pixels).shape == (2, classes)
+    shapes = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
+    assert len(shapes) == 14
+    assert all(shape[2:] == (3, 3) for shape in shapes[:-1])
+
+
+def test_images_are_standardized_by_channel() -> None:
+    pixels = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
+    pixels[:, 1] //= 4
+    pixels[:, 2] = 7
+    standardized = make_network("cifar10", pixels, NetworkConfig(widths=[1, 1, 1, 1]))[0](pixels)
+    mean, sd = standardized.mean((0, 2, 3)), standardized.std((0, 2, 3))
+    torch.testing.assert_close(mean, torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(sd[:2], torch.ones(2), atol=1e-4, rtol=0)
+    assert not standardized[:, 2].any()
+
+
+@pytest.mark.parametrize("name", ["spherical-softmax", "softmax-abs"])
+@pytest.mark.parametrize("std", [0.0, 0.01])
+def test_zero_output_weights_leave_even_mappings_without_gradient(
+    config: RunConfig, name: str, std: float
+) -> None:
+    pixels = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
+    network = make_network("mnist", pixels, NetworkConfig(config.network.widths, std))
+    model = Classifier(network, make_criterion(LossConfig(name)))
+    model.criterion.loss(model(pixels), torch.arange(8)).mean().backward()
+    moves = [p.grad is not None and bool(p.grad.any()) for p in model.parameters()]
+    assert all(moves) if std > 0 else not any(moves)
+
+
+def test_run_with_a_dead_start_is_refused(config: RunConfig) -> None:
+    dead = replace(config, network=NetworkConfig(output_std=0.0))
+    with pytest.raises(ValueError, match=r"network\.output_std=0: .*expected a number above 0"):
+        prepare(replace(dead, loss=LossConfig("softmax-abs")))
+    assert not Path(config.output_dir).exists()
+    assemble(replace(dead, loss=LossConfig("taylor-softmax")))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_from_a_few_hundred_images(config: RunConfig, name: str) -> None:
+    results = train(prepare(with_loss(config, name)))
+    assert results["test"]["error"] < 0.2
+    losses = [epoch["loss"] for epoch in results["history"]]
+    assert losses[-1] < 0.6 * losses[0]
+    assert results["images"] == {"train": 280, "validation": 60, "test": 60}
+
+
+def test_first_weights_and_order_are_the_same_for_every_loss(config: RunConfig) -> None:
+    first, other = (assemble(with_loss(config, name)) for name in ("mse", "taylor-softmax"))
+    for ours, theirs in zip(
+        first.model.network.parameters(), other.model.network.parameters(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(first.splits.test.labels, other.splits.test.labels)
+
+
+def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
+    batches = []
+    for seed in range(5):
+        pixels, labels = colours(24, 10, seed)
+        # the class is the brightness
+        batches.append(((pixels // 10 + 23 * labels[:, None]).astype("uint8"), labels))
+    write_cifar10(tmp_path / "cifar", batches, batches[0])
+    config = RunConfig(
+        output_dir=str(tmp_path / "run"),
+        data=DataConfig("cifar10", str(tmp_path / "cifar"), split="official", validation=20),
+        loss=LossConfig("taylor-softmax"),
+        network=NetworkConfig(widths=[4, 4, 8, 8]),
+        train=TrainConfig(epochs=6, batch_size=10, weight_decay=1e-4, flip=True),
+        device="cpu",
+    )
+    results = train(prepare(config))
+    assert results["images"] == {"train": 100, "validation": 20, "test": 24}
+    assert results["test"]["error"] < 0.6
+    assert results["history"][-1]["loss"] < results["history"][0]["loss"]
+
+
+def training_of(run: Run) -> Training:
+    return Training(run.model, run.splits.train, run.splits.validation, run.config.train)
+
+
+def test_rate_is_halved_and_training_stops_without_a_better_score(config: RunConfig) -> None:
+    settings = TrainConfig(epochs=50, patience=2, stop_after=5, learning_rate=0.01, batch_size=50)
+    training = training_of(assemble(replace(config, train=settings)))
+    scores = iter([0.5, 0.6, *[0.55] * 48])
+    training._evaluate = lambda: {"score": next(scores)}  # type: ignore[method-assign]
+    progress = training.run()
+    assert (progress.best_epoch, progress.epoch) == (2, 7)
+    rates = [epoch["learning_rate"] for epoch in progress.history]
+    assert rates == [0.01] * 4 + [0.005] * 2 + [0.0025]
+
+
+def test_equal_accuracies_are_told_apart_by_the_criterion(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = training_of(assemble(config))
+    criteria = iter([0.3, 0.2, 0.25, 0.21])
+    monkeypatch.setattr(
+        "experiments.images.training.measure",
+        lambda *_: {"error": 0.1, "criterion": next(criteria)},
+    )
+    assert training.run().best_epoch == 2
+
+
+def test_measures_are_means_over_all_images(config: RunConfig) -> None:
+    run = assemble(config)
+    images = run.splits.train
+    found = measure(run.model, images)
+    with torch.no_grad():
+        log_p = run.model(images.pixels).log_softmax(-1)
+    negll = -log_p.gather(-1, images.labels[:, None]).mean().item()
+    assert found["negll"] == pytest.approx(negll, rel=1e-5)
+    assert found["criterion"] == pytest.approx(negll, rel=1e-5)
+    wrong = (log_p.argmax(-1) != images.labels).double().mean().item()
+    assert found["error"] == pytest.approx(wrong)
+
+
+def test_diverging_run_says_so(config: RunConfig) -> None:
+    wild = replace(
+        config, loss=LossConfig("mse"), train=replace(config.train, learning_rate=1000.0)
+    )
+    with pytest.raises(DivergedError, match=r"epoch 1 is (nan|inf): .* lower train\.learning_rate"):
+        train(prepare(wild))
+
+
+def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    whole = train(prepare(config))
+    cut = replace(config, output_dir=str(tmp_path / "cut"))
+    training = training_of(prepare(cut))
+    go_on: Callable[[Progress], bool] = training._slow_down
+
+    def stop(progress: Progress) -> bool:
+        if progress.epoch == 3:
+            raise KeyboardInterrupt
+        return go_on(progress)
+
+    training._slow_down = stop  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        training.run(tmp_path / "cut" / CHECKPOINT_FILE)
+    with pytest.raises(ValueError, match="cut off; pass --resume"):
+        prepare(cut)
+    resumed = train(prepare(replace(cut, resume=True)))
+    for key in ("history", "test", "validation", "best_epoch", "score"):
+        assert resumed[key] == whole[key]
+    with pytest.raises(ValueError, match=r"holds a finished run of this config"):
+        prepare(cut)
+
+
+def test_command_trains_and_says_where_the_results_are(
+    config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    widths = ["--network.widths", "[6, 8, 20]", "--network.output_std", "0.03"]
+    data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
+    given = [*data, "--data.test", "60", "--train.epochs", "1", *widths, "--device", "cpu"]
+    loss = ["--loss.name", "spherical-softmax", "--loss.params.eps", "0.1"]
+    main(["train", "--output_dir", config.output_dir, *given, *loss])
+    results = json.loads((Path(config.output_dir) / RESULTS_FILE).read_text())
+    assert results["config"]["loss"]["params"] == {"eps": 0.1}
+    shown = capsys.readouterr().out
+    assert f"test error: {results['test']['error']:.4f}" in shown
+    assert f"test negll: {results['test']['negll']:.4f}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.data_dir", "nowhere"], r"error: data\.data_dir=nowhere: no such folder"),
+        (["--loss.name", "sofmax"], r"error: loss\.name=sofmax: .*did you mean"),
+        (
+            ["--loss.name", "spherical-softmax", "--loss.params.eps", "-1"],
+            r"error: loss\.name=spherical-softmax: eps=-1.* is out of range",
+        ),
+        (["--network.widths", "[3, 4]"], r"error: network\.widths=\[3, 4\]: expected 3 for mnist"),
+        (["--train.learning_rate", "0"], r"error: train\.learning_rate=0.* is out of range"),
+        (["--device", "cuda"], r"error: device=cuda: torch finds no CUDA"),
+    ],
+)
+def test_bad_input_is_one_line(
+    config: RunConfig, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments[0] == "--device" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
+    given = [*data, "--data.test", "60", "--output_dir", config.output_dir]
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *given, *arguments])
+    text = f"{stopped.value.code}{capsys.readouterr().err}"
+    assert re.search(message, text)
+    assert not Path(config.output_dir).exists()

@@ -1,0 +1,180 @@
+"""The page and its figures from records, whole or half done."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.multilabel.config import DataConfig, ReportConfig, SweepConfig, TrainConfig
+from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.report import report
+from experiments.multilabel.report.plots import series
+from experiments.multilabel.report.results import read_results
+from experiments.multilabel.sweep import make_plan
+from pipeline.files import write_json
+from pipeline.sweep.plan import PlannedRun
+from pipeline.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record
+from tests.experiments.multilabel.methods_and_data import DATA, METHODS
+
+NAMES = ("softmax", "sparsemax-huber", "r-softmax")
+DATA_SETS = {
+    "few": replace(DATA, labels=1),
+    "half": DATA,
+    "short": replace(DATA, length=10),
+}
+
+
+def sweep_config(folder: Path, **changes: Any) -> SweepConfig:
+    given: dict[str, Any] = {
+        "output_dir": str(folder),
+        "data": {name: DataConfig(synthetic=data) for name, data in DATA_SETS.items()},
+        "methods": {name: MethodConfig(**METHODS[name]) for name in NAMES},
+        "learning_rates": [0.01],
+        "seeds": 3,
+        "train": TrainConfig(epochs=2),
+    }
+    return SweepConfig(**{**given, **changes})
+
+
+def results_of(run: PlannedRun) -> dict[str, Any]:
+    """r-softmax is 2 points above softmax for every seed, sparsemax 1, 0 or -1."""
+    seed = run.config.train.seed
+    gain = {"softmax": 0.0, "sparsemax-huber": 0.01 * (1 - seed), "r-softmax": 0.02}[run.mapping]
+    micro = 0.5 + 0.1 * seed + gain
+    return {
+        "score": micro,
+        "measured_on": "test" if run.task != "short" else "validation",
+        "f1": {"micro": micro, "macro": micro - 0.1, "samples": micro - 0.2},
+        "micro_by_threshold": {str(t): micro - t for t in run.config.method.thresholds or [0.0]},
+        "decided_labels": 2.5,
+        "true_labels": 2.0,
+        "history": {"loss": [1.0, 0.5], "score": [micro - 0.1, micro]},
+        "seconds": 1.5,
+        "device": "a machine",
+    }
+
+
+def write_sweep(config: SweepConfig, leave_out: int = 0) -> list[Record]:
+    """Records of all runs that are due at once, but for the last so many."""
+    folder = Path(config.output_dir)
+    (folder / "runs").mkdir(parents=True)
+    content = json.loads(json.dumps(config.content()))
+    write_json(folder / SWEEP_FILE, {"format": FORMAT, **content})
+    runs = list(make_plan(config).due({}))
+    records = [r.record(status="finished", results=results_of(r)) for r in runs]
+    for record in records[: len(records) - leave_out]:
+        write_record(folder, record)
+    return records
+
+
+def rows_of(page: str, caption: str) -> dict[str, list[str]]:
+    """The rows of the table under a caption, by their first cell."""
+    table = page[page.index(caption) :].split("\n\n")[1]
+    rows = [re.split(r" ?(?<!\\)\| ?", line)[1:-1] for line in table.splitlines()]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_means_differences_and_counts(tmp_path: Path) -> None:
+    write_sweep(sweep_config(tmp_path))
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    assert "(on the validation set again for short)" in page
+    micro = rows_of(page, "Micro-F1 in %")
+    assert micro["data"] == list(NAMES)
+    assert micro["half"] == ["60.00 ± 10.00", "60.00 ± 9.00", "62.00 ± 10.00"]
+    assert rows_of(page, "Macro-F1")["few"][0] == "50.00 ± 10.00"
+    assert rows_of(page, "F1 by row")["few"][0] == "40.00 ± 10.00"
+    # t(0.975, 2) = 4.3027 times 1 / sqrt(3)
+    difference = rows_of(page, "Micro-F1 less that of softmax")["half"]
+    assert difference == ["+0.00 \\[-2.48, +2.48\\]", "+2.00 \\[+2.00, +2.00\\]"]
+    assert rows_of(page, "softmax: micro-F1")["half"][0] == "55.00 ± 10.00"
+    assert rows_of(page, "Mean number of labels")["half"] == ["2.50", "2.50", "2.50", "2.00"]
+    assert rows_of(page, "Runs that count")["softmax"] == ["9", "0", "0", "0", "1.5"]
+    for name in ("labels", "length", "curves"):
+        assert f"({name}.png)" in page
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_the_same_records_give_the_same_bytes_packed_or_not(tmp_path: Path) -> None:
+    write_sweep(sweep_config(tmp_path / "sweep"))
+    first = ReportConfig(str(tmp_path / "sweep"), str(tmp_path / "a"))
+    report(first)
+    pack(tmp_path / "sweep")
+    report(replace(first, output_dir=str(tmp_path / "b")))
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+def test_failed_diverged_and_missing_runs_are_counted(tmp_path: Path) -> None:
+    records = write_sweep(sweep_config(tmp_path), leave_out=1)
+    for record, status in zip(records[:2], ("diverged", "failed"), strict=True):
+        assert record.task == "few"
+        write_record(tmp_path, replace(record, status=status, results=None, error="why"))
+    (tmp_path / "runs/broken.json").write_text("{")
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    ended = rows_of(page, "Runs that count")
+    assert ended["softmax"] == ["8", "1", "0", "0", "1.5"]
+    assert ended["sparsemax-huber"] == ["8", "0", "1", "0", "1.5"]
+    assert ended["r-softmax"] == ["8", "0", "0", "1", "1.5"]
+    # of seeds 1 and 2 alone, softmax at 0.6 and 0.7
+    assert rows_of(page, "Micro-F1 in %")["few"][0] == "65.00 ± 7.07"
+    assert "Left out: broken.json" in page
+
+
+def test_trials_of_learning_rates_do_not_count(tmp_path: Path) -> None:
+    config = sweep_config(tmp_path, learning_rates=[0.01, 0.1], seeds=1)
+    trials = {record.hash: record for record in write_sweep(config)}
+    for run in make_plan(config).due(trials):
+        results = {**results_of(run), "f1": dict.fromkeys(("micro", "macro", "samples"), 0.25)}
+        write_record(tmp_path, run.record(status="finished", results=results))
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    assert rows_of(page, "Micro-F1 in %")["half"] == ["25.00"] * 3
+    assert "the best of 0.01, 0.1" in page
+    assert rows_of(page, "Learning rates chosen")["half"] == ["0.01"] * 3
+    assert rows_of(page, "Runs that count")["softmax"][0] == "3"
+
+
+def test_ours_stand_beside_what_was_published(tmp_path: Path) -> None:
+    write_sweep(sweep_config(tmp_path))
+    file = tmp_path / SWEEP_FILE
+    content = json.loads(file.read_text())
+    content["data"]["half"] = {"synthetic": None, "images": {"source": "voc2007"}, "text": None}
+    write_json(file, content)
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    table = page[page.index("Published") :].split("\n\n")[1]
+    assert "| half | softmax, p0 = 0.05 | 75.05 | 55.00 ± 10.00 |" in table
+    assert "| half | r-softmax | 77.90 | 62.00 ± 10.00 |" in table
+    assert "| half | sparsemax-huber | 66.84 |" in table
+
+
+def test_axes_of_the_figures(tmp_path: Path) -> None:
+    write_sweep(sweep_config(tmp_path))
+    results = read_results(str(tmp_path))
+    assert series(results, "labels") == {4: [(1, "few"), (2, "half")]}
+    assert series(results, "length") == {4: [(10, "short"), (100, "half")]}
+
+
+def test_data_that_lie_on_no_axis_still_give_a_page(tmp_path: Path) -> None:
+    write_sweep(sweep_config(tmp_path, data={"few": DataConfig(synthetic=DATA_SETS["few"])}))
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    assert "png" not in page
+    assert rows_of(page, "Micro-F1 in %")["few"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "expected the output_dir of a sweep"),
+        ("{", "expected the output_dir of a sweep"),
+        ("{}", "another experiment"),
+        (json.dumps({"tasks": {}, "mappings": {}}), "another experiment"),
+        (json.dumps({"data": {}, "methods": {}}), "no record yet"),
+    ],
+)
+def test_folders_without_a_sweep(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / SWEEP_FILE).write_text(content)
+    with pytest.raises(ValueError, match=f"results_dir=.*{words}"):
+        report(ReportConfig(str(tmp_path)))

@@ -1,0 +1,127 @@
+"""Transformers with every method as their output layer: they learn, and come back as they were."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from experiments.multilabel.backbones import text_model
+from experiments.multilabel.config import RunConfig, TrainConfig
+from experiments.multilabel.data.base import Batch
+from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.data.topics import write
+from experiments.multilabel.measures import f1_scores
+from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.models import head_of
+from experiments.multilabel.train import load, prepare, train
+from sparse_attn import load_pretrained
+from tests.experiments.multilabel.tiny import tiny_bert
+
+METHODS = {
+    "softmax": MethodConfig(),
+    "sparsemax-hinge": MethodConfig("sparsemax", loss="sparsegen-hinge"),
+    "r-softmax": MethodConfig("r-softmax", sparsity="predicted"),
+    "t-softmax": MethodConfig("t-softmax", params={"t": 0.5}, learn=["t"]),
+    "sigmoid": MethodConfig("sigmoid"),
+}
+LABELS = torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0]])
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> TextConfig:
+    return TextConfig("glue", str(tiny_bert(tmp_path_factory.mktemp("bert"))), dataset="unused")
+
+
+@pytest.fixture
+def batch(config: TextConfig) -> Batch:
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    return dict(tokenizer(["one", "no two", "three, four"], padding=True, return_tensors="pt"))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_it_learns_the_labels_of_a_batch(
+    config: TextConfig, batch: Batch, method: MethodConfig
+) -> None:
+    torch.manual_seed(0)
+    model = text_model(config, method, 4).train()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = model(**batch, labels=LABELS).loss
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        log_p = model.eval()(**batch).logits
+    assert torch.equal(head_of(model).decide(log_p), LABELS.bool())
+
+
+@pytest.mark.parametrize("name", ["r-softmax", "sigmoid"])
+def test_the_loss_is_that_of_the_head(config: TextConfig, batch: Batch, name: str) -> None:
+    model = text_model(config, METHODS[name], 4).eval()
+    seen: list[Tensor] = []
+    head = head_of(model)
+    hook = head.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]))
+    output = model(**batch, labels=LABELS)
+    hook.remove()
+    torch.testing.assert_close(output.loss, head.loss(seen[0], LABELS))
+    torch.testing.assert_close(output.logits, head(seen[0]))
+
+
+@pytest.mark.parametrize("name", ["softmax", "r-softmax", "t-softmax"])
+def test_a_model_comes_back_as_it_was_saved(
+    config: TextConfig, batch: Batch, name: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    model = text_model(config, METHODS[name], 4).eval()
+    head_of(model).threshold = 0.05 if name == "softmax" else 0.0
+    with torch.no_grad():
+        head_of(model).weight.normal_()
+        for parameter in head_of(model).parameters():
+            parameter.add_(0.3)
+        before = model(**batch).logits
+    model.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModelForSequenceClassification, tmp_path)
+    with torch.no_grad():
+        after = loaded(**batch).logits
+    assert torch.equal(after, before)
+    assert head_of(loaded).threshold == head_of(model).threshold
+    assert torch.equal(loaded.classifier.decide(after), head_of(model).decide(before))
+
+
+def test_the_sigmoid_starts_from_the_same_weights(config: TextConfig, batch: Batch) -> None:
+    models = {}
+    for name in ("softmax", "sigmoid"):
+        torch.manual_seed(2)
+        models[name] = text_model(config, METHODS[name], 4).eval()
+    torch.testing.assert_close(head_of(models["sigmoid"]).weight, head_of(models["softmax"]).weight)
+    with torch.no_grad():
+        log_p = models["softmax"](**batch).logits
+        p = models["sigmoid"](**batch).logits.exp()
+    torch.testing.assert_close(p.logit().softmax(-1), log_p.exp())
+
+
+@pytest.mark.parametrize("name", ["r-softmax", "sigmoid"])
+def test_a_run_keeps_a_model_that_loads_with_the_same_predictions(
+    config: TextConfig, name: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "topics", train=40, validation=12, test=12)
+    text = replace(config, source="folder", data_dir=str(tmp_path / "topics"), max_length=64)
+    method = replace(METHODS[name], thresholds=[0.1, 0.4] if name == "sigmoid" else [])
+    run = RunConfig(
+        text=text,
+        output_dir=str(tmp_path / "run"),
+        method=method,
+        train=TrainConfig(epochs=2, batch_size=8, learning_rate=1e-3, device="cpu"),
+    )
+    results = train(run)
+    again = prepare(run)  # the same seed, and so the same weights, but never saved
+    assert again.run()["history"] == results["history"]
+    loaded = load(run.output_dir)
+    expected, target = again.predict(again.data.test)
+    again.model = loaded
+    found, _ = again.predict(again.data.test)
+    assert torch.equal(found, expected)
+    assert f1_scores(head_of(loaded).decide(found), target) == results["f1"]

@@ -1,0 +1,189 @@
+"""One run: data, choices, saving, resuming, bad input."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.multilabel.__main__ import main
+from experiments.multilabel.config import RunConfig
+from experiments.multilabel.data.load import load_data
+from experiments.multilabel.data.synthetic import load_synthetic
+from experiments.multilabel.methods import MethodConfig, ScheduleConfig
+from experiments.multilabel.models import head_of
+from experiments.multilabel.train import CHECKPOINT_FILE, load, prepare, train
+from experiments.multilabel.training import Training
+from tests.experiments.multilabel.methods_and_data import DATA, METHODS, with_method
+
+
+def untimed(results: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in results.items() if k not in ("seconds", "peak_memory_mib", "config")}
+
+
+def test_synthetic_rows_are_standardised_and_in_one_part_each() -> None:
+    data = load_synthetic(DATA, 0)
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [168, 24, 48]
+    inputs = torch.cat([part[:]["inputs"] for part in (data.train, data.validation, data.test)])
+    assert len(inputs.unique(dim=0)) == DATA.rows
+    train = data.train[:]["inputs"]
+    torch.testing.assert_close(train.mean(0), torch.zeros(12), atol=1e-5, rtol=0)
+    torch.testing.assert_close(train.std(0, correction=0), torch.ones(12))
+    labels = data.train[:]["labels"]
+    assert labels.dtype == torch.float32
+    assert set(labels.unique().tolist()) == {0.0, 1.0}
+    assert not labels.any(-1).all()  # some rows have none
+    assert torch.equal(load_synthetic(DATA, 0).test[:]["inputs"], data.test[:]["inputs"])
+    assert not torch.equal(load_synthetic(DATA, 1).test[:]["inputs"], data.test[:]["inputs"])
+
+
+def test_a_feature_that_never_occurs_stays_finite() -> None:
+    rare = replace(DATA, length=1, features=100)
+    assert load_synthetic(rare, 0).test[:]["inputs"].isfinite().all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns(config: RunConfig, name: str) -> None:
+    longer = replace(config, train=replace(config.train, epochs=15))
+    results = prepare(with_method(longer, name)).run()
+    losses = results["history"]["loss"]
+    assert losses[-1] < losses[0]
+    # half of all labels apply: deciding on all of them gives about 2/3
+    assert results["f1"]["micro"] > 0.62
+    assert results["score"] == pytest.approx(max(results["history"]["score"]), abs=1e-5)
+    assert len(json.dumps(results)) < 10_000
+
+
+def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig) -> None:
+    runs = [prepare(with_method(config, name)) for name in ("softmax", "r-softmax", "sigmoid")]
+    first = next(runs[0].model.parameters())
+    for run in runs[1:]:
+        assert torch.equal(next(run.model.parameters()), first)
+        assert run.data is runs[0].data
+
+
+def test_epoch_and_threshold_are_chosen_on_validation_rows(config: RunConfig) -> None:
+    training = prepare(config)
+    results = training.run()
+    found = results["validation_by_threshold"]
+    assert list(found) == [0.1, 0.2]
+    assert results["threshold"] == max(found, key=found.get) == training.head.threshold
+    assert results["score"] == found[results["threshold"]]
+    assert results["micro_by_threshold"][results["threshold"]] == results["f1"]["micro"]
+    scores = results["history"]["score"]
+    assert results["best_epoch"] == scores.index(max(scores)) + 1
+
+
+def test_the_test_set_is_looked_at_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    predict = Training.predict
+    monkeypatch.setattr(
+        Training, "predict", lambda self, rows: looks.append(rows) or predict(self, rows)
+    )
+    training = prepare(config)
+    training.run()
+    assert [rows is training.data.test for rows in looks] == [False] * 4 + [True]
+
+
+def test_the_same_seed_gives_the_same_run_another_one_another(config: RunConfig) -> None:
+    first, again = (untimed(prepare(config).run()) for _ in range(2))
+    assert first == again
+    other = prepare(replace(config, train=replace(config.train, seed=1))).run()
+    assert other["history"] != first["history"]
+
+
+def test_a_run_writes_what_loads_again(config: RunConfig) -> None:
+    results = train(with_method(config, "t-softmax"))
+    folder = Path(config.output_dir)
+    assert json.loads((folder / "results.json").read_text())["f1"] == results["f1"]
+    assert not (folder / CHECKPOINT_FILE).exists()
+    model = load(folder)
+    rows = load_data(config, 0).test[:]
+    with torch.no_grad():
+        log_p = model(inputs=rows["inputs"]).logits
+    decided = head_of(model).decide(log_p)
+    assert decided.sum(-1).float().mean().item() == results["decided_labels"]
+
+
+def test_a_loaded_model_has_the_chosen_threshold(config: RunConfig) -> None:
+    results = train(config)
+    assert head_of(load(config.output_dir)).threshold == results["threshold"]
+
+
+def test_loading_what_kept_no_model(config: RunConfig, tmp_path: Path) -> None:
+    train(replace(config, keep_model=False))
+    for folder in (config.output_dir, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match="kept its model"):
+            load(folder)
+
+
+@pytest.mark.parametrize("name", ["softmax", "r-softmax"])
+def test_a_run_that_was_cut_off_goes_on_exactly(
+    config: RunConfig, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = prepare(with_method(config, name)).run()
+    train_epoch = Training.train_epoch
+
+    def cut(self: Training, epoch: int) -> dict[str, float]:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return train_epoch(self, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "train_epoch", cut)
+        with pytest.raises(KeyboardInterrupt):
+            train(with_method(config, name))
+    assert (Path(config.output_dir) / CHECKPOINT_FILE).exists()
+    with pytest.raises(ValueError, match="--resume"):
+        train(with_method(config, name))
+    resumed = train(replace(with_method(config, name), resume=True))
+    assert untimed(resumed) == untimed(whole)
+
+
+def test_a_scheduled_parameter_arrives(config: RunConfig) -> None:
+    method = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, end=0.5))
+    results = prepare(replace(config, method=method)).run()
+    assert results["parameters"] == {"r": 0.5}
+
+
+def test_a_run_that_diverges_says_so(config: RunConfig) -> None:
+    rate = replace(config.train, learning_rate=1e30)
+    with pytest.raises(ValueError, match=r"diverged; lower train\.learning_rate"):
+        prepare(replace(config, train=rate)).run()
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    main(
+        f"train --output_dir {folder} --synthetic.classes 4 --synthetic.labels 2 "
+        "--synthetic.rows 200 --synthetic.features 8 --method.mapping r-softmax "
+        "--method.sparsity predicted --train.epochs 1 --train.device cpu".split()
+    )
+    out = capsys.readouterr().out
+    assert "micro F1 on the test set" in out
+    assert json.loads((folder / "results.json").read_text())["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--method.mapping softmaxx", "softmaxx"),
+        ("--method.mapping sparsemax --method.loss nll", "nll"),
+        ("--method.mapping sparsemax --method.sparsity predicted", "predicted"),
+        ("--train.device cuda", "cuda"),
+        ("--resume", "no run to resume"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, arguments: str, words: str
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit) as caught:
+        main(f"train --output_dir {folder} --synthetic.rows 100 {arguments}".split())
+    message = str(caught.value.code)
+    assert message.startswith("error: ")
+    assert words in message
+    assert "\n" not in message
+    assert not folder.exists()

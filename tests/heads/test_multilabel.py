@@ -1,0 +1,229 @@
+"""MultiLabelHead: precision, exact supports, gradients, learned sparsity, copies, its record."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from sparse_attn import Mapping, SparsitySchedule
+from sparse_attn.functional import log_t_softmax
+from sparse_attn.heads import MultiLabelHead, parameter_groups, search_threshold
+
+HIDDEN, LABELS = 6, 7
+KINDS = {
+    "softmax": {"mapping": "softmax"},
+    "plif": {"mapping": Mapping("plif", knots=20)},
+    "sparsemax": {"mapping": "sparsemax"},
+    "sparsemax-hinge": {"mapping": "sparsemax", "loss": "sparsegen-hinge"},
+    "entmax": {"mapping": Mapping("entmax", learn="alpha")},
+    "sparsegen": {"mapping": Mapping("sparsegen", lam=0.3)},
+    "sparsehourglass": {"mapping": Mapping("sparsehourglass", q=0.5)},
+    "r-softmax": {"mapping": Mapping("r-softmax", r=0.4)},
+    "r-softmax-predicted": {"mapping": "r-softmax", "sparsity": "predicted"},
+    "t-softmax-learned": {"mapping": Mapping("t-softmax", t=1.5, learn="t")},
+    "t-softmax-predicted": {"mapping": "t-softmax", "sparsity": "predicted"},
+}
+
+
+def make(kind, dtype=torch.float64):
+    """A head whose scores are wide apart, and every parameter random."""
+    head = MultiLabelHead(HIDDEN, LABELS, **copy.deepcopy(KINDS[kind])).to(dtype)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if not name.startswith("mapping"):
+                parameter.normal_()
+    return head
+
+
+def batch(*rows, dtype=torch.float64):
+    """Hidden states, and targets with at least one label each."""
+    target = torch.rand(*rows, LABELS) < 0.4
+    target[..., 2] |= ~target.any(-1)
+    return torch.randn(*rows, HIDDEN, dtype=dtype), target
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_is_rounded_in_its_inputs_alone(kind, dtype):
+    """W h + b, the mapping and the loss are those of float32 at the rounded h and W."""
+    half = make(kind, dtype)
+    hidden, target = batch(9, dtype=dtype)
+    full = copy.deepcopy(half).float()
+    for ours, exact in (
+        (half(hidden), full(hidden.float())),
+        (half.loss(hidden, target), full.loss(hidden.float(), target)),
+        (half.count_scores(hidden), full.count_scores(hidden.float()))
+        if half.predicted == "r"
+        else (target, target),
+    ):
+        assert torch.equal(ours, exact)
+    assert half(hidden).dtype == half.loss(hidden, target).dtype == torch.float32
+    assert torch.equal(half.predict(hidden), full.predict(hidden.float()))
+    half.loss(hidden, target).backward()
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in half.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_changes_nothing(kind):
+    head = make(kind, torch.float32)
+    hidden, target = batch(9, dtype=torch.float32)
+    expected = head(hidden), head.loss(hidden, target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = head(hidden), head.loss(hidden, target)
+    for ours, exact in zip(actual, expected, strict=True):
+        assert torch.equal(ours, exact)
+        assert ours.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("labels", [65, 100, 128, 199, 200, 999])
+def test_the_support_has_every_size_below_all(labels, dtype):
+    """r (n - 1) of float32 must not round down to the integer below its floor."""
+    head = MultiLabelHead(labels, labels, sparsity="predicted").to(dtype)
+    scores = torch.stack([torch.randperm(labels) for _ in range(labels - 1)]).to(dtype)
+    sizes = torch.arange(1, labels)
+    counts = torch.nn.functional.one_hot(sizes, labels + 1).to(dtype)
+    head.scores = lambda hidden: hidden
+    head._prediction = lambda hidden: counts
+    assert torch.equal(head.predict(scores).sum(-1), sizes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_the_loss(kind):
+    head = make(kind)
+    hidden, target = batch(3)
+
+    def loss(hidden, *parameters):
+        return head.loss(hidden, target, reduction="none")
+
+    parameters = [p for n, p in head.named_parameters() if n != "mapping.raw_slopes"]
+    for parameter in parameters:
+        parameter.data = parameter.data.double()  # a mapping stays in float32 under .double()
+    assert torch.autograd.gradcheck(loss, (hidden.requires_grad_(), *parameters))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_descent_finds_the_labels(kind):
+    """Four rows, each with labels of its own; every parameter that learns moves."""
+    head = MultiLabelHead(HIDDEN, LABELS, **copy.deepcopy(KINDS[kind]))
+    before = copy.deepcopy(head.state_dict())
+    hidden = torch.eye(4, HIDDEN)
+    target = torch.tensor([[1, 0, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 0],
+                           [0, 0, 0, 0, 1, 0, 1]])  # fmt: skip
+    optimizer = torch.optim.Adam(parameter_groups(head, lr=0.1, mapping_lr=0.02))
+    for _ in range(200):
+        optimizer.zero_grad()
+        head.loss(hidden, target).backward()
+        optimizer.step()
+    if kind != "r-softmax":  # a fixed share of zeros is no number of labels
+        candidates = (0.05, 0.1) if head.criterion == "nll" else (0.0, 0.05, 0.1)
+        head.threshold = search_threshold(head(hidden), target, candidates)
+        assert torch.equal(head.predict(hidden), target == 1)
+    assert not [n for n, p in head.state_dict().items() if torch.equal(p, before[n])]
+
+
+def test_rows_without_labels_count_in_the_mean():
+    head = make("softmax")
+    hidden, target = batch(4)
+    target[1:] = False
+    assert head.loss(hidden, target) == head.loss(hidden[:1], target[:1]) / 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_do_not_meet(kind):
+    head = make(kind)
+    hidden, target = batch(2, 3)
+    hidden[0, 1] = math.nan
+    rows = head.loss(hidden, target, reduction="none")
+    assert rows.shape == (2, 3)
+    assert rows.isnan().tolist() == [[False, True, False], [False] * 3]
+    log_p = head(hidden)
+    assert log_p.shape == (2, 3, LABELS)
+    # a matrix product of other rows is rounded in other ways
+    torch.testing.assert_close(log_p[1, 2], head(hidden[1, 2]), rtol=1e-12, atol=1e-12)
+    assert head.decide(log_p)[0, 1].any().item() is False
+
+
+def test_one_label_is_certain():
+    head = MultiLabelHead(HIDDEN, 1, sparsity="predicted")
+    hidden = torch.randn(5, HIDDEN)
+    assert (head(hidden) == 0).all()
+    assert head.predict(hidden).all()
+    assert head.loss(hidden, torch.tensor([[1], [0]] * 2 + [[1]])).isfinite()
+
+
+@pytest.mark.parametrize("start", [1.0, 0.3, 8.0])
+def test_predicted_t_starts_at_the_t_of_the_mapping(start):
+    head = MultiLabelHead(HIDDEN, LABELS, Mapping("t-softmax", t=start), sparsity="predicted")
+    hidden = torch.randn(5, HIDDEN)
+    expected = log_t_softmax(head.scores(hidden), start)
+    torch.testing.assert_close(head(hidden), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_compute_the_same_and_go_their_own_way(kind, tmp_path):
+    head = make(kind)
+    hidden, target = batch(5)
+    fresh = MultiLabelHead(HIDDEN, LABELS, **copy.deepcopy(KINDS[kind])).double()
+    fresh.load_state_dict(head.state_dict())
+    for twin in (fresh, copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert torch.equal(twin(hidden), head(hidden))
+        assert torch.equal(twin.loss(hidden, target), head.loss(hidden, target))
+        assert twin.record == head.record
+        twin.threshold = 0.25
+        assert head.threshold != 0.25
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_makes_the_head_again(kind):
+    head = make(kind)
+    head.threshold = 0.22
+    if kind == "r-softmax":
+        SparsitySchedule("r", 0.0, 0.8).apply(head, 0.5)
+    made = dict(head.record)
+    mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
+    again = MultiLabelHead(HIDDEN, LABELS, mapping, **made).double()
+    again.load_state_dict(head.state_dict())
+    hidden, target = batch(5)
+    assert torch.equal(again(hidden), head(hidden))
+    assert torch.equal(again.loss(hidden, target), head.loss(hidden, target))
+    assert again.record == head.record
+    assert again.threshold == 0.22
+
+
+def test_a_schedule_moves_the_mapping_of_the_head():
+    head = make("r-softmax")
+    schedule = SparsitySchedule("r", 0.0, 0.8)
+    assert schedule.apply(head, 0.5) == 0.4
+    assert head.mapping.value("r") == 0.4
+    assert head.record["params"] == {"r": 0.4}
+    hidden, target = batch(5)
+    assert torch.equal(head(hidden), make_like(head, 0.4)(hidden))
+    assert torch.equal(head.loss(hidden, target), make_like(head, 0.4).loss(hidden, target))
+
+
+def make_like(head, r):
+    twin = MultiLabelHead(HIDDEN, LABELS, Mapping("r-softmax", r=r)).double()
+    twin.load_state_dict(head.state_dict())
+    return twin
+
+
+# the compiler looks at the gradient of what it hands on where checks on the CPU break its graph
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("kind", ["softmax", "r-softmax-predicted", "t-softmax-learned"])
+def test_compiled(kind):
+    head = make(kind, torch.float32)
+    hidden, target = batch(5, dtype=torch.float32)
+    compiled = torch.compile(head, backend="eager")
+    assert torch.equal(compiled(hidden), head(hidden))
+    loss = torch.compile(head.loss, backend="eager")
+    assert torch.equal(loss(hidden, target), head.loss(hidden, target))
+
+
+def test_it_says_what_it_is():
+    text = repr(MultiLabelHead(HIDDEN, LABELS, "t-softmax", sparsity="predicted"))
+    for part in ("hidden=6, labels=7, bias=True", "sparsity='predicted'", "loss='r-softmax'",
+                 "threshold=0.0", "Mapping('t-softmax', t=1.0)", "out_features=1"):  # fmt: skip
+        assert part in text

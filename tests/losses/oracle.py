@@ -1,0 +1,243 @@
+"""The losses from their formulas: one row at a time, in Python loops and float64, slow and plain.
+
+`z` is one row of scores, `eta` the target distribution over the same classes and `y` its labels, 0
+or 1. Thresholds are found by bisection and bounds by a general minimiser, so that nothing here is
+shared with the library, its solutions in closed form least of all.
+"""
+
+import math
+
+import numpy
+from scipy.optimize import brentq, minimize
+
+
+def each_row(function, scores, target, mask=None, **parameters):
+    """`function(z, eta)` of every row of float arrays (..., n), on the classes of its mask."""
+    scores, target = numpy.asarray(scores, dtype=float), numpy.asarray(target, dtype=float)
+    mask = numpy.broadcast_to(True if mask is None else mask, scores.shape)
+    losses = numpy.zeros(scores.shape[:-1])
+    for row in numpy.ndindex(losses.shape):
+        keep = mask[row]
+        if keep.any():
+            losses[row] = function(scores[row][keep], target[row][keep], **parameters)
+    return losses
+
+
+def distribution(weights):
+    """Label weights over their sum; zeros where no class has one."""
+    total = sum(weights)
+    return [w / total if total > 0 else 0.0 for w in weights]
+
+
+def one_hot(classes, n):
+    """(...) class indices as (..., n) label weights; a negative one has none."""
+    return (numpy.asarray(classes)[..., None] == numpy.arange(n)).astype(float)
+
+
+def slope(function, z, h=1e-6):
+    """The gradient by central differences, [n], and how far a kink makes either side differ."""
+    z = numpy.asarray(z, dtype=float)
+    steps = h * numpy.eye(len(z))
+    ahead = numpy.array([(function(z + step) - function(z)) / h for step in steps])
+    behind = numpy.array([(function(z) - function(z - step)) / h for step in steps])
+    return (ahead + behind) / 2, numpy.abs(ahead - behind).max()
+
+
+# Mappings with zeros
+
+
+def entmax(z, alpha):
+    """p_i = ((alpha - 1) z_i - tau)_+^(1 / (alpha - 1)), softmax at alpha = 1; tau by bisection."""
+    top = max(z)
+    if alpha == 1:
+        return [math.exp(x - log_sum_exp(z)) for x in z]
+
+    def p(tau):
+        return [max(0.0, (alpha - 1) * (x - top) - tau) ** (1 / (alpha - 1)) for x in z]
+
+    low, high = -1.0, 0.0  # the sum is at least 1 at low, and 0 at high
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(p(middle)) > 1 else (low, middle)
+    total = sum(p(low))
+    return [x / total for x in p(low)]
+
+
+def sparsemax(z):
+    return entmax(z, 2)
+
+
+def t_softmax(z, t):
+    top = max(z)
+    weighted = [max(0.0, x - top + t) * math.exp(x - top) for x in z]
+    if sum(weighted) == 0:
+        weighted = [float(x == top) for x in z]
+    return distribution(weighted)
+
+
+def r_softmax(z, r):
+    return t_softmax(z, max(z) - numpy.quantile(z, r))
+
+
+# Losses of mappings with zeros; a row without labels has none to learn from
+
+
+def sparsemax_loss(z, eta):
+    """1/2 |z - eta|^2 - 1/2 |z - p|^2: how much farther than the projection the target is."""
+    if sum(eta) == 0:
+        return 0.0
+    eta, top = distribution(eta), max(z)  # the top taken off keeps the digits of the squares
+    return sum(
+        ((x - top - e) ** 2 - (x - top - p) ** 2) / 2
+        for x, e, p in zip(z, eta, sparsemax(z), strict=True)
+    )
+
+
+def entmax_loss(z, eta, alpha):
+    """<p - eta, z> + H(p) - H(eta)."""
+    if sum(eta) == 0:
+        return 0.0
+    eta, p, top = distribution(eta), entmax(z, alpha), max(z)
+    gain = sum((a - e) * (x - top) for a, e, x in zip(p, eta, z, strict=True))
+    return gain + tsallis_entropy(p, alpha) - tsallis_entropy(eta, alpha)
+
+
+def tsallis_entropy(p, alpha):
+    if alpha == 1:
+        return -sum(x * math.log(x) for x in p if x > 0)
+    return sum(x - x**alpha for x in p) / (alpha * (alpha - 1))
+
+
+def hinge(z, eta, a):
+    """Pairs of positives keep a distance, and every positive one from every negative."""
+    eta, loss = distribution(eta), 0.0
+    for i in range(len(z)):
+        for j in range(len(z)):
+            if i < j and eta[i] > 0 and eta[j] > 0:
+                loss += abs((eta[i] - eta[j]) / a - (z[i] - z[j]))
+            if eta[i] > 0 and eta[j] == 0:
+                loss += max(0.0, eta[i] / a - (z[i] - z[j]))
+    return loss
+
+
+def sparsegen_hinge(z, eta, lam=0.0):
+    return hinge([x / (1 - lam) for x in z], eta, 1.0)
+
+
+def hourglass_scale(z, q):
+    return (1 + len(z) * q) / (abs(sum(z)) + len(z) * q)
+
+
+def sparsehourglass_hinge(z, eta, q):
+    return hinge(z, eta, hourglass_scale(z, q))
+
+
+def matched(z, y, p):
+    """|y (p - eta)|^2 + sum over y_i = 1, y_j = 0 of max(0, eta_i - (z_i - z_j))."""
+    eta, loss = distribution(y), 0.0
+    for i in range(len(z)):
+        if y[i] == 1:
+            loss += (p[i] - eta[i]) ** 2
+            loss += sum(max(0.0, eta[i] - (z[i] - z[j])) for j in range(len(z)) if y[j] == 0)
+    return loss
+
+
+def r_softmax_loss(z, y, r):
+    return matched(z, y, r_softmax(z, r))
+
+
+def t_softmax_loss(z, y, t):
+    return matched(z, y, t_softmax(z, t))
+
+
+def label_count_loss(count_logits, y):
+    """Cross entropy of the class sum y among 0 .. n."""
+    return log_sum_exp(count_logits) - count_logits[round(sum(y))]
+
+
+# Losses of dense mappings
+
+
+def log_sum_exp(z):
+    top = max(z)
+    return top + math.log(sum(math.exp(x - top) for x in z))
+
+
+LOG_G = {
+    "softmax": lambda x: x,
+    "sigsoftmax": lambda x: 2 * x - numpy.logaddexp(0, x),
+    "taylor-softmax": lambda x: math.log(1 + x + x * x / 2),
+    "spherical-softmax": lambda x, eps: math.log(x * x + eps),
+    "softmax-abs": abs,
+}
+
+
+def nll(z, eta, mapping, **parameters):
+    """-sum eta log p."""
+    log_g = [LOG_G[mapping](x, **parameters) for x in z]
+    total = log_sum_exp(log_g)
+    return sum(e * (total - g) for e, g in zip(distribution(eta), log_g, strict=True))
+
+
+def squared_error(z, eta):
+    return sum((x - e) ** 2 for x, e in zip(z, distribution(eta), strict=True)) / 2
+
+
+# Bouchard's bounds of log-sum-exp
+
+
+def bouchard(z, alpha, xi):
+    """The bound at any alpha and xi, [n] or one for all."""
+    bound = alpha
+    for x, width in zip(z, numpy.broadcast_to(xi, len(z)), strict=True):
+        curve = math.tanh(width / 2) / (4 * width) if abs(width) > 1e-4 else 1 / 8
+        bound += (x - alpha - width) / 2 + curve * ((x - alpha) ** 2 - width**2)
+        bound += numpy.logaddexp(0, width)
+    return bound
+
+
+def bouchard_least(z, per_class):
+    """The least bound over alpha and xi."""
+    z = numpy.asarray(z, dtype=float)
+    widths = len(z) if per_class else 1
+    centre = z.max() + 0.5
+    start = numpy.concatenate([[centre], numpy.full(widths, numpy.abs(z - centre).mean() + 0.5)])
+    found = [
+        minimize(lambda v: bouchard(z, v[0], v[1:]), start, method=m, options=o)
+        for m, o in (("BFGS", {"gtol": 1e-9}), ("L-BFGS-B", {"gtol": 1e-9, "ftol": 1e-15}))
+    ]
+    return min(f.fun for f in found)
+
+
+def bouchard_least_per_class(z):
+    """The same with xi_k = |z_k - alpha|: alpha + sum softplus(z_k - alpha), any size of scores."""
+    z = numpy.asarray(z, dtype=float)
+
+    def rise(alpha):  # of the bound, which is convex in alpha
+        return 1 - sum(0.5 + 0.5 * math.tanh((x - alpha) / 2) for x in z)
+
+    if len(z) == 1:
+        return z[0]  # alpha and the widths go to infinity
+    alpha = brentq(rise, z.min() - 1, z.max() + 2 + math.log(len(z)), xtol=1e-13)
+    return alpha + numpy.logaddexp(0, z - alpha).sum()
+
+
+def bouchard_least_shared(z):
+    """The same with xi^2 = mean of (z_k - alpha)^2, any size of scores."""
+    z = numpy.asarray(z, dtype=float)
+    n, mean = len(z), z.mean()
+    if n == 1:
+        return z[0]
+
+    def width(alpha):
+        return math.sqrt(((z - alpha) ** 2).mean())
+
+    def rise(alpha):
+        xi = width(alpha)
+        slope = math.tanh(xi / 2) / (2 * xi) if xi > 0 else 1 / 4
+        return 1 - n / 2 + n * slope * (alpha - mean)
+
+    far = (1 + z.std()) * n + 20
+    alpha = brentq(rise, mean - far, mean + far, xtol=1e-13)
+    xi = width(alpha)
+    return alpha + n * ((mean - alpha - xi) / 2 + numpy.logaddexp(0, xi))

@@ -1,0 +1,220 @@
+"""Every loss beside its formula in plain loops (oracle.py)."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sparse_attn import losses
+from tests.losses import oracle
+from tests.losses.cases import (
+    BOTH,
+    CASES,
+    DENSE,
+    EPS,
+    EXTREME,
+    SPARSE,
+    Z,
+    batches,
+    close,
+    every_case,
+)
+
+every_sparse = pytest.mark.parametrize("case", SPARSE.values(), ids=SPARSE)
+
+
+# The oracle
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (oracle.sparsemax_loss(Z, [0, 1, 0, 0]), 0.9225),
+        (oracle.sparsemax_loss(Z, BOTH), 0.0225),
+        (oracle.entmax_loss(Z, [0, 1, 0, 0], 2.0), 0.9225),
+        (oracle.sparsegen_hinge(Z, BOTH), 0.3),
+        (oracle.sparsehourglass_hinge(Z, BOTH, 0.5), 0.3),
+        (oracle.r_softmax_loss(Z, BOTH, 0.5), 0.1230984),
+        (oracle.log_sum_exp(Z), 1.8207627),
+        (oracle.bouchard_least(Z, per_class=False), 2.7583199),
+        (oracle.bouchard_least(Z, per_class=True), 2.6328423),
+        (oracle.bouchard_least_per_class(Z), 2.6328423),
+        (oracle.bouchard(Z, 1.2883502, 1.5320497), 2.7583199),
+        (oracle.nll(Z, [0, 1, 0, 0], "sigsoftmax"), -math.log(0.166022)),
+        (oracle.nll(Z, [0, 1, 0, 0], "taylor-softmax"), -math.log(0.193959)),
+        (oracle.nll(Z, [0, 0, 0, 1], "softmax-abs"), -math.log(0.192978)),
+        (oracle.nll(Z, [1, 0, 0, 0], "spherical-softmax", eps=EPS), -math.log(0.264252)),
+    ],
+)
+def test_the_oracle_gives_the_known_values(ours, expected):
+    assert ours == pytest.approx(expected, abs=4e-6)
+
+
+# Values
+
+
+@every_case
+@given(data=st.data())
+def test_values(case, data):
+    batch = data.draw(batches(case))
+    ours = case(batch.scores, batch.target, mask=batch.mask, reduction="none")
+    assert ours.shape == batch.scores.shape[:-1]
+    close(ours, case.exact(batch.scores, batch.weights, batch.mask))
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=10)
+def test_reductions_are_over_rows_that_count(case, data):
+    batch = data.draw(batches(case))
+    rows = case(batch.scores, batch.target, mask=batch.mask, reduction="none")
+    total = case(batch.scores, batch.target, mask=batch.mask, reduction="sum")
+    close(total, rows.sum())
+    counts = torch.ones(rows.shape, dtype=torch.bool) if batch.mask is None else batch.mask.any(-1)
+    if batch.target.shape != batch.scores.shape:
+        counts = counts & (batch.target >= 0)
+    counted = counts.sum().item()
+    mean = case(batch.scores, batch.target, mask=batch.mask)
+    close(mean, rows.sum() / counted if counted else math.nan)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=10)
+def test_dtypes_are_widened_to_float32(case, data):
+    batch = data.draw(batches(case))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        scores = batch.scores.to(dtype)
+        ours = case(scores, batch.target, mask=batch.mask, reduction="none")
+        assert ours.dtype == torch.float32
+        exact = case.exact(scores.double(), batch.weights, batch.mask)
+        size = (1 + scores.double().abs().max().item()) ** 2
+        close(ours, exact, rtol=1e-5, atol=2e-6 * size)
+
+
+@every_case
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=8)
+def test_gradients_are_the_slopes_of_the_formula(case, seed):
+    rng = numpy.random.default_rng(seed)
+    z = rng.normal(0, 1.5, 5)
+    eta = (rng.random(5) < 0.5).astype(float)
+    eta[0] = 1
+    if not case.binary:
+        eta = eta * (0.2 + rng.random(5))
+    expected, kink = oracle.slope(lambda x: case.row(x, eta, **case.parameters), z)
+    assume(kink < 1e-4)
+    scores = torch.tensor(z, requires_grad=True)
+    case(scores, torch.tensor(eta)).backward()
+    close(scores.grad, expected, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.slopes])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=8)
+def test_gradients_of_parameters_are_slopes_too(name, seed):
+    case, rng = CASES[name], numpy.random.default_rng(seed)
+    z, eta = rng.normal(0, 1.5, 6), numpy.array([1.0, 0, 1, 0, 0, 0])
+    (parameter,) = case.slopes
+
+    def row(x):
+        return case.row(z, eta, **{**case.parameters, parameter: x.item()})
+
+    value = torch.tensor(case.parameters[parameter], dtype=torch.float64, requires_grad=True)
+    expected, kink = oracle.slope(row, [value.item()])
+    assume(kink < 1e-4)
+    arguments = {**case.parameters, parameter: value}
+    case.loss(torch.tensor(z), torch.tensor(eta), **arguments).backward()
+    close(value.grad, expected[0], rtol=0, atol=2e-7)
+
+
+@every_case
+@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf, 1e30])
+def test_masked_scores_have_no_part(case, fill):
+    mask = torch.tensor([[True, False, True, True, False], [False] * 5])
+    z = torch.tensor([[0.3, fill, -0.4, 0.9, fill], [fill] * 5], dtype=torch.float64)
+    y = torch.tensor([[0.0, 0.0, 1.0, 1.0, 0.0], [0.0] * 5])
+    scores = z.requires_grad_()
+    rows = case(scores, y, mask=mask, reduction="none")
+    rows.sum().backward()
+    alone = torch.tensor([0.3, -0.4, 0.9], dtype=torch.float64, requires_grad=True)
+    case(alone, torch.tensor([0.0, 1.0, 1.0])).backward()
+    close(rows, case.exact([[0.3, 0, -0.4, 0.9, 0], [0.0] * 5], y, mask))
+    close(scores.grad[mask], alone.grad.numpy())
+    assert (scores.grad[~mask] == 0).all()
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_extreme_scores(case, dtype):
+    scores = torch.tensor(EXTREME, dtype=dtype).unsqueeze(1).expand(-1, 3, -1).clone()
+    y = torch.tensor([BOTH, [0.0, 1.0, 0.0, 0.0], [1.0] * 4]).expand(len(EXTREME), -1, -1)
+    scores.requires_grad_()
+    rows = case(scores, y, reduction="none")
+    rows.sum().backward()
+    close(rows, case.exact(scores.detach().double(), y), rtol=1e-5, atol=1e-5)
+    assert scores.grad.isfinite().all()
+
+
+# Rows with no label, every label, one class, no row
+
+
+@every_sparse
+def test_a_row_without_labels_is_0(case):
+    scores = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    rows = case(scores, torch.zeros(3, 5), reduction="none")
+    rows.sum().backward()
+    assert (rows == 0).all()
+    assert (scores.grad == 0).all()
+
+
+@pytest.mark.parametrize("case", DENSE.values(), ids=DENSE)
+def test_a_row_without_labels_is_no_distribution(case):
+    with pytest.raises(ValueError, match="target"):
+        case(torch.randn(3, 5), torch.zeros(3, 5))
+
+
+@every_case
+def test_one_class(case):
+    """p = 1 = eta, whatever the score; only the squared error looks at it."""
+    scores = torch.tensor([[3.0], [-7.0]], dtype=torch.float64, requires_grad=True)
+    rows = case(scores, torch.ones(2, 1), reduction="none")
+    rows.sum().backward()
+    expected = [2.0, 32.0] if case.loss is losses.squared_error else [0.0, 0.0]
+    close(rows, expected)
+    close(scores.grad, scores.detach() - 1 if any(expected) else torch.zeros(2, 1))
+
+
+@every_case
+def test_no_rows(case):
+    for shape in ((0, 4), (2, 0, 4)):
+        scores = torch.zeros(shape, requires_grad=True)
+        assert case(scores, torch.zeros(shape), reduction="none").shape == shape[:-1]
+        total = case(scores, torch.zeros(shape), reduction="sum")
+        total.backward()
+        assert total == 0
+        assert scores.grad.shape == shape
+        assert case(scores, torch.zeros(shape)).isnan()
+
+
+@every_case
+def test_ignored_rows_have_no_gradient(case):
+    scores = torch.tensor([[math.nan] * 4, Z, [math.inf] * 4], requires_grad=True)
+    rows = case(scores, torch.tensor([-100, 1, -100]), reduction="none")
+    mean = case(scores, torch.tensor([-100, 1, -100]))
+    mean.backward()
+    assert rows[0] == rows[2] == 0
+    assert mean == rows[1]
+    assert (scores.grad[[0, 2]] == 0).all()
+    assert scores.grad[1].isfinite().all()
+
+
+@every_case
+def test_meta_device(case):
+    scores = torch.zeros(3, 4, device="meta", requires_grad=True)
+    case(scores, torch.zeros(3, 4, device="meta")).backward()
+    assert scores.grad.shape == (3, 4)
+    assert case(scores, torch.zeros(3, device="meta").long(), reduction="none").shape == (3,)

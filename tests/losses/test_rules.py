@@ -1,0 +1,221 @@
+"""What holds for every loss: forms of the target, masks, order of classes, reductions, autocast."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_attn import losses
+from tests.losses.cases import CASES, Z, batches, close, every_case
+
+BOUCHARD = {
+    f"bouchard {xi}": lambda z, y, xi=xi, **options: losses.bouchard_loss(z, y, xi, **options)
+    for xi in ("shared", "per_class", 0.0, 1.5)
+}
+every_loss = pytest.mark.parametrize(
+    "loss", (CASES | BOUCHARD).values(), ids=list(CASES | BOUCHARD)
+)
+SEVERAL = torch.tensor([[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0, 0.0]])
+
+
+def random_scores():
+    return torch.randn(2, 5, dtype=torch.float64)
+
+
+@every_loss
+def test_a_class_is_its_one_hot_row(loss):
+    z, c = random_scores(), torch.tensor([3, 0])
+    one_hot = torch.nn.functional.one_hot(c, 5)
+    for target in (c.int(), one_hot, one_hot.bool(), one_hot.half()):
+        close(loss(z, target, reduction="none"), loss(z, c, reduction="none").numpy(), 0, 1e-14)
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.binary] + list(BOUCHARD))
+def test_weights_are_normalised(name):
+    loss, z, weights = (CASES | BOUCHARD)[name], random_scores(), torch.rand(2, 5).double()
+    eta = weights / weights.sum(-1, keepdim=True)
+    close(loss(z, 6 * weights), loss(z, eta).numpy(), 0, 1e-12)
+
+
+def test_targets_of_float64_keep_their_digits_in_float64():
+    z, y = random_scores(), torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+    for target in (y.bool(), y, y.float(), y.bfloat16()):
+        close(
+            losses.squared_error(z, target), losses.squared_error(z, y.double()).numpy(), 0, 1e-15
+        )
+
+
+@every_loss
+def test_a_masked_row_is_the_row_without_those_classes(loss):
+    """Value and gradient, whatever stands under the mask; a score of -inf acts as a mask."""
+    keep = [0, 2, 3]
+    z, y = random_scores()[:1], torch.tensor([[1.0, 0.0, 0.0, 1.0, 0.0]])
+    short = z[:, keep].clone().requires_grad_()
+    expected = loss(short, y[:, keep])
+    expected.backward()
+    mask = torch.zeros(1, 5, dtype=torch.bool)
+    mask[0, keep] = True
+    for under, given_mask in (
+        (math.nan, mask),
+        (math.inf, mask),
+        (-math.inf, mask),
+        (-math.inf, None),
+    ):
+        long = z.masked_fill(~mask, under).requires_grad_()
+        found = loss(long, y, mask=given_mask)
+        found.backward()
+        close(found, expected.item(), 0, 1e-12)
+        close(long.grad[:, keep], short.grad.numpy(), 0, 1e-12)
+        assert (long.grad[~mask] == 0).all()
+
+
+@every_loss
+def test_a_row_that_is_masked_as_a_whole_is_0_and_does_not_count(loss):
+    z = torch.full((3, 5), math.nan, dtype=torch.float64)
+    z[1] = random_scores()[0]
+    z.requires_grad_()
+    mask, target = torch.tensor([[False], [True], [False]]), torch.tensor([0, 3, 4])
+    rows = loss(z, target, mask=mask, reduction="none")
+    assert rows[0] == rows[2] == 0
+    mean = loss(z, target, mask=mask)
+    mean.backward()
+    assert mean == rows[1]
+    assert (z.grad[[0, 2]] == 0).all()
+    assert z.grad.isfinite().all()
+    assert loss(z, target, mask=mask & False).isnan()
+    assert loss(z, target, mask=mask & False, reduction="sum") == 0
+
+
+@every_loss
+@pytest.mark.parametrize("target", [torch.tensor([2, 3]), SEVERAL], ids=["class", "several"])
+def test_a_label_with_a_score_of_minus_infinity_is_infinite(loss, target):
+    z = random_scores()
+    z[0, [0, 2]] = -math.inf
+    z.requires_grad_()
+    rows = loss(z, target, reduction="none")
+    rows.sum().backward()
+    assert rows[0] == math.inf
+    assert rows[1].isfinite()
+    assert z.grad.isfinite().all()
+
+
+@every_loss
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_score_that_is_no_number_spoils_its_row(loss, bad):
+    z, target = torch.randn(3, 5, dtype=torch.float64), torch.tensor([0, 1, 2])
+    clean = loss(z, target, reduction="none")
+    for column in (1, 4):  # the label, and another class
+        z[1, column] = bad
+        found = loss(z, target, reduction="none")
+        assert found[1].isnan()
+        close(found[[0, 2]], clean[[0, 2]].numpy(), 0, 0)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=10)
+def test_the_order_of_classes_does_not_matter(case, data):
+    batch = data.draw(batches(case))
+    n = batch.scores.shape[-1]
+    order = torch.tensor(data.draw(st.permutations(range(n))))
+    mask = torch.ones_like(batch.scores).bool() if batch.mask is None else batch.mask
+    weights = torch.tensor(batch.weights)
+    weights[~mask.any(-1)] = 0
+    grads = []
+    for turn in (torch.arange(n), order):
+        z = batch.scores[..., turn].clone().requires_grad_()
+        worked = mask & (weights > 0).any(-1, keepdim=True)
+        rows = case(z, weights[..., turn], mask=worked[..., turn], reduction="none")
+        rows.sum().backward()
+        grads.append((rows.detach(), z.grad))
+    close(grads[1][0], grads[0][0].numpy(), 1e-9, 1e-9)
+    if case.loss is not losses.r_softmax_multilabel_loss:  # whose quantile is one of tied scores
+        close(grads[1][1], grads[0][1][..., order].numpy(), 1e-9, 1e-9)
+
+
+@every_loss
+def test_reductions(loss):
+    z = torch.randn(2, 3, 5, dtype=torch.float64)
+    target = torch.tensor([[0, -100, 2], [-100, 4, 1]])
+    rows = loss(z, target, reduction="none")
+    assert rows.shape == (2, 3)
+    assert (rows[target == -100] == 0).all()
+    close(loss(z, target, reduction="sum"), rows.sum().item(), 1e-12)
+    close(loss(z, target), rows.sum().item() / 4, 1e-12)
+    assert loss(z, torch.full((2, 3), -100)).isnan()
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.needs_labels])
+def test_rows_without_labels_count(name):
+    z = random_scores()
+    alone = CASES[name](z[:1], SEVERAL[:1])
+    close(CASES[name](z, SEVERAL * torch.tensor([[1.0], [0.0]])), alone.item() / 2, 1e-12)
+
+
+@every_loss
+def test_autocast_and_half_precision_compute_in_float32(loss):
+    z = torch.randn(2, 5).bfloat16()
+    expected = loss(z.float(), SEVERAL)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss(z.float(), SEVERAL).equal(expected)
+    assert loss(z, SEVERAL).equal(expected)
+    assert expected.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", BOUCHARD)
+def test_no_value_is_looked_at_on_other_devices(name):
+    z, y = torch.zeros(3, 4, device="meta"), torch.zeros(3, 4, device="meta")
+    assert BOUCHARD[name](z, y, reduction="none").shape == (3,)
+    assert losses.label_count_loss(z, y[:, :3], reduction="none").shape == (3,)
+
+
+def test_label_count_loss():
+    logits, y = torch.randn(3, 5, dtype=torch.float64), torch.eye(4)[:3].cumsum(0)
+    y = torch.cat([torch.zeros(1, 4), y[1:]])  # 0, 2 and 3 labels
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 3]))
+    close(losses.label_count_loss(logits, y.bool()), expected.item(), 0, 1e-12)
+    total = losses.label_count_loss(logits, y, reduction="sum")
+    close(total, 3 * expected.item(), 0, 1e-12)
+    assert losses.label_count_loss(logits[:0], y[:0]).isnan()
+    assert losses.label_count_loss(logits.half(), y).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("sparsemax", [3.0, 0.0, 1.0, 0.0, 0.5]),
+        ("entmax 1.5", [3.0, 0.0, 1.0, 0.0, 0.5]),
+        ("sparsegen 0.5", [3.0, 0.0, 1.0, 0.0, 0.5]),
+        ("hourglass 0.5", [1.0, 0.0, 1.0, 0.0, 1.0]),
+        ("hourglass 10.0", [1.0, 0.0, 1.0, 0.0, 1.0]),
+    ],
+)
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1))
+def test_convex(name, weights, seed, share):
+    generator = torch.Generator().manual_seed(seed)
+    one, two = 3 * torch.randn(2, 20, 5, dtype=torch.float64, generator=generator)
+    target = torch.tensor(weights).expand(20, 5)
+    between, *ends = (
+        CASES[name](z, target, reduction="none")
+        for z in (share * one + (1 - share) * two, one, two)
+    )
+    assert (between <= share * ends[0] + (1 - share) * ends[1] + 1e-12).all()
+
+
+def test_hinges_take_no_memory_of_pairs():
+    """30,000 classes would be 900 million pairs; the value is that of sorted sums in numpy."""
+    z = torch.randn(30_000, dtype=torch.float64)
+    y = torch.zeros(30_000, dtype=torch.float64).index_fill(0, torch.arange(0, 30_000, 10_000), 1.0)
+    d = y.numpy() / 3.0 - z.numpy()
+    expected = sum(numpy.maximum(0, d[i] - d).sum() for i in range(0, 30_000, 10_000))
+    close(losses.sparsegen_hinge_loss(z, y), expected, 1e-9)
+
+
+def test_known_values():
+    z, y = torch.tensor(Z, dtype=torch.float64), torch.tensor([1, 0, 0, 1])
+    close(losses.sparsegen_hinge_loss(z, y), 0.3, 0, 1e-12)
+    close(losses.sparsehourglass_loss(z, y, 0.5), 0.3, 0, 1e-12)
+    close(losses.r_softmax_multilabel_loss(z, y, 0.5), 0.1230984, 0, 5e-8)

@@ -1,0 +1,140 @@
+"""unpatch_multilabel_head leaves no trace; copies are patched too; what cannot be is refused."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from sparse_attn import patch_model, unpatch_model
+from sparse_attn.heads import (
+    MultiLabelHead,
+    patch_lm_head,
+    patch_multilabel_head,
+    unpatch_multilabel_head,
+)
+from sparse_attn.records import MULTILABEL
+
+from .families import BY_NAME
+from .lm_heads import run
+from .multilabel_models import BERT, GPT2, KINDS, MODELS, patched_model, without_labels
+
+
+def fingerprint(model, inputs):
+    """All that unpatching must bring back."""
+    return {
+        "logits": run(model, without_labels(inputs)).logits.tolist(),
+        "state": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+        "modules": [(name, type(module)) for name, module in model.named_modules()],
+        "config": model.config.to_json_string(use_diff=False),
+        "attributes": sorted(vars(model)),
+        "hooks": [
+            len(table)
+            for module in model.modules()
+            for table in vars(module).values()
+            if isinstance(table, dict)
+        ],
+        "implementation": model.config._attn_implementation,
+    }
+
+
+@pytest.mark.parametrize("problem_type", [None, "regression"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_unpatch_restores_everything(model, problem_type):
+    inputs, plain = model.inputs(), model.build(problem_type=problem_type)
+    before = fingerprint(plain, inputs)
+    patch_multilabel_head(plain, "softmax")
+    assert plain.config.problem_type == "multi_label_classification"
+    assert run(plain, inputs).loss.isfinite()
+    patch_multilabel_head(plain, "r-softmax", sparsity="predicted")
+    assert [type(m) for m in plain.modules()].count(MultiLabelHead) == 1
+    assert unpatch_multilabel_head(plain) is plain
+    assert fingerprint(plain, inputs) == before
+    with pytest.raises(ValueError, match=f"head of {model.cls} is not patched; call patch_multi"):
+        unpatch_multilabel_head(plain)
+
+
+def test_unpatch_keeps_what_was_trained():
+    inputs, model = BERT.inputs(), BERT.build()
+    patch_multilabel_head(model, "sparsemax")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.classifier.weight.clone()
+    model(**inputs).loss.backward()
+    optimizer.step()
+    hidden = torch.randn(2, 16)
+    scores = model.classifier.scores(hidden)
+    unpatch_multilabel_head(model)
+    assert not torch.equal(model.classifier.weight, before)
+    assert torch.equal(model.classifier(hidden), scores)
+
+
+@pytest.mark.parametrize("model", [BERT, GPT2], ids=str)
+def test_attention_and_head_are_patched_apart(model):
+    inputs, plain = model.inputs(), model.build()
+    before = fingerprint(plain, inputs)
+    patch_multilabel_head(plain, "sparsemax")
+    assert plain.config._attn_implementation == "sdpa"
+    run(plain, inputs)
+    head_only = fingerprint(plain, inputs)
+    patch_model(plain, "entmax")
+    unpatch_multilabel_head(plain)
+    assert plain.config.attn_implementation == "sparse_attn"
+    run(patch_multilabel_head(plain, "sparsemax"), inputs)
+    assert fingerprint(unpatch_model(plain), inputs) == head_only
+    assert fingerprint(unpatch_multilabel_head(plain), inputs) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_are_patched_and_have_a_record_of_their_own(kind):
+    inputs = BERT.inputs()
+    model = patched_model(BERT, kind)
+    expected = run(model, inputs)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(run(twin, inputs).loss, expected.loss)
+        twin.classifier.threshold = 0.7
+        assert getattr(twin.config, MULTILABEL)["head"]["threshold"] == 0.7
+        assert getattr(model.config, MULTILABEL)["head"]["threshold"] != 0.7
+        unpatch_multilabel_head(twin)
+    assert torch.equal(run(model, inputs).loss, expected.loss)
+
+
+@pytest.mark.parametrize(
+    ("family", "cls", "changes"),
+    [
+        ("bert", "BertModel", {}),
+        ("bert", "BertForMaskedLM", {}),
+        ("bert", "BertForQuestionAnswering", {}),
+        ("bert", "BertForMultipleChoice", {"num_labels": 5}),
+        ("vit", "ViTForMaskedImageModeling", {}),
+    ],
+)
+def test_models_of_other_kinds_are_refused(family, cls, changes):
+    model = BY_NAME[family].build(cls, **changes)
+    before = dict(vars(model))
+    with pytest.raises(ValueError, match=rf"{cls} has no layer to replace: expected.*num_labels="):
+        patch_multilabel_head(model, "sparsemax")
+    assert vars(model) == before
+
+
+def test_what_a_head_refuses_leaves_the_model_alone():
+    inputs, model = BERT.inputs(), BERT.build()
+    before = fingerprint(model, inputs)
+    for arguments in ({"mapping": "sparsecone"}, {"loss": "bce"}, {"threshold": 2}):
+        with pytest.raises(ValueError, match=r"zeros|loss=|threshold="):
+            patch_multilabel_head(model, **arguments)
+    with pytest.raises(TypeError, match="expected a Transformers model, got Linear"):
+        patch_multilabel_head(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="has an unpatchable head"):
+        patch_lm_head(model, "softmax")
+    assert fingerprint(model, inputs) == before
+
+
+# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_layer_that_peft_wraps_is_refused():
+    for options in ({"modules_to_save": ["classifier"]}, {"target_modules": ["classifier"]}):
+        options = {"target_modules": ["query"], **options}
+        wrapped = get_peft_model(BERT.build(), LoraConfig(r=2, **options))
+        with pytest.raises(ValueError, match=r"wrapped by PEFT \(classifier\..*patch before wrapp"):
+            patch_multilabel_head(wrapped, "sparsemax")
