@@ -9,29 +9,11 @@ from typing import Any, Literal
 from transformers import PreTrainedModel
 
 from glue.tasks import get_task
+from pipeline.config import ScheduleConfig, check_fields
 from sparse_attn import Mapping, SparsitySchedule, patch_model
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
 FREE = ("output_dir", "data_dir", "resume", "keep_model")
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """How a parameter of the mapping moves to its value in `mapping.params` during training.
-
-    Args:
-        parameter: name of the parameter, such as r, t or alpha.
-        initial: its value at the start.
-        shape: linear, cosine, cubic or constant.
-        begin: share of training after which it starts to move.
-        end: share of training after which it has arrived.
-    """
-
-    parameter: str
-    initial: float
-    shape: str = "linear"
-    begin: float = 0.0
-    end: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,27 +53,7 @@ class MappingConfig:
         mapping = Mapping(self.name, **parameters)
         if self.schedule is None:
             return None
-        if self.schedule.parameter in self.learn:
-            raise ValueError(
-                f"mapping.schedule.parameter={self.schedule.parameter!r}: it is learned, which a "
-                "schedule would undo; choose one of the two"
-            )
-        names = [p.name for p in mapping.spec.parameters]
-        if self.schedule.parameter not in names:
-            raise ValueError(
-                f"mapping.schedule.parameter={self.schedule.parameter!r}: expected a parameter of "
-                f"{self.name}, which has {', '.join(names) or 'none'}"
-            )
-        final = mapping.value(self.schedule.parameter)
-        if not isinstance(final, float):
-            raise ValueError(
-                f"mapping.params.{self.schedule.parameter}: a schedule needs one number, got a list"
-            )
-        try:
-            mapping.set_value(self.schedule.parameter, self.schedule.initial)
-        except ValueError as error:
-            raise ValueError(f"mapping.schedule.initial: {error}") from None
-        return SparsitySchedule(final=final, **asdict(self.schedule))
+        return self.schedule.of(mapping, self.learn, "mapping")
 
 
 @dataclass(frozen=True)
@@ -121,21 +83,18 @@ class TrainConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
 
     def __post_init__(self) -> None:
-        limits = {
-            "epochs": (0 < self.epochs < float("inf"), "a finite number above 0"),
-            "max_steps": (self.max_steps is None or self.max_steps > 0, "at least 1"),
-            "learning_rate": (0 < self.learning_rate < float("inf"), "a finite number above 0"),
-            "batch_size": (self.batch_size > 0, "at least 1"),
-            "max_length": (self.max_length > 2, "at least 3"),
-            "warmup_ratio": (0 <= self.warmup_ratio < 1, "a number in [0, 1)"),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a finite number from 0 on"),
-            "seed": (0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(
-                    f"train.{name}={getattr(self, name)} is out of range: expected {expected}"
-                )
+        check_fields(
+            self,
+            "train",
+            epochs=(0 < self.epochs < float("inf"), "a finite number above 0"),
+            max_steps=(self.max_steps is None or self.max_steps > 0, "at least 1"),
+            learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
+            batch_size=(self.batch_size > 0, "at least 1"),
+            max_length=(self.max_length > 2, "at least 3"),
+            warmup_ratio=(0 <= self.warmup_ratio < 1, "a number in [0, 1)"),
+            weight_decay=(0 <= self.weight_decay < float("inf"), "a finite number from 0 on"),
+            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+        )
 
 
 @dataclass(frozen=True)
@@ -172,11 +131,8 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        if self.selection is not None and not 0 < self.selection < 1:
-            raise ValueError(
-                f"selection={self.selection} is out of range: expected a share in (0, 1), such as "
-                "0.1"
-            )
+        fits = self.selection is None or 0 < self.selection < 1
+        check_fields(self, selection=(fits, "a share in (0, 1), such as 0.1"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""

@@ -5,7 +5,6 @@ Nothing is dropped or guessed: a row that cannot be read is an error that names 
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import datasets
 
 from glue.tasks import Task
+from pipeline.tables import read_csv, read_json, read_tsv
 
 HUB = "nyu-mll/glue"
 
@@ -144,11 +144,11 @@ def _layout(task: Task) -> str:
 
 
 def _records(path: Path, task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
-    readers = {".tsv": _read_tsv, ".csv": _read_csv}
+    readers = {".tsv": read_tsv, ".csv": read_csv}
     if path.suffix in readers:
         yield from _read_table(path, readers[path.suffix](path), task)
     elif path.suffix in (".json", ".jsonl"):
-        for where, record in _read_json(path):
+        for where, record in read_json(path):
             if not isinstance(record, dict):
                 raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
             _require(list(record), task, where)
@@ -162,38 +162,6 @@ def _require(columns: Sequence[str], task: Task, where: str) -> None:
         if columns.count(column) != 1:
             found = "no" if column not in columns else "more than one"
             raise ValueError(f"{where}: {found} column {column!r}; the columns are {list(columns)}")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines with their ends. Only a newline ends one: a text may hold U+2028 or U+0085."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start + 1} "
-                    "of the line); save the file as UTF-8"
-                ) from error
-
-
-def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _lines(path):
-        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
-
-
-def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line for _, line in _lines(path)), strict=True)
-    start = 1
-    try:
-        for cells in reader:
-            if cells:  # a blank line between rows is none of them
-                yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}, line {start}: {error}; a quote inside a field is written twice"
-        ) from error
 
 
 def _read_table(
@@ -228,28 +196,6 @@ def _broken_message(
         f"Broken rows: {len(broken)} (line {numbers}{more}). None is dropped for you: get the file "
         f"again, mend or delete these lines{hub}"
     )
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
-    with path.open("rb") as file:
-        is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
-    if is_list:
-        try:
-            records = json.loads("".join(line for _, line in _lines(path)))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-        for number, record in enumerate(records, start=1):
-            yield f"{path}, record {number}", record
-        return
-    for number, line in _lines(path):
-        if line.strip():
-            try:
-                yield f"{path}, line {number}", json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number}: not JSON ({error.msg}); expected one object a line, "
-                    "or a list of objects"
-                ) from error
 
 
 def _load_hub(task: Task) -> datasets.DatasetDict:

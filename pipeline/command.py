@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,10 @@ from pipeline.sweep.config import Resources
 from pipeline.sweep.records import Records
 
 # modules that an extra of this project installs
-EXTRAS = {"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"}
+EXTRAS = {
+    **{"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"},
+    **{"PIL": "images", "torchvision": "images"},
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,14 @@ class Program:
             return self.report(**options)
         resources = {name: options.pop(name) for name in Resources.__dataclass_fields__}
         return self.sweep(**options), Resources(**resources)
+
+    def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
+        """`work(self.parse(arguments))`, with one line for what the user can put right."""
+        try:
+            with input_errors():
+                work(self.parse(arguments))
+        except KeyboardInterrupt:
+            sys.exit("stopped; the same command goes on where this was (train: with --resume)")
 
     def tell(self, records: Records, output_dir: str) -> None:
         """Print what a sweep has come to; exit with an error where runs failed."""

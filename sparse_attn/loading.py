@@ -74,7 +74,7 @@ def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
     records = {key: config.__dict__.pop(key) for key in RECORDS if key in vars(config)}
     if not records:
         raise ValueError(
-            f"path={str(path)!r}: its config has neither {', nor '.join(map(repr, RECORDS))}: "
+            f"path={str(path)!r}: its config has neither {' nor '.join(map(repr, RECORDS))}: "
             "nothing was patched when it was saved; use from_pretrained, then patch_model, "
             "patch_multilabel_head or patch_lm_head"
         )

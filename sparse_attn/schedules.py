@@ -144,14 +144,10 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
     ) -> None:
         if logs is not None and state.max_steps > 0:
             value = self.schedule.value(_share_done(state))
-            name = (
-                self.schedule.parameter
-                if self.module is None
-                else f"{self.module}.{self.schedule.parameter}"
-            )
+            where = "" if self.module is None else f"{self.module}."
             # the history holds a copy of `logs`, made before any callback saw it
             for entry in (logs, state.log_history[-1]):
-                entry[f"sparsity/{name}"] = value
+                entry[f"sparsity/{where}{self.schedule.parameter}"] = value
 
     def state(self) -> dict[str, Any]:
         """What Trainer stores beside a checkpoint: schedule and module."""

@@ -8,11 +8,9 @@ Run as:
 
 from __future__ import annotations
 
-import sys
-
 from experiments.images.config import ReportConfig, RunConfig
 from experiments.images.sweep_config import SweepConfig
-from pipeline.command import Program, input_errors
+from pipeline.command import Program
 from pipeline.sweep.config import Resources
 
 PROGRAM = Program(
@@ -31,12 +29,8 @@ PROGRAM = Program(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse, work, and say where the results are; one line for what the user can put right."""
-    try:
-        with input_errors():
-            _work(PROGRAM.parse(arguments))
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on where this was (train: with --resume)")
+    """Parse, work, and say where the results are."""
+    PROGRAM.main(_work, arguments)
 
 
 def _work(config: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> None:

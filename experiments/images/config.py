@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.config import check_fields
+
 INF = float("inf")
 Name = Literal["mnist", "cifar10", "cifar100"]
 CLASSES: dict[str, int] = {"mnist": 10, "cifar10": 10, "cifar100": 100}
@@ -36,9 +38,9 @@ class DataConfig:
     test: int = 10_000
 
     def __post_init__(self) -> None:
-        _check(
-            "data",
+        check_fields(
             self,
+            "data",
             train=(self.train is None or self.train > 0, "at least 1"),
             validation=(self.validation > 0, "at least 1"),
             test=(self.test > 0, "at least 1"),
@@ -77,9 +79,9 @@ class NetworkConfig:
     output_std: float = 0.01
 
     def __post_init__(self) -> None:
-        _check(
-            "network",
+        check_fields(
             self,
+            "network",
             widths=(self.widths is None or min(self.widths, default=0) > 0, "numbers above 0"),
             output_std=(0 <= self.output_std < INF, "a finite number from 0 on"),
         )
@@ -112,9 +114,9 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check(
-            "train",
+        check_fields(
             self,
+            "train",
             epochs=(self.epochs > 0, "at least 1"),
             learning_rate=(0 < self.learning_rate < INF, "a finite number above 0"),
             batch_size=(self.batch_size > 0, "at least 1"),
@@ -170,12 +172,3 @@ class ReportConfig:
 
     results_dir: str
     output_dir: str | None = None
-
-
-def _check(section: str, config: Any, **limits: tuple[bool, str]) -> None:
-    """Raise ValueError for the first field that does not hold, with what was expected."""
-    for name, (holds, expected) in limits.items():
-        if not holds:
-            raise ValueError(
-                f"{section}.{name}={getattr(config, name)!r} is out of range: expected {expected}"
-            )

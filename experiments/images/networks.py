@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from experiments.images.config import CLASSES, NetworkConfig
@@ -15,35 +14,15 @@ WIDTHS = {"mnist": (30, 60, 500), "cifar10": (64, 128, 256, 512), "cifar100": (6
 STAGES = (3, 3, 3, 4)
 
 
-class Standardize(nn.Module):
-    """(x / 255 - mean) / sd of every channel, over the training images.
-
-    Args:
-        pixels: [N, channels, height, width], uint8, the training images.
-    """
-
-    mean: Tensor
-    sd: Tensor
-
-    def __init__(self, pixels: Tensor) -> None:
-        super().__init__()
-        # by counts of the 256 values, where N x height x width floats would take gigabytes
-        channels = pixels.transpose(0, 1).flatten(1)
-        counts = torch.stack([c.bincount(minlength=256) for c in channels.int()])  # [channels, 256]
-        share = counts.double() / channels.shape[1]
-        values = torch.arange(256, dtype=torch.float64, device=pixels.device) / 255
-        mean = share @ values
-        variance = (share * (values - mean[:, None]).square()).sum(-1)
-        self.register_buffer("mean", mean.float()[:, None, None])
-        # a channel that never changes is left at 0
-        self.register_buffer("sd", variance.sqrt().clamp(min=1 / 255).float()[:, None, None])
+class Unit(nn.Module):
+    """Pixels 0 to 255 as numbers in [0, 1]."""
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return (pixels / 255 - self.mean) / self.sd
+        return pixels / 255
 
 
-def make_network(name: str, pixels: Tensor, config: NetworkConfig) -> nn.Sequential:
-    """The network of a data set, from pixels [B, channels, height, width] to scores [B, classes].
+def make_network(name: str, config: NetworkConfig) -> nn.Sequential:
+    """The network of a data set, from pixels [B, channels, height, width], uint8, to scores.
 
     Hidden weights start as He et al. 2015 have it, biases at 0. The paper starts output weights at
     0; here they are small Gaussian noise, the same for every loss, because spherical softmax and
@@ -51,7 +30,6 @@ def make_network(name: str, pixels: Tensor, config: NetworkConfig) -> nn.Sequent
 
     Args:
         name: of the data set.
-        pixels: the training images, for their mean and standard deviation.
 
     Raises:
         ValueError: another number of widths.
@@ -63,7 +41,7 @@ def make_network(name: str, pixels: Tensor, config: NetworkConfig) -> nn.Sequent
             f"{list(WIDTHS[name])}"
         )
     make = _mnist if name == "mnist" else _cifar
-    network = nn.Sequential(Standardize(pixels), *make(widths, classes))
+    network = nn.Sequential(Unit(), *make(widths, classes))
     _initialize(network, config.output_std)
     return network
 

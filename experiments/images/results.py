@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 from experiments.images.sweep import make_plan
 from experiments.images.sweep_config import SweepConfig
 from pipeline.report.spread import Estimate, estimate
-from pipeline.sweep.records import SWEEP_FILE, Record, read_records
+from pipeline.sweep.records import SWEEP_FILE, Record, read_content, read_records
 
 BASELINE = "softmax"
 
@@ -65,13 +64,9 @@ def read_results(folder: Path) -> Results:
     Raises:
         ValueError: no sweep of this experiment is there.
     """
+    content = read_content(folder, "experiments.images")
     try:
-        content = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
         sweep = SweepConfig.from_content(content)
-    except FileNotFoundError:
-        raise ValueError(
-            f"results_dir={folder}: holds no {SWEEP_FILE}; expected the output_dir of a sweep"
-        ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "

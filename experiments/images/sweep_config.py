@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from experiments.images.config import DataConfig, NetworkConfig, TrainConfig
+from pipeline.config import check_labels, check_left_alone
 from pipeline.sweep.plan import FIRST_TRIAL_SEED
 
 
@@ -59,9 +60,8 @@ class SweepConfig:
             )
         if not self.losses:
             raise ValueError("losses: expected at least one, got none")
+        check_labels(self.losses)
         for label, loss in self.losses.items():
-            if not label.strip(".") or set(label) & set("/\\\0"):
-                raise ValueError(f"losses: {label!r} is to name files; choose one without / or \\")
             rates = loss.learning_rates
             if not rates or len(set(rates)) < len(rates):
                 raise ValueError(
@@ -73,12 +73,7 @@ class SweepConfig:
                 f"losses: expected as many learning_rates for each, got {counts}; the more a loss "
                 "tries, the better it looks"
             )
-        plain = TrainConfig()
-        for name, instead in (("learning_rate", "losses.*.learning_rates"), ("seed", "runs")):
-            if getattr(self.train, name) != getattr(plain, name):
-                raise ValueError(
-                    f"train.{name}={getattr(self.train, name)}: a sweep sets it; give {instead}"
-                )
+        check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
     def content(self) -> dict[str, Any]:
         """What sweep.json holds: all but what may differ between a sweep and its continuation."""

@@ -53,7 +53,7 @@ def assemble(config: RunConfig) -> Run:
     splits = load_splits(config.data, config.train.seed)
     # the same first weights for every loss
     torch.manual_seed(config.train.seed)
-    network = make_network(config.data.name, splits.train.pixels, config.network)
+    network = make_network(config.data.name, config.network)
     return Run(config, splits, Classifier(network, criterion).to(device), device)
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.data.synthetic import SyntheticConfig
 from experiments.multilabel.data.text import TextConfig
-from experiments.multilabel.methods import MethodConfig, ScheduleConfig
+from experiments.multilabel.methods import MethodConfig
+from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
 FREE = ("output_dir", "resume", "keep_model")
@@ -37,18 +38,15 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        limits = {
-            "epochs": (self.epochs > 0, "at least 1"),
-            "learning_rate": (0 < self.learning_rate < float("inf"), "a finite number above 0"),
-            "batch_size": (self.batch_size > 0, "at least 1"),
-            "seed": (0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
-            "workers": (self.workers >= 0, "0 or more"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(
-                    f"train.{name}={getattr(self, name)} is out of range: expected {expected}"
-                )
+        check_fields(
+            self,
+            "train",
+            epochs=(self.epochs > 0, "at least 1"),
+            learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
+            batch_size=(self.batch_size > 0, "at least 1"),
+            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            workers=(self.workers >= 0, "0 or more"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,28 +130,19 @@ class SweepConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        limits = {
-            "data": (bool(self.data), "one at least"),
-            "learning_rates": (
+        check_fields(
+            self,
+            data=(bool(self.data), "one at least"),
+            learning_rates=(
                 0 < len(self.learning_rates) == len(set(self.learning_rates)),
                 "one at least, each once",
             ),
-            "seeds": (self.seeds > 0, "at least 1"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected {expected}")
+            seeds=(self.seeds > 0, "at least 1"),
+        )
         for rate in self.learning_rates:
             replace(self.train, learning_rate=rate)  # checks it
-        plain = TrainConfig()
-        for name, instead in (("learning_rate", "learning_rates"), ("seed", "seeds")):
-            if getattr(self.train, name) != getattr(plain, name):
-                raise ValueError(
-                    f"train.{name}={getattr(self.train, name)}: a sweep sets it; give {instead}"
-                )
-        for name in (*self.data, *self.methods):
-            if not name.strip(".") or set(name) & set("/\\\0"):
-                raise ValueError(f"the name {name!r} is to name files; choose one without / or \\")
+        check_left_alone(self.train, "train", learning_rate="learning_rates", seed="seeds")
+        check_labels((*self.data, *self.methods))
         if BASELINE not in self.methods:
             raise ValueError(
                 f"methods: expected {BASELINE!r} among them, with which the others are compared, "

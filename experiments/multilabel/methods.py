@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.config import ScheduleConfig
 from sparse_attn import Mapping, SparsitySchedule
 from sparse_attn.heads import MultiLabelHead
 
@@ -46,25 +47,6 @@ class SigmoidHead(nn.Linear):
 
 
 Head: TypeAlias = MultiLabelHead | SigmoidHead
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """How a parameter of the mapping moves to its value in `method.params` during training.
-
-    Args:
-        parameter: name of the parameter, such as r, t or alpha.
-        initial: its value at the start.
-        shape: linear, cosine, cubic or constant.
-        begin: share of training after which it starts to move.
-        end: share of training after which it has arrived.
-    """
-
-    parameter: str
-    initial: float
-    shape: str = "linear"
-    begin: float = 0.0
-    end: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -110,9 +92,8 @@ class MethodConfig:
         """The output layer; raises as `Mapping` and `MultiLabelHead` do."""
         if self.mapping == SIGMOID:
             return SigmoidHead(hidden, labels)
-        return MultiLabelHead(
-            hidden, labels, self._mapping(), sparsity=self.sparsity, loss=self.loss
-        )
+        mapping = Mapping(self.mapping, learn=self.learn, **self._params)
+        return MultiLabelHead(hidden, labels, mapping, sparsity=self.sparsity, loss=self.loss)
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
         """The schedule, its ends checked against the range of the parameter.
@@ -122,15 +103,8 @@ class MethodConfig:
         """
         if self.schedule is None:
             return None
-        mapping, parameter = self._mapping(), self.schedule.parameter
-        if parameter not in self.params:
-            raise ValueError(
-                f"method.schedule.parameter={parameter!r}: expected one of method.params, whose "
-                f"value it ends at; there {', '.join(self.params) or 'is none'}"
-            )
-        mapping.set_value(parameter, self.schedule.initial)
-        return SparsitySchedule(final=self.params[parameter], **asdict(self.schedule))
+        return self.schedule.of(Mapping(self.mapping, **self._params), self.learn, "method")
 
-    def _mapping(self) -> Mapping:
-        parameters: dict[str, Any] = dict(self.params)
-        return Mapping(self.mapping, learn=self.learn, **parameters)
+    @property
+    def _params(self) -> dict[str, Any]:
+        return dict(self.params)

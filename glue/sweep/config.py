@@ -6,8 +6,9 @@ import itertools
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from glue.config import MappingConfig, ScheduleConfig, TrainConfig
+from glue.config import MappingConfig, TrainConfig
 from glue.tasks import get_task
+from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.controls import MIXED
 
@@ -119,9 +120,7 @@ class SweepConfig:
         names = self.task_names
         if len(set(names)) < len(names):
             raise ValueError(f"tasks: expected each once, got {', '.join(names)}")
-        for name in (*names, *self.mappings):
-            if not name.strip(".") or set(name) & set("/\\\0"):
-                raise ValueError(f"the name {name!r} is to name files; choose one without / or \\")
+        check_labels((*names, *self.mappings))
         if self.mappings.get(BASELINE) != CandidateConfig(BASELINE):
             raise ValueError(
                 f"mappings: expected {BASELINE!r}, plain, among them, with which the others are "
@@ -131,28 +130,21 @@ class SweepConfig:
             self._check_candidate(label, candidate)
 
     def _check_numbers(self) -> None:
-        limits = {
-            "tasks": (bool(self.tasks), "one at least"),
-            "learning_rates": (
+        check_fields(
+            self,
+            tasks=(bool(self.tasks), "one at least"),
+            learning_rates=(
                 0 < len(self.learning_rates) == len(set(self.learning_rates)),
                 "one at least, each once",
             ),
-            "trials": (
+            trials=(
                 self.protocol == "paper" or self.trials >= len(self.learning_rates),
                 f"one at least for each of the {len(self.learning_rates)} learning_rates",
             ),
-            "seeds": (self.seeds > 0, "at least 1"),
-            "selection": (0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected {expected}")
-        plain = TrainConfig()
-        for name, instead in (("learning_rate", "learning_rates"), ("seed", "seeds")):
-            if getattr(self.train, name) != getattr(plain, name):
-                raise ValueError(
-                    f"train.{name}={getattr(self.train, name)}: a sweep sets it; give {instead}"
-                )
+            seeds=(self.seeds > 0, "at least 1"),
+            selection=(0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
+        )
+        check_left_alone(self.train, "train", learning_rate="learning_rates", seed="seeds")
 
     def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
         try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import REDUCTIONS, as_mapping, check_hidden, positive
+from sparse_attn.heads.base import as_mapping, check_hidden, positive
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.heads.multilabel_threshold import above, check_target, check_threshold
 from sparse_attn.losses import (
@@ -22,6 +22,7 @@ from sparse_attn.losses import (
     sparsemax_loss,
     t_softmax_multilabel_loss,
 )
+from sparse_attn.losses.rows import check_reduction
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
 from sparse_attn.mappings.weighted import R
@@ -52,7 +53,7 @@ class MultiLabelHead(nn.Module):
     r-softmax then keeps exactly k labels where scores do not tie; all of them but one at
     k = labels > 1, as its r = 0 drops the minimum. Scores, log p and losses are worked out in
     float32 at least, whatever the dtype of h and W, under autocast too: rounded scores tie.
-    Source: Balazy et al. 2023, sec. 3.2 and eq. 4.
+    Source: Balazy et al. 2023, eq. 3 and 4.
 
     Args:
         hidden: size d of the hidden states h.
@@ -132,7 +133,7 @@ class MultiLabelHead(nn.Module):
                 f"threshold=0: {self.mapping.name} gives every label p > 0; expected a number in "
                 "(0, 1), which search_threshold finds"
             )
-        self.record["threshold"] = value
+        self.record["threshold"] = float(value)
 
     def set_parameter(self, name: str, value: float) -> None:
         """Set a fixed parameter of the mapping, as a schedule does.
@@ -173,8 +174,7 @@ class MultiLabelHead(nn.Module):
             ValueError: a shape that does not fit, an unknown reduction or, on the CPU, a target
                 other than 0 and 1.
         """
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        check_reduction(reduction)
         check_hidden(hidden, self.hidden)
         wrong = check_target(target, (*hidden.shape[:-1], self.labels))
         present = target == 1

@@ -186,7 +186,8 @@ def _argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
 def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Forward pre-hook of the model: its own loss must not see the labels."""
     if args:
-        kwargs = {**dict(zip(_argument_names(cast(Hashable, type(root))), args)), **kwargs}
+        names = _argument_names(cast(Hashable, type(root)))[: len(args)]
+        kwargs = dict(**dict(zip(names, args, strict=True)), **kwargs)
     _calls.labels, _calls.items = kwargs.pop("labels", None), kwargs.get("num_items_in_batch")
     return (), kwargs
 

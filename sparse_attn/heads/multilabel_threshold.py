@@ -21,7 +21,7 @@ def search_threshold(
 
     F1 = 2 |predicted and present| / (|predicted| + |present|), 0 where both are empty. Find it on
     a validation set: `head.threshold = search_threshold(log_p, target)`.
-    Source of the candidates: Balazy et al. 2023, sec. 4.
+    Source of the candidates: Balazy et al. 2023.
 
     Args:
         log_p: (..., labels), what a head returns.
@@ -43,7 +43,7 @@ def search_threshold(
     check_target(target, log_p.shape)
     log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
     scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
-    return candidates[scores.index(max(scores))]
+    return float(candidates[scores.index(max(scores))])
 
 
 def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:

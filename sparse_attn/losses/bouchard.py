@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from sparse_attn.losses.rows import check_scores, labelled_rows, spoiled, top_score, valid_scores
 from sparse_attn.mappings.base import INF, Value, aligned
 
-# The bracket of the shared xi is at most max(1, xi / 3) wide; what 12 halvings leave of it, 3 of
-# Newton's steps turn into rounding error. That of alpha is as wide as the scores are apart.
+# The bracket of the shared xi is at most max(1, xi / 3) wide. That of alpha may be as wide as the
+# scores are apart, but then the sum that it solves for is flat. What 12 halvings leave, 3 of
+# Newton's steps turn into rounding error.
 HALVINGS = 12
-ALPHA_HALVINGS = 24
 NEWTON_STEPS = 3
 
 SHARED, PER_CLASS = "shared", "per_class"
@@ -171,13 +171,13 @@ def _per_class_alpha(x: Tensor, valid: Tensor) -> Tensor:
     low = (second / 2).where(second != -INF, -40.0)
     high = (valid.sum(-1, keepdim=True) - 1).clamp(min=1).to(x).log()
     alpha = high
-    for step in range(ALPHA_HALVINGS + NEWTON_STEPS):
+    for step in range(HALVINGS + NEWTON_STEPS):
         share = torch.sigmoid(x - alpha).masked_fill(~valid, 0.0)
         excess = share.sum(-1, keepdim=True) - 1
         low, high = alpha.where(excess > 0, low), alpha.where(excess <= 0, high)
         slope = (share * (1 - share)).sum(-1, keepdim=True)
         newton = (alpha + excess / slope.clamp(min=torch.finfo(x.dtype).tiny)).clamp(low, high)
-        alpha = (low + high) / 2 if step < ALPHA_HALVINGS else newton
+        alpha = (low + high) / 2 if step < HALVINGS else newton
     return alpha
 
 

@@ -165,6 +165,34 @@ def test_autocast_and_half_precision_compute_in_float32(loss):
     assert expected.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("loss", "name", "value"),
+    [
+        (losses.entmax_loss, "alpha", 1.5),
+        (losses.sparsegen_hinge_loss, "lam", 0.5),
+        (losses.sparsehourglass_loss, "q", 0.5),
+        (losses.r_softmax_multilabel_loss, "r", 0.5),
+        (losses.t_softmax_multilabel_loss, "t", 1.5),
+        (losses.bouchard_loss, "xi", 1.5),
+        (losses.bouchard_loss, "alpha", 0.5),
+    ],
+)
+def test_rows_that_do_not_count_have_no_part_in_the_gradient_of_a_parameter(loss, name, value):
+    z = torch.full((3, 5), math.nan, dtype=torch.float64)
+    z[1] = torch.tensor([0.3, -0.4, 1.1, 0.0, -1.3])
+    for kept, mask, target in (
+        (slice(1, 2), None, torch.tensor([0])),
+        (slice(None), None, torch.tensor([-100, 0, -100])),
+        (slice(None), torch.tensor([[False], [True], [False]]), torch.tensor([0, 0, 0])),
+    ):
+        parameter = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        loss(z[kept], target, **{name: parameter}, mask=mask).backward()
+        if kept != slice(None):
+            expected = parameter.grad.item()
+        close(parameter.grad, expected, 1e-12)
+    assert expected != 0
+
+
 @pytest.mark.parametrize("name", BOUCHARD)
 def test_no_value_is_looked_at_on_other_devices(name):
     z, y = torch.zeros(3, 4, device="meta"), torch.zeros(3, 4, device="meta")
@@ -212,6 +240,16 @@ def test_hinges_take_no_memory_of_pairs():
     d = y.numpy() / 3.0 - z.numpy()
     expected = sum(numpy.maximum(0, d[i] - d).sum() for i in range(0, 30_000, 10_000))
     close(losses.sparsegen_hinge_loss(z, y), expected, 1e-9)
+
+
+FAR = {name: CASES[name] for name in ("sparsemax", "entmax 1.5", "sparsegen 0.5", "r 0.5", "t 3.0")}
+FAR["hourglass"] = lambda z, y: losses.sparsehourglass_loss(z, y, 1e12)  # sum z does not matter
+
+
+@pytest.mark.parametrize("loss", FAR.values(), ids=FAR)
+def test_float32_keeps_its_digits_far_from_0(loss):
+    z, y = torch.tensor(Z) + 2.0**20, torch.tensor([1, 0, 0, 1])
+    close(loss(z, y), loss(z.double(), y).item(), 1e-5, 1e-7)
 
 
 def test_known_values():

@@ -91,6 +91,8 @@ def test_labels_by_position():
         given = patched(ids, mask, None, None, None, labels)
         assert given.loss == expected.loss
         assert patched(ids, mask, None, None, None, None).get("loss") is None
+    with pytest.raises(TypeError, match="labels"):
+        patched(ids, mask, None, None, None, labels, labels=labels)
     images = RESNET_MODEL.inputs()
     resnet = patch_multilabel_head(RESNET_MODEL.build(), "sparsemax")
     with torch.no_grad():

@@ -147,7 +147,7 @@ def test_options_of_from_pretrained(tmp_path):
 def test_records_that_do_not_fit_are_refused(tmp_path):
     cls = AutoModelForSequenceClassification
     BERT.build().save_pretrained(tmp_path / "plain")
-    with pytest.raises(ValueError, match=rf"neither '{NAME}', nor '{HEAD}', nor '{MULTILABEL}'"):
+    with pytest.raises(ValueError, match=rf"neither '{NAME}' nor '{HEAD}' nor '{MULTILABEL}'"):
         load_pretrained(cls, tmp_path / "plain")
     patched_model(BERT, "t-softmax-learned").save_pretrained(tmp_path / "patched")
     shutil.copy(tmp_path / "plain" / "model.safetensors", tmp_path / "patched")

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from experiments.multilabel.data.base import Batch, LabelledData
+from pipeline.config import check_fields
 
 # of ImageNet, over which the networks were trained: mean and standard deviation by channel
 MEAN = torch.tensor([0.485, 0.456, 0.406])
@@ -53,12 +54,15 @@ class ImageConfig:
     size: int = 224
 
     def __post_init__(self) -> None:
-        needed = {"folder": ["data_dir", "dataset"], "hub": ["dataset"]}
-        for name in needed.get(self.source, ["data_dir"]):
-            if getattr(self, name) is None:
-                raise ValueError(f"images.{name}: source={self.source} needs one, got none")
-        if self.size < 1:
-            raise ValueError(f"images.size={self.size}: expected at least 1")
+        source = self.source
+        named = self.dataset is not None or source in ("voc2007", "coco2017")
+        check_fields(
+            self,
+            "images",
+            dataset=(named, f"a name, which source={source} needs"),
+            data_dir=(self.data_dir is not None or source == "hub", "a folder"),
+            size=(self.size > 0, "at least 1"),
+        )
 
 
 class Images(Dataset[Batch]):

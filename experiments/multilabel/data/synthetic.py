@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.multilabel.data.base import Batch, LabelledData
+from pipeline.config import check_fields
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,18 @@ class SyntheticConfig:
     hidden: int = 128
 
     def __post_init__(self) -> None:
-        limits = {
-            "classes": (self.classes > 1, "at least 2"),
-            "labels": (0 < self.labels <= self.classes, f"1 to {self.classes}, the classes"),
-            "length": (self.length > 0, "at least 1"),
-            "features": (self.features > 0, "at least 1"),
-            "hidden": (self.hidden > 0, "at least 1"),
-            "validation": (0 < self.validation < 1, "a share in (0, 1)"),
-            "test": (0 < self.test < 1 - self.validation, "a share that leaves rows to train on"),
-            "rows": (min(self.parts) > 0, "enough for one row in every part"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(
-                    f"synthetic.{name}={getattr(self, name)} is out of range: expected {expected}"
-                )
+        check_fields(
+            self,
+            "synthetic",
+            classes=(self.classes > 1, "at least 2"),
+            labels=(0 < self.labels <= self.classes, f"1 to {self.classes}, the classes"),
+            length=(self.length > 0, "at least 1"),
+            features=(self.features > 0, "at least 1"),
+            hidden=(self.hidden > 0, "at least 1"),
+            validation=(0 < self.validation < 1, "a share in (0, 1)"),
+            test=(0 < self.test < 1 - self.validation, "a share that leaves rows to train on"),
+            rows=(min(self.parts) > 0, "enough for one row in every part"),
+        )
 
     @property
     def parts(self) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from glue.data import _read_csv, _read_json, _read_tsv
+from pipeline.tables import read_csv, read_json, read_tsv
 
 Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values by column
 
@@ -57,7 +57,7 @@ def require(rows: Sequence[Row], columns: Iterable[str]) -> None:
 
 
 def _read_lines(path: Path) -> Iterator[Row]:
-    lines = _read_tsv(path) if path.suffix == ".tsv" else _read_csv(path)
+    lines = read_tsv(path) if path.suffix == ".tsv" else read_csv(path)
     _, header = next(lines, (0, []))
     if len(set(header)) < len(header):
         raise ValueError(f"{path}, line 1: two columns have one name: {', '.join(header)}")
@@ -72,7 +72,7 @@ def _read_lines(path: Path) -> Iterator[Row]:
 
 def _read_objects(path: Path) -> Iterator[Row]:
     columns: set[str] | None = None
-    for where, record in _read_json(path):
+    for where, record in read_json(path):
         if not isinstance(record, dict):
             raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
         if columns is not None and set(record) != columns:

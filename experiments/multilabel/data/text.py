@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from experiments.multilabel.data.base import Batch, LabelledData
+from pipeline.config import check_fields
 
 Texts = list[tuple[str, ...]]  # a text, or a pair of them, for each row
 
@@ -52,16 +53,20 @@ class TextConfig:
     max_length: int = 128
 
     def __post_init__(self) -> None:
-        further = {"folder": ["data_dir"], "glue": [], "hub": ["label_column"]}
-        for name in ("dataset", *further[self.source]):
-            if getattr(self, name) is None:
-                raise ValueError(f"text.{name}: source={self.source} needs one, got none")
-        if len(self.text) not in (1, 2) or len(set(self.text)) < len(self.text):
-            raise ValueError(f"text.text={self.text}: expected one column, or two different ones")
-        if not self.separator:
-            raise ValueError("text.separator: expected a text, such as ',', got an empty one")
-        if self.max_length < 3:
-            raise ValueError(f"text.max_length={self.max_length}: expected at least 3")
+        source = self.source
+        check_fields(
+            self,
+            "text",
+            dataset=(self.dataset is not None, f"a name, which source={source} needs"),
+            data_dir=(self.data_dir is not None or source != "folder", "a folder"),
+            label_column=(self.label_column is not None or source != "hub", "a column of lists"),
+            text=(
+                0 < len(set(self.text)) == len(self.text) < 3,
+                "one column, or two different ones",
+            ),
+            separator=(bool(self.separator), "a text, such as ','"),
+            max_length=(self.max_length > 2, "at least 3"),
+        )
 
 
 class EncodedTexts(Dataset[Batch]):

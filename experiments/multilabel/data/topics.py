@@ -21,7 +21,7 @@ from jsonargparse import auto_cli
 
 Row = tuple[str, frozenset[str]]  # a text and its topics
 
-MOST = 4  # topics that a text is about, and topics that it mentions beside them
+MOST = 3  # topics that a text is about, and topics that it mentions beside them
 
 TOPICS = {
     "cooking": ("the recipe", "ovens", "baking bread", "the soup", "fresh herbs"),
@@ -93,7 +93,7 @@ def draw(rng: random.Random) -> Row:
 
 
 def write(
-    folder: Path, train: int = 3000, validation: int = 500, test: int = 500, seed: int = 0
+    folder: Path, train: int = 2000, validation: int = 500, test: int = 500, seed: int = 0
 ) -> None:
     """Write train.csv, validation.csv and test.csv: the text, and a column of 0 and 1 per topic.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.report.spread import Difference, Estimate, estimate, paired
-from pipeline.sweep.records import SWEEP_FILE, Record, read_records
+from pipeline.sweep.records import Record, read_content, read_records
 
 Measure = Callable[[dict[str, Any]], float]
 
@@ -91,15 +90,8 @@ def read_results(folder: str) -> Results:
     Raises:
         ValueError: it holds no sweep of this experiment, or no record yet.
     """
-    file = Path(folder) / SWEEP_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"results_dir={folder}: {SWEEP_FILE} is not readable ({error}); expected the "
-            "output_dir of a sweep"
-        ) from None
-    if not isinstance(content, dict) or not {"data", "methods"} <= content.keys():
+    content = read_content(Path(folder), "experiments.multilabel")
+    if not {"data", "methods"} <= content.keys():
         raise ValueError(f"results_dir={folder}: holds a sweep of another experiment")
     found = read_records(Path(folder))
     records = [

@@ -272,5 +272,5 @@ def test_too_few_images_and_no_official_test_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["train", "validation", "test"])
 def test_sizes_below_1_are_refused(field: str) -> None:
-    with pytest.raises(ValueError, match=rf"data\.{field}=0 is out of range: expected at least 1"):
+    with pytest.raises(ValueError, match=rf"data\.{field}=0: expected at least 1"):
         DataConfig(**{field: 0})

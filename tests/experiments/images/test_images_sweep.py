@@ -204,9 +204,11 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Pa
 
 
 def test_report_on_another_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"error: results_dir=.*holds no sweep\.json; expected"):
+    with pytest.raises(
+        SystemExit, match=r"error: .*: has no sweep\.json, .*experiments\.images sweep"
+    ):
         main(["report", str(tmp_path)])
-    (tmp_path / "sweep.json").write_text('{"tasks": {}}')
+    (tmp_path / "sweep.json").write_text('{"format": 1, "tasks": {}}')
     with pytest.raises(SystemExit, match=r"is of no sweep of this experiment"):
         main(["report", str(tmp_path)])
 

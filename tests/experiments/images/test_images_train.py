@@ -20,13 +20,13 @@ from pipeline.folders import RESULTS_FILE
 from tests.experiments.images.making import colours, write_cifar10
 
 LOSSES = {
-    "mse": 0.003,
-    "softmax": 0.01,
-    "softmax-abs": 0.01,
-    "spherical-softmax": 0.003,
-    "taylor-softmax": 0.03,
-    "bouchard": 0.01,
-    "sparsemax": 0.01,
+    "mse": 0.02,
+    "softmax": 0.05,
+    "softmax-abs": 0.05,
+    "spherical-softmax": 0.03,
+    "taylor-softmax": 0.1,
+    "bouchard": 0.05,
+    "sparsemax": 0.05,
 }
 
 
@@ -40,7 +40,7 @@ def with_loss(config: RunConfig, name: str) -> RunConfig:
 
 def test_network_of_mnist_is_that_of_the_paper() -> None:
     pixels = torch.randint(0, 256, (5, 1, 28, 28), dtype=torch.uint8)
-    network = make_network("mnist", pixels, NetworkConfig())
+    network = make_network("mnist", NetworkConfig())
     assert network(pixels).shape == (5, 10)
     weights = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
     assert weights == [(30, 1, 5, 5), (60, 30, 5, 5), (500, 240), (10, 500)]
@@ -49,22 +49,11 @@ def test_network_of_mnist_is_that_of_the_paper() -> None:
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
 def test_network_of_cifar_has_fourteen_layers(name: str, classes: int) -> None:
     pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    network = make_network(name, pixels, NetworkConfig(widths=[2, 3, 4, 5]))
+    network = make_network(name, NetworkConfig(widths=[2, 3, 4, 5]))
     assert network(pixels).shape == (2, classes)
     shapes = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
     assert len(shapes) == 14
     assert all(shape[2:] == (3, 3) for shape in shapes[:-1])
-
-
-def test_images_are_standardized_by_channel() -> None:
-    pixels = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
-    pixels[:, 1] //= 4
-    pixels[:, 2] = 7
-    standardized = make_network("cifar10", pixels, NetworkConfig(widths=[1, 1, 1, 1]))[0](pixels)
-    mean, sd = standardized.mean((0, 2, 3)), standardized.std((0, 2, 3))
-    torch.testing.assert_close(mean, torch.zeros(3), atol=1e-4, rtol=0)
-    torch.testing.assert_close(sd[:2], torch.ones(2), atol=1e-4, rtol=0)
-    assert not standardized[:, 2].any()
 
 
 @pytest.mark.parametrize("name", ["spherical-softmax", "softmax-abs"])
@@ -73,7 +62,7 @@ def test_zero_output_weights_leave_even_mappings_without_gradient(
     config: RunConfig, name: str, std: float
 ) -> None:
     pixels = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
-    network = make_network("mnist", pixels, NetworkConfig(config.network.widths, std))
+    network = make_network("mnist", NetworkConfig(config.network.widths, std))
     model = Classifier(network, make_criterion(LossConfig(name)))
     model.criterion.loss(model(pixels), torch.arange(8)).mean().backward()
     moves = [p.grad is not None and bool(p.grad.any()) for p in model.parameters()]
@@ -118,7 +107,7 @@ def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
         data=DataConfig("cifar10", str(tmp_path / "cifar"), split="official", validation=20),
         loss=LossConfig("taylor-softmax"),
         network=NetworkConfig(widths=[4, 4, 8, 8]),
-        train=TrainConfig(epochs=6, batch_size=10, weight_decay=1e-4, flip=True),
+        train=TrainConfig(epochs=12, batch_size=10, weight_decay=1e-4, flip=True),
         device="cpu",
     )
     results = train(prepare(config))
@@ -225,7 +214,10 @@ def test_command_trains_and_says_where_the_results_are(
             r"error: loss\.name=spherical-softmax: eps=-1.* is out of range",
         ),
         (["--network.widths", "[3, 4]"], r"error: network\.widths=\[3, 4\]: expected 3 for mnist"),
-        (["--train.learning_rate", "0"], r"error: train\.learning_rate=0.* is out of range"),
+        (
+            ["--train.learning_rate", "0"],
+            r"error: train\.learning_rate=0.*: expected a finite number",
+        ),
         (["--device", "cuda"], r"error: device=cuda: torch finds no CUDA"),
     ],
 )

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForImageClassification
 
 from experiments.multilabel.backbones import resnet
-from experiments.multilabel.config import DataConfig
-from experiments.multilabel.data.images import ImageConfig
+from experiments.multilabel.config import DataConfig, RunConfig, TrainConfig
+from experiments.multilabel.data.images import ImageConfig, load_images
 from experiments.multilabel.methods import MethodConfig
-from experiments.multilabel.models import build_model
+from experiments.multilabel.models import build_model, head_of
+from experiments.multilabel.train import load, train
 from tests.experiments.multilabel.tiny import tiny_bert, tiny_resnet
 
 
@@ -41,6 +43,33 @@ def test_every_weight_of_the_network_learns(folder: str, method: MethodConfig) -
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     with torch.no_grad():
         assert model.eval()(inputs=torch.randn(2, 3, 32, 32)).logits.shape == (2, 4)
+
+
+def test_a_run_on_images_of_ones_own(folder: str, tmp_path: Path) -> None:
+    colours = {"r": (200, 0, 0), "g": (0, 200, 0), "rg": (200, 200, 0), "b": (0, 0, 200)}
+    for split in ("train", "validation"):
+        for name, colour in colours.items():
+            (tmp_path / split).mkdir(exist_ok=True)
+            Image.new("RGB", (9, 9), colour).save(tmp_path / split / f"{name}.png")
+        table = "file,red,green,blue\nr.png,1,0,0\ng.png,0,1,0\nrg.png,1,1,0\nb.png,0,0,1\n"
+        (tmp_path / split / "labels.csv").write_text(table)
+    run = RunConfig(
+        images=ImageConfig(
+            "folder", data_dir=str(tmp_path), dataset="colours", backbone=folder, size=32
+        ),
+        output_dir=str(tmp_path / "run"),
+        method=MethodConfig("r-softmax", sparsity="predicted"),
+        train=TrainConfig(epochs=30, batch_size=4, learning_rate=0.01, device="cpu"),
+    )
+    results = train(run)
+    assert (results["measured_on"], results["labels"]) == ("validation", ["red", "green", "blue"])
+    assert results["score"] == results["f1"]["micro"] == 1
+    data = load_images(run.images)
+    batch = data.collate([data.validation[i] for i in range(4)])
+    model = load(run.output_dir)
+    with torch.no_grad():
+        decided = head_of(model).decide(model(batch["inputs"]).logits)
+    assert torch.equal(decided, batch["labels"].bool())
 
 
 def test_what_is_wrong_with_a_backbone(folder: str, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from experiments.multilabel.config import (
     TrainConfig,
 )
 from experiments.multilabel.data.images import ImageConfig
-from experiments.multilabel.methods import MethodConfig, ScheduleConfig
+from experiments.multilabel.methods import MethodConfig
+from pipeline.config import ScheduleConfig
 
 
 def sweep(**changes: object) -> SweepConfig:

@@ -277,11 +277,11 @@ def test_a_hub_without_a_network_or_column(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_config(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"images.data_dir: source=voc2007 needs one, got none"):
+    with pytest.raises(ValueError, match=r"images.data_dir=None: expected a folder"):
         ImageConfig("voc2007")
-    with pytest.raises(ValueError, match=r"images.dataset: source=hub needs one, got none"):
+    with pytest.raises(ValueError, match=r"images.dataset=None: expected a name, which source=hub"):
         ImageConfig("hub", data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"images.dataset: source=folder needs one, got none"):
+    with pytest.raises(ValueError, match=r"images.dataset=None: expected a name"):
         ImageConfig("folder", data_dir=str(tmp_path))
     with pytest.raises(ValueError, match=r"images.size=0: expected at least 1"):
         own_config(tmp_path, size=0)

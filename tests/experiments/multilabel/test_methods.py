@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.multilabel.methods import MethodConfig, ScheduleConfig, SigmoidHead
+from experiments.multilabel.methods import MethodConfig, SigmoidHead
+from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.methods_and_data import METHODS
 
 HIDDEN, LABELS = 6, 4
@@ -76,9 +77,14 @@ def test_a_schedule_ends_at_a_parameter_of_the_method() -> None:
     schedule = method.sparsity_schedule()
     assert schedule is not None
     assert (schedule.value(0), schedule.value(1)) == (0.1, 0.5)
-    with pytest.raises(ValueError, match=r"expected one of method\.params"):
-        MethodConfig("r-softmax", schedule=ScheduleConfig("r", 0.1)).sparsity_schedule()
-    with pytest.raises(ValueError, match="2"):
+    with pytest.raises(
+        ValueError, match=r"method\.schedule\.parameter='t': expected a parameter of"
+    ):
+        MethodConfig("r-softmax", schedule=ScheduleConfig("t", 0.1)).sparsity_schedule()
+    learned = MethodConfig("t-softmax", learn=["t"], schedule=ScheduleConfig("t", 0.1))
+    with pytest.raises(ValueError, match=r"method\.schedule\.parameter='t': it is learned"):
+        learned.sparsity_schedule()
+    with pytest.raises(ValueError, match=r"method\.schedule\.initial: r=2"):
         MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 2.0)).sparsity_schedule()
 
 

@@ -166,15 +166,15 @@ def test_data_that_lie_on_no_axis_still_give_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "expected the output_dir of a sweep"),
-        ("{", "expected the output_dir of a sweep"),
-        ("{}", "another experiment"),
-        (json.dumps({"tasks": {}, "mappings": {}}), "another experiment"),
-        (json.dumps({"data": {}, "methods": {}}), "no record yet"),
+        (None, r"has no sweep\.json, .*python -m experiments\.multilabel sweep"),
+        ("{", r"sweep\.json is not readable"),
+        ("{}", "is of format None, this version reads format 1"),
+        (json.dumps({"format": 1, "tasks": {}, "mappings": {}}), "another experiment"),
+        (json.dumps({"format": 1, "data": {}, "methods": {}}), "no record yet"),
     ],
 )
 def test_folders_without_a_sweep(tmp_path: Path, content: str | None, words: str) -> None:
     if content is not None:
         (tmp_path / SWEEP_FILE).write_text(content)
-    with pytest.raises(ValueError, match=f"results_dir=.*{words}"):
+    with pytest.raises(ValueError, match=words):
         report(ReportConfig(str(tmp_path)))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from experiments.multilabel import sweep as sweeps
-from experiments.multilabel.__main__ import main, parse
+from experiments.multilabel.__main__ import PROGRAM, main
 from experiments.multilabel.config import DataConfig, SweepConfig, SyntheticConfig, TrainConfig
 from experiments.multilabel.methods import MethodConfig
 from pipeline.sweep.plan import FIRST_TRIAL_SEED, PlannedRun
@@ -77,7 +77,7 @@ def test_a_method_that_cannot_be_is_found_before_any_run(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs/multilabel").glob("synthetic*.yaml")))
 def test_configs_of_the_synthetic_study(file: Path) -> None:
-    parsed = parse(["sweep", "--config", str(file)])
+    parsed = PROGRAM.parse(["sweep", "--config", str(file)])
     assert isinstance(parsed, tuple)
     config, _ = parsed
     assert config.train.epochs == 150

@@ -228,13 +228,13 @@ def test_what_is_wrong_with_a_folder(config: TextConfig, tmp_path: Path) -> None
 
 def test_what_is_wrong_with_the_config(model: str, tmp_path: Path) -> None:
     cases: dict[str, dict[str, Any]] = {
-        "text.data_dir: source=folder needs one": {"source": "folder", "dataset": "own"},
-        "text.dataset: source=folder needs one": {"source": "folder", "data_dir": "x"},
-        "text.dataset: source=glue needs one": {"source": "glue"},
-        "text.label_column: source=hub needs one": {"source": "hub", "dataset": "a/b"},
-        "expected one column, or two different": {"source": "glue", "dataset": "RTE", "text": []},
+        "text.data_dir=None: expected a folder": {"source": "folder", "dataset": "own"},
+        "text.dataset=None: expected a name, which": {"source": "folder", "data_dir": "x"},
+        "text.dataset=None: expected a name": {"source": "glue"},
+        "text.label_column=None: expected a column": {"source": "hub", "dataset": "a/b"},
+        r"text.text=\[\]: expected one column": {"source": "glue", "dataset": "RTE", "text": []},
         "text.max_length=2: expected": {"source": "glue", "dataset": "RTE", "max_length": 2},
-        "text.separator: expected a text": {"source": "glue", "dataset": "RTE", "separator": ""},
+        "text.separator='': expected": {"source": "glue", "dataset": "RTE", "separator": ""},
     }
     for message, options in cases.items():
         with pytest.raises(ValueError, match=message):

@@ -12,10 +12,11 @@ from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import RunConfig
 from experiments.multilabel.data.load import load_data
 from experiments.multilabel.data.synthetic import load_synthetic
-from experiments.multilabel.methods import MethodConfig, ScheduleConfig
+from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.models import head_of
 from experiments.multilabel.train import CHECKPOINT_FILE, load, prepare, train
 from experiments.multilabel.training import Training
+from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.methods_and_data import DATA, METHODS, with_method
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from glue.config import ScheduleConfig
 from glue.metric import METRICS
 from glue.sweep.config import CandidateConfig, SweepConfig
 from glue.sweep.plan import make_plan
 from glue.tasks import get_task
+from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import FORMAT, Record, read_records, write_record
 

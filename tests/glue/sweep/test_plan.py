@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from glue.config import ScheduleConfig
 from glue.sweep.config import CandidateConfig, SweepConfig, TaskConfig
 from glue.sweep.plan import make_plan
+from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import Record
 

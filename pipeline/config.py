@@ -1,0 +1,98 @@
+"""What configs of several pipelines share: checks of their fields, and a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparse_attn import Mapping, SparsitySchedule
+
+
+def check_fields(config: Any, section: str = "", **limits: tuple[bool, str]) -> None:
+    """Raise ValueError for the first field of which its condition does not hold.
+
+    Args:
+        config: the dataclass.
+        section: the key that it stands under in a file, none for the outermost.
+        **limits: for each field whether its value is right, and what is expected.
+    """
+    for name, (holds, expected) in limits.items():
+        if not holds:
+            key = f"{section}.{name}" if section else name
+            raise ValueError(f"{key}={getattr(config, name)!r}: expected {expected}")
+
+
+def check_labels(labels: Iterable[str]) -> None:
+    """Raise ValueError for a label that cannot be part of a file's name."""
+    for label in labels:
+        if not label.strip(".") or set(label) & set("/\\\0"):
+            raise ValueError(f"the name {label!r} is to name files; choose one without / or \\")
+
+
+def check_left_alone(config: Any, section: str, **instead: str) -> None:
+    """Raise ValueError for a field that a sweep sets itself and that the config sets too.
+
+    Args:
+        config: a dataclass whose fields all have defaults.
+        section: the key that it stands under.
+        **instead: for each such field what is to be given in its place.
+    """
+    plain = type(config)()
+    for name, key in instead.items():
+        if getattr(config, name) != getattr(plain, name):
+            raise ValueError(
+                f"{section}.{name}={getattr(config, name)}: a sweep sets it; give {key}"
+            )
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How a parameter of the mapping moves to its value in `params` during training.
+
+    Args:
+        parameter: name of the parameter, such as r, t or alpha.
+        initial: its value at the start.
+        shape: linear, cosine, cubic or constant.
+        begin: share of training after which it starts to move.
+        end: share of training after which it has arrived.
+    """
+
+    parameter: str
+    initial: float
+    shape: str = "linear"
+    begin: float = 0.0
+    end: float = 1.0
+
+    def of(self, mapping: Mapping, learn: Sequence[str], section: str) -> SparsitySchedule:
+        """The schedule, its ends checked against the range of the parameter.
+
+        Args:
+            mapping: fixed, at the values that it ends with; set to the initial one.
+            learn: names of the parameters that are learned in training.
+            section: the key that the mapping stands under.
+
+        Raises:
+            ValueError, TypeError: what is wrong with the schedule.
+        """
+        if self.parameter in learn:
+            raise ValueError(
+                f"{section}.schedule.parameter={self.parameter!r}: it is learned, which a "
+                "schedule would undo; choose one of the two"
+            )
+        names = [p.name for p in mapping.spec.parameters]
+        if self.parameter not in names:
+            raise ValueError(
+                f"{section}.schedule.parameter={self.parameter!r}: expected a parameter of "
+                f"{mapping.name}, which has {', '.join(names) or 'none'}"
+            )
+        final = mapping.value(self.parameter)
+        if not isinstance(final, float):
+            raise ValueError(
+                f"{section}.params.{self.parameter}: a schedule needs one number, got a list"
+            )
+        try:
+            mapping.set_value(self.parameter, self.initial)
+        except ValueError as error:
+            raise ValueError(f"{section}.schedule.initial: {error}") from None
+        return SparsitySchedule(final=final, **asdict(self))
