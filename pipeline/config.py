@@ -8,6 +8,8 @@ from typing import Any
 
 from sparse_attn import Mapping, SparsitySchedule
 
+LONGEST_LABEL = 100
+
 
 def check_fields(config: Any, section: str = "", **limits: tuple[bool, str]) -> None:
     """Raise ValueError for the first field of which its condition does not hold.
@@ -28,6 +30,11 @@ def check_labels(labels: Iterable[str]) -> None:
     for label in labels:
         if not label.strip(".") or set(label) & set("/\\\0"):
             raise ValueError(f"the name {label!r} is to name files; choose one without / or \\")
+        # two of them and a hash name a file, for which systems allow 255 bytes
+        if len(label.encode()) > LONGEST_LABEL:
+            raise ValueError(
+                f"the name {label!r} is to name files; choose one of at most {LONGEST_LABEL} bytes"
+            )
 
 
 def check_left_alone(config: Any, section: str, **instead: str) -> None:

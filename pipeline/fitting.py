@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,12 +32,14 @@ class Progress:
         best_epoch: the one with the best score, counted from 1; the first of equals.
         best_score: its score, higher is better.
         history: what each epoch gave: its number, training loss, score and further values.
+        seconds: training and evaluation took, in every process that the run was in.
     """
 
     epoch: int = 0
     best_epoch: int = 0
     best_score: float = -math.inf
     history: list[Values] = field(default_factory=list)
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def stale(self) -> int:
@@ -80,6 +83,7 @@ def fit(
         initial=progress.epoch, total=epochs, desc=label, unit="epoch", leave=False, disable=None
     ) as bar:
         while progress.epoch < epochs and not stopped:
+            started = time.perf_counter()
             model.train()
             values = train_epoch(progress.epoch)
             _check(values["loss"], "training loss", progress.epoch)
@@ -91,6 +95,7 @@ def fit(
             if values["score"] > progress.best_score:
                 progress.best_score, progress.best_epoch = values["score"], progress.epoch
                 best = _copy(model)
+            progress.seconds += time.perf_counter() - started
             stopped = after_epoch is not None and after_epoch(progress)
             if checkpoint is not None:
                 _save(checkpoint, model, optimizer, progress, best, stopped)

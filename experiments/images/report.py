@@ -9,7 +9,7 @@ from experiments.images.config import ReportConfig
 from experiments.images.plots import plot_errors, plot_learning
 from experiments.images.published import SOURCE, Published, published
 from experiments.images.results import Results, criterion, error, negll, read_results
-from pipeline.report import text
+from pipeline.report import canvas, text
 from pipeline.report.spread import Estimate, paired
 from pipeline.report.table import Table, markdown
 
@@ -30,8 +30,7 @@ def report(config: ReportConfig) -> Path:
             "learning.png": ("Validation error by epoch", plot_learning),
         }
         for name, (title, plot) in figures.items():
-            # the version of matplotlib would make bytes differ
-            plot(results).savefig(folder / name, dpi=150, metadata={"Software": None})
+            canvas.save(plot(results), folder / name)
             lines += [f"![{title}]({name})", ""]
     if results.baseline is not None:
         lines += ["## Against softmax", "", *markdown(_differences_table(results))]
@@ -62,7 +61,7 @@ def _head(results: Results) -> list[str]:
         "",
     ]
     if results.faults:
-        lines += [f"Not readable: {text.markdown('; '.join(results.faults))}.", ""]
+        lines += [f"Left out: {text.markdown('; '.join(results.faults))}.", ""]
     return lines
 
 
@@ -130,7 +129,8 @@ def _differences_table(results: Results) -> Table:
         rows.append(cells)
     return Table(
         f"Loss minus {base}, mean over runs with the same seed and 95 % t interval; below 0 the "
-        "loss is better.",
+        "loss is better. The intervals are not adjusted for their number, and speak of other seeds "
+        "and splits of these images, not of new images: the runs share most of them.",
         ["loss", "error in points", "negll"],
         rows,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.images.sweep import make_plan
+from experiments.images.plan import make_plan
 from experiments.images.sweep_config import SweepConfig
 from pipeline.report.spread import Estimate, estimate
 from pipeline.sweep.records import SWEEP_FILE, Record, read_content, read_records
@@ -24,7 +24,7 @@ class Results:
     Attributes:
         sweep: its config.
         records: of every label, trials and runs that count.
-        faults: records that cannot be read.
+        faults: what is wrong with each record that is left out.
     """
 
     sweep: SweepConfig
@@ -72,9 +72,9 @@ def read_results(folder: Path) -> Results:
             f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
             "expected the output_dir of `python -m experiments.images sweep`"
         ) from None
-    found = read_records(folder)
-    records = make_plan(sweep).records(found.by_hash)
-    return Results(sweep, {label: runs for (_, label), runs in records.items()}, found.faults)
+    plan, found = make_plan(sweep), read_records(folder)
+    records = {label: runs for (_, label), runs in plan.records(found.by_hash).items()}
+    return Results(sweep, records, plan.own(found).faults)
 
 
 def error(results: dict[str, Any]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,18 +57,29 @@ def assemble(config: RunConfig) -> Run:
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train, measure with the best weights, write results.json and return what it holds.
+    """Do what `train_and_measure` does with a checkpoint, and write results.json; raises alike."""
+    folder = Path(run.config.output_dir)
+    results = train_and_measure(run, folder / CHECKPOINT_FILE)
+    write_json(folder / RESULTS_FILE, results)
+    return results
+
+
+def train_and_measure(run: Run, checkpoint: Path | None = None) -> dict[str, Any]:
+    """Train, measure with the best weights and return what results.json is to hold.
+
+    Args:
+        run: the parts.
+        checkpoint: file to go on from and to write to, as in `fit`; none if left out.
 
     Raises:
         DivergedError: a loss is no number.
     """
     config, model, splits = run.config, run.model, run.splits
-    folder, started = Path(config.output_dir), time.perf_counter()
     training = Training(
         model, splits.train.to(run.device), splits.validation.to(run.device), config.train
     )
-    progress = training.run(folder / CHECKPOINT_FILE)
-    results = {
+    progress = training.run(checkpoint)
+    return {
         "data": config.data.name,
         "loss": config.loss.name,
         "measure": model.criterion.measure,
@@ -81,11 +91,9 @@ def train(run: Run) -> dict[str, Any]:
         "history": progress.history,
         "images": splits.sizes(),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "seconds": time.perf_counter() - started,
+        "seconds": progress.seconds,
         "seed": config.train.seed,
         "device": device_name(run.device),
         "versions": versions("torch"),
         "config": config.comparable(),
     }
-    write_json(folder / RESULTS_FILE, results)
-    return results

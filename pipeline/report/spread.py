@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from collections.abc import Mapping as Table
+from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from scipy.stats import t as student
+
+from pipeline.report import text
 
 LEVEL = 0.05
 
@@ -39,17 +40,11 @@ class Difference(NamedTuple):
 
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
-        value = _signed(self.value, pattern)
+        value = text.rounded(self.value, pattern)
         if self.interval is None:
             return f"{value} (one pair)"
-        low, high = (_signed(end, pattern) for end in self.interval)
+        low, high = (text.rounded(end, pattern) for end in self.interval)
         return f"{value} [{low}, {high}]"
-
-
-def _signed(value: float, pattern: str) -> str:
-    """What rounds to nothing has no minus."""
-    text = pattern.format(value)
-    return pattern.format(0.0) if float(text) == 0 else text
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:
@@ -61,7 +56,7 @@ def estimate(values: Iterable[float]) -> Estimate | None:
     return Estimate(mean(found), stdev(found) if known else None, len(found))
 
 
-def paired(ours: Table[int, float], theirs: Table[int, float]) -> Difference | None:
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
     """ours - theirs over the seeds that both have; None without one, or where one is infinite.
 
     Interval: mean +- t(0.975, n - 1) sd / sqrt(n), Student's for paired differences.

@@ -17,8 +17,13 @@ def score(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     """A difference of shares in points, with its sign."""
-    # what rounds to nothing has no sign
-    return MISSING if value is None else f"{100 * value + 0.0:+.2f}"
+    return MISSING if value is None else rounded(100 * value, "{:+.2f}")
+
+
+def rounded(value: float, pattern: str) -> str:
+    """The number by a pattern of `str.format`; what rounds to nothing has no minus."""
+    text = pattern.format(value)
+    return pattern.format(0.0) if float(text) == 0 else text
 
 
 def mean_and_sd(mean: float | None, sd: float | None) -> str:

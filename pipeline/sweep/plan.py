@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from pipeline.sweep.records import Record, Stage, hash_of
+from pipeline.sweep.records import SWEEP_FILE, Record, Records, Stage, hash_of
 
 # seeds of trials stay clear of those of final runs: the best trial must not owe it to its seed
 FIRST_TRIAL_SEED = 1000
@@ -63,6 +63,9 @@ class Plan:
         first: the runs of each cell that can start at once.
         choose: the final runs of a cell, given its best first run; None: there are none.
         seeds: how many final runs a cell has.
+
+    Raises:
+        ValueError: two first runs are the same one, so that one record would stand for both.
     """
 
     def __init__(
@@ -74,6 +77,15 @@ class Plan:
         self.first = first
         self._choose = choose
         self._seeds = seeds
+        known: dict[str, PlannedRun] = {}
+        for run in itertools.chain.from_iterable(first.values()):
+            other = known.setdefault(run.hash, run)
+            if other is not run:
+                raise ValueError(
+                    f"{run.task} {run.mapping} and {other.task} {other.mapping}: the same run, as "
+                    "far as its config tells; where files lie is no part of that, so give data "
+                    "sets of your own different names"
+                )
 
     @property
     def cells(self) -> list[Cell]:
@@ -105,12 +117,22 @@ class Plan:
         return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
 
     def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
-        """The records that are of this sweep."""
+        """The records that are of this sweep; a folder may hold those of another one too."""
         finals = self.finals(found)
         return {
             cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
             for cell, runs in self.first.items()
         }
+
+    def own(self, found: Records) -> Records:
+        """The same by hash; the others are faults."""
+        cells = self.records(found.by_hash)
+        own = {record.hash: record for cell in cells.values() for record in cell}
+        others = [record for key, record in found.by_hash.items() if key not in own]
+        strange = [
+            f"{other.stem}: not a run of the sweep that {SWEEP_FILE} describes" for other in others
+        ]
+        return Records(own, [*found.faults, *strange])
 
     def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
         """The run with the highest score, once all have come to an end.

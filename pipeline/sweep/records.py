@@ -81,17 +81,21 @@ def write_record(sweep: Path, record: Record) -> None:
 
 
 def read_records(sweep: Path) -> Records:
-    """Every record below a sweep's folder; files cut short or of another version are faults."""
+    """Every record below a sweep's folder; files cut short or of another version are faults.
+
+    A run's own file wins over its packed line: it is from later, such as that of a run that failed
+    and was done again.
+    """
     records = Records()
-    for path in sorted((sweep / FOLDER).glob("*.json")):
-        try:
-            _add(records, path.name, path.read_text(encoding="utf-8"))
-        except OSError as error:
-            records.faults.append(f"{path.name}: {error}")
     packed = sweep / PACKED_FILE
     if packed.exists():
         for number, line in enumerate(packed.read_text(encoding="utf-8").splitlines(), start=1):
             _add(records, f"{packed.name} line {number}", line)
+    for path in sorted((sweep / FOLDER).glob("*.json")):
+        try:
+            _add(records, path.name, path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            records.faults.append(f"{path.name}: {error}")
     return records
 
 

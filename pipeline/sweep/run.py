@@ -41,7 +41,7 @@ def run_sweep(
     check: Callable[[], None] | None = None,
     fresh: bool = True,
 ) -> Records:
-    """Do every run of the sweep that has no record yet, and return all records.
+    """Do every run of the sweep that has no record yet, and return its records.
 
     A run that fails is tried once more, and again when the same command is given again.
 
@@ -72,7 +72,7 @@ def run_sweep(
             tqdm.write(f"warning: {fault}; that run is done again")
         done = {h: r for h, r in records.by_hash.items() if r.status != "failed"}
         _work(folder, plan, pool, done)
-    return read_records(folder)
+    return plan.own(read_records(folder))
 
 
 def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
@@ -83,8 +83,8 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
 
         def show(running: int) -> None:
             bar.total = plan.expected(done)
-            failed = sum(record.status != "finished" for record in done.values())
-            bar.set_postfix(running=running, failed=failed)
+            count = Counter(record.status for record in done.values())
+            bar.set_postfix(running=running, diverged=count["diverged"], failed=count["failed"])
 
         for run, outcome in pool.results(lambda: plan.due(done), show):
             record = run.record(**_outcome(outcome))

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from sparse_attn.losses import LOSSES
 from sparse_attn.losses.dense import is_positive
-from sparse_attn.losses.rows import REDUCTIONS as REDUCTIONS
 from sparse_attn.losses.rows import check_reduction
 from sparse_attn.losses.targets import check_range, check_whole
 from sparse_attn.mappings import Mapping

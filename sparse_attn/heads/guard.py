@@ -54,8 +54,8 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
     if not called and any("logits" in name or "loss" in name for name in names):
         raise RuntimeError(
             f"{type(model).__name__} computed its output without calling its patched head, so it "
-            "is that of softmax; use unpatch_lm_head, or switch off what replaces the head, such "
-            "as use_liger_kernel"
+            "is that of the plain one; take the head out with unpatch_lm_head or "
+            "unpatch_multilabel_head, or switch off what replaces it, such as use_liger_kernel"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import is_autocast_available
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import as_mapping, check_hidden, positive
@@ -22,7 +24,7 @@ from sparse_attn.losses import (
     sparsemax_loss,
     t_softmax_multilabel_loss,
 )
-from sparse_attn.losses.rows import check_reduction
+from sparse_attn.losses.rows import check_reduction, reduce
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
 from sparse_attn.mappings.weighted import R
@@ -53,6 +55,8 @@ class MultiLabelHead(nn.Module):
     r-softmax then keeps exactly k labels where scores do not tie; all of them but one at
     k = labels > 1, as its r = 0 drops the minimum. Scores, log p and losses are worked out in
     float32 at least, whatever the dtype of h and W, under autocast too: rounded scores tie.
+    A learned alpha of entmax or q of sparsehourglass only changes the scale of its own loss, and
+    ends where that is lowest, whatever the labels. Learn t, or predict.
     Source: Balazy et al. 2023, eq. 3 and 4.
 
     Args:
@@ -183,9 +187,7 @@ class MultiLabelHead(nn.Module):
         if prediction is not None and self.predicted == "r":
             losses = losses + label_count_loss(prediction, present, reduction="none")
         losses = losses.masked_fill(wrong.any(-1), torch.nan)
-        if reduction == "none":
-            return losses
-        return losses.mean() if reduction == "mean" else losses.sum()
+        return reduce(losses, losses.numel(), reduction)
 
     def _row_losses(self, scores: Tensor, present: Tensor, prediction: Tensor | None) -> Tensor:
         if self.criterion == "nll":
@@ -249,8 +251,13 @@ class MultiLabelHead(nn.Module):
 def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """W h + b in float32 at least, under autocast too."""
     check_hidden(hidden, weight.shape[-1])
+    if not hidden.is_floating_point():
+        raise TypeError(f"hidden: expected floating point, got {hidden.dtype}; use .float()")
     bias = None if bias is None else widened(bias)
-    with torch.autocast(hidden.device.type, enabled=False):
+    kind = hidden.device.type
+    # the meta device has no autocast
+    off = torch.autocast(kind, enabled=False) if is_autocast_available(kind) else nullcontext()
+    with off:
         return F.linear(widened(hidden), widened(weight), bias)
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sparse_attn.heads.base import Head
 from sparse_attn.heads.guard import install_guard, last_call, remove_guard
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.heads.patching import _plain
+from sparse_attn.heads.patching import plain_linear
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.patching import ModelT
@@ -29,7 +29,9 @@ from sparse_attn.records import (
 )
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
-PROBLEM_TYPE = "multi_label_classification"
+# a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would
+# give a sigmoid of log p. Nothing else reads it here: the model's own loss never sees labels
+PROBLEM_TYPE = "single_label_classification"
 
 # of the thread, as those of `guard`
 _calls = threading.local()
@@ -49,7 +51,8 @@ def patch_multilabel_head(
     float32 at least, and its loss is `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1,
     given by name or by position, whatever the model would have computed; with Trainer's
     num_items_in_batch it is the mean over the rows of an accumulated batch. config.problem_type
-    becomes multi_label_classification. A second call replaces the first one's head.
+    becomes single_label_classification, with which Transformers' pipelines give p. A second call
+    replaces the first one's head.
 
     The head, such as `model.classifier`, has `decide(logits)` and `threshold`.
 
@@ -85,7 +88,7 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
             f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
         )
     name, head = _output_layer(root)
-    root.set_submodule(name, _plain(cast(Any, head)))
+    root.set_submodule(name, plain_linear(cast(Any, head)))
     _remove_hooks(root)
     delattr(root, MULTILABEL_MARK)
     root.config.problem_type = getattr(root.config, MULTILABEL)["problem_type"]

@@ -41,6 +41,9 @@ def search_threshold(
     if average not in AVERAGES:
         raise ValueError(f"average={average!r}: expected one of {', '.join(AVERAGES)}")
     check_target(target, log_p.shape)
+    if log_p.numel() == 0 or log_p.isnan().any():
+        found = "NaN in it" if log_p.numel() else f"shape {tuple(log_p.shape)}"
+        raise ValueError(f"log_p: expected log p of one row at least, got {found}")
     log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
     scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
     return float(candidates[scores.index(max(scores))])
@@ -65,6 +68,9 @@ def check_threshold(name: str, value: float) -> None:
 
 def check_target(target: Tensor, shape: Sequence[int]) -> Tensor:
     """Where target is neither 0 nor 1: raises on the CPU; elsewhere a look waits for the device."""
+    if not isinstance(target, Tensor) or target.is_complex():
+        kind = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        raise TypeError(f"target: expected a real tensor of 0 and 1, got {kind}")
     if target.shape != torch.Size(shape):
         raise ValueError(
             f"target: expected shape {tuple(shape)}, one entry a label, got {tuple(target.shape)}"

@@ -89,7 +89,7 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_lm_head first"
         )
-    _replace(root, head, _plain(head))
+    _replace(root, head, plain_linear(head))
     delattr(root, RESIZE)
     remove_guard(root)
     remove_own_loss(root)
@@ -154,7 +154,7 @@ def _head_like(
     return head.to(weight.device, weight.dtype).train(old.training)
 
 
-def _plain(head: PatchedHead) -> nn.Linear:
+def plain_linear(head: PatchedHead) -> nn.Linear:
     """The nn.Linear with the head's weight and bias."""
     vocab, hidden = head.weight.shape
     linear = nn.Linear(hidden, vocab, bias=head.bias is not None, device="meta")
@@ -177,7 +177,7 @@ def _resize(
 ) -> PatchedHead:
     """What Transformers does to a linear layer, for a patched head."""
     resized = getattr(type(root), RESIZE)
-    linear = resized(root, _plain(head), new_num_tokens, **arguments)
+    linear = resized(root, plain_linear(head), new_num_tokens, **arguments)
     head.weight, head.bias, head.vocab = linear.weight, linear.bias, len(linear.weight)
     return head
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from sparse_attn.functional import r_softmax, t_softmax
 from sparse_attn.losses.rows import Rows, check_scores, labelled_rows, reduce
 from sparse_attn.losses.targets import check_weights
-from sparse_attn.mappings.base import INF, Value, _per_row, widened
+from sparse_attn.mappings.base import INF, Value, per_row, widened
 from sparse_attn.mappings.projection import LAM, Q
 
 
@@ -37,7 +37,7 @@ def sparsegen_hinge_loss(
         ValueError: lam out of range.
     """
     rows = labelled_rows(scores, target, mask)
-    x = rows.shifted / (1 - _per_row(lam, LAM, rows.scores))
+    x = rows.shifted / (1 - per_row(lam, LAM, rows.scores))
     return rows.reduced(_hinge(rows, x, rows.eta), reduction)
 
 
@@ -68,7 +68,7 @@ def sparsehourglass_loss(
     """
     rows = labelled_rows(scores, target, mask)
     z = rows.scores
-    size = rows.valid.sum(-1, keepdim=True) * _per_row(q, Q, z)
+    size = rows.valid.sum(-1, keepdim=True) * per_row(q, Q, z)
     temperature = (z.sum(-1, keepdim=True).abs() + size) / (1 + size)  # 1/a
     return rows.reduced(_hinge(rows, rows.shifted, rows.eta * temperature), reduction)
 

@@ -154,7 +154,7 @@ def _prepare(
         valid = valid & aligned("mask", mask, scores).movedim(dim, -1)
     # 0 under the mask keeps NaN and infinities there out of values and gradients alike
     rows = rows.masked_fill(~valid, 0.0)
-    values = [_per_row(v, check, rows) for v, check in zip(parameters, checks, strict=True)]
+    values = [per_row(v, check, rows) for v, check in zip(parameters, checks, strict=True)]
     return rows, valid, values
 
 
@@ -179,7 +179,7 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
         ) from None
 
 
-def _per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
+def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
     """A parameter as a tensor that broadcasts along the rows, shape (1,) or (..., 1)."""
     if not isinstance(value, Tensor):
         check.check(value)

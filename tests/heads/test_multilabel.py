@@ -227,3 +227,8 @@ def test_it_says_what_it_is():
     for part in ("hidden=6, labels=7, bias=True", "sparsity='predicted'", "loss='r-softmax'",
                  "threshold=0.0", "Mapping('t-softmax', t=1.0)", "out_features=1"):  # fmt: skip
         assert part in text
+
+
+def test_meta_device():
+    head = MultiLabelHead(4, 3, "r-softmax", sparsity="predicted").to("meta")
+    assert head(torch.zeros(5, 4, device="meta")).shape == (5, 3)

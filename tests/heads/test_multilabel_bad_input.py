@@ -133,3 +133,23 @@ def test_search_threshold(changes, message):
     arguments = {"log_p": torch.zeros(2, 3), "target": torch.ones(2, 3), **changes}
     with pytest.raises(ValueError, match=message):
         search_threshold(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("log_p", "found"),
+    [(torch.full((2, LABELS), math.nan), "NaN"), (torch.zeros(0, LABELS), r"shape \(0, 3\)")],
+)
+def test_a_threshold_is_not_searched_in_nothing(log_p, found):
+    with pytest.raises(ValueError, match=rf"log_p: expected log p of one row at least.*{found}"):
+        search_threshold(log_p, torch.zeros(log_p.shape))
+
+
+@pytest.mark.parametrize("target", [[0, 1, 1], torch.zeros(1, LABELS, dtype=torch.complex64)])
+def test_target_is_a_real_tensor(target):
+    with pytest.raises(TypeError, match="target: expected a real tensor of 0 and 1, got"):
+        MultiLabelHead(HIDDEN, LABELS).loss(torch.zeros(1, HIDDEN), target)
+
+
+def test_hidden_is_floating_point():
+    with pytest.raises(TypeError, match=r"hidden: expected floating point, got torch\.int64"):
+        MultiLabelHead(HIDDEN, LABELS)(torch.zeros(1, HIDDEN, dtype=torch.int64))

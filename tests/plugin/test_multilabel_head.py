@@ -216,3 +216,20 @@ def test_logits_that_are_changed_after_the_head_are_noticed():
     model.classifier.register_forward_hook(lambda module, inputs, output: output * 2)
     with pytest.raises(RuntimeError, match="changes its logits after the patched head"):
         run(model, without_labels(BERT.inputs()))
+
+
+def test_a_pipeline_gives_p(tmp_path):
+    """And not a sigmoid of log p, which it takes for many labels."""
+    from transformers import BertTokenizer, pipeline
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    model = patch_multilabel_head(BERT.build(), "sparsemax").eval()
+    found = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)(["red"])[
+        0
+    ]
+    with torch.no_grad():
+        p = model(**tokenizer("red", return_tensors="pt")).logits.exp().squeeze(0)
+    scores = {entry["label"]: entry["score"] for entry in found}
+    assert [scores[label] for label in model.config.id2label.values()] == pytest.approx(p.tolist())

@@ -45,7 +45,7 @@ def test_unpatch_restores_everything(model, problem_type):
     inputs, plain = model.inputs(), model.build(problem_type=problem_type)
     before = fingerprint(plain, inputs)
     patch_multilabel_head(plain, "softmax")
-    assert plain.config.problem_type == "multi_label_classification"
+    assert plain.config.problem_type == "single_label_classification"
     assert run(plain, inputs).loss.isfinite()
     patch_multilabel_head(plain, "r-softmax", sparsity="predicted")
     assert [type(m) for m in plain.modules()].count(MultiLabelHead) == 1

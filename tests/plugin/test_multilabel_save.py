@@ -44,7 +44,7 @@ def test_head_comes_back(model, kind, tmp_path):
         assert torch.equal(actual.logits, expected.logits)
         assert torch.equal(actual.loss, expected.loss)
         assert model.head(first).threshold == 0.23
-        assert first.config.problem_type == "multi_label_classification"
+        assert first.config.problem_type == "single_label_classification"
         assert first.config._attn_implementation in ("sdpa", "eager")
     plain = model.build()
     with torch.no_grad():

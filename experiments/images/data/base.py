@@ -14,6 +14,9 @@ from experiments.images.config import CLASSES, DataConfig
 from experiments.images.data.cifar import read_cifar
 from experiments.images.data.idx import read_mnist
 
+# channels, height and width
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
+
 
 @dataclass(frozen=True)
 class Images:
@@ -41,16 +44,21 @@ class Images:
 
 @dataclass(frozen=True)
 class Splits:
-    """What is learned from, what decides when to stop and which rate is best, what is reported."""
+    """What is learned from, what decides when to stop and which rate is best, what is reported.
+
+    found: how many images these were cut from, which for a random split are different ones: tells a
+        folder with some of a data set's files from one with all.
+    """
 
     train: Images
     validation: Images
     test: Images
+    found: int
 
     def sizes(self) -> dict[str, int]:
-        """Images in each part."""
+        """Images in each part, and those that all were cut from."""
         parts = ("train", "validation", "test")
-        return {part: len(getattr(self, part)) for part in parts}
+        return {**{part: len(getattr(self, part)) for part in parts}, "found": self.found}
 
 
 def load_splits(config: DataConfig, seed: int) -> Splits:
@@ -70,7 +78,7 @@ def load_images(config: DataConfig) -> dict[str, Images]:
     Runs one after the other in one process share them.
 
     Raises:
-        ValueError: also a label that is no class of the data set.
+        ValueError: also images of another shape, or a label that is no class of the data set.
     """
     if config.data_dir is None:
         # datasets takes seconds to import
@@ -86,17 +94,27 @@ def load_images(config: DataConfig) -> dict[str, Images]:
             )
         read = read_mnist if config.name == "mnist" else read_cifar
         arrays = read(folder, config.name)
-    classes = CLASSES[config.name]
-    for part, (_, labels) in arrays.items():
-        if labels.max(initial=0) >= classes:
-            raise ValueError(
-                f"data: a label of {config.name}'s {part} images is {labels.max()}; expected "
-                f"0 to {classes - 1}; is data.name right for these files?"
-            )
+    for part, (pixels, labels) in arrays.items():
+        _check(config.name, part, pixels, labels)
     return {
         part: Images(torch.from_numpy(pixels), torch.from_numpy(labels).long())
         for part, (pixels, labels) in arrays.items()
     }
+
+
+def _check(name: str, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
+    """Raise ValueError for what the networks could not take."""
+    shape, classes = SHAPES[name], CLASSES[name]
+    if not len(pixels) or pixels.shape[1:] != shape:
+        raise ValueError(
+            f"data: {name}'s {part} images are of shape {pixels.shape}, expected (N, "
+            f"{', '.join(map(str, shape))}); is data.name right for these files?"
+        )
+    if labels.max() >= classes:
+        raise ValueError(
+            f"data: a label of {name}'s {part} images is {labels.max()}; expected 0 to "
+            f"{classes - 1}; is data.name right for these files?"
+        )
 
 
 def cut(parts: dict[str, Images], config: DataConfig, seed: int) -> Splits:
@@ -118,14 +136,14 @@ def cut(parts: dict[str, Images], config: DataConfig, seed: int) -> Splits:
                 f"data.data_dir={config.data_dir}; put their files there, or use split random"
             )
         train, validation = _shuffled(parts["train"], config, seed, config.validation)
-        return Splits(train, validation, parts["test"])
+        return Splits(train, validation, parts["test"], sum(map(len, parts.values())))
     whole = Images(
         torch.cat([images.pixels for images in parts.values()]),
         torch.cat([images.labels for images in parts.values()]),
     )
     single = whole.take(_first_copies(whole.pixels))
     train, validation, test = _shuffled(single, config, seed, config.validation, config.test)
-    return Splits(train, validation, test)
+    return Splits(train, validation, test, len(single))
 
 
 def _first_copies(pixels: Tensor) -> Tensor:

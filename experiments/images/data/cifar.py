@@ -14,6 +14,11 @@ from experiments.images.config import Arrays
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+# what unpickling raises for a file that is no pickle, or none of a batch
+BROKEN = (
+    *(EOFError, pickle.UnpicklingError, ValueError, TypeError, KeyError),
+    *(AttributeError, ImportError, IndexError, OverflowError, MemoryError),
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def _python(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
             batch = _ArraysOnly(stream, encoding="bytes").load()
         pixels = np.asarray(batch[b"data"])
         labels = np.asarray(batch[layout.labels])
-    except (EOFError, pickle.UnpicklingError, ValueError, TypeError, KeyError) as error:
+    except BROKEN as error:
         raise ValueError(
             f"{file}: no batch of {layout.python} ({type(error).__name__}: {error}); expected a "
             f"pickled dict with data and {layout.labels.decode()}: unpack the archive again"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datasets
 import numpy as np
-from datasets import load_dataset
 
 from experiments.images.config import Arrays
 
@@ -23,18 +23,19 @@ def read_hub(name: str) -> dict[str, Arrays]:
     """
     source, image, label = SOURCES[name]
     try:
-        parts = load_dataset(source)
-    except (OSError, ValueError) as error:
+        parts = datasets.load_dataset(source)
+    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
         raise OSError(
-            f"data.name={name}: {source} could not be loaded from the hub ({error}); give its "
+            f"data.name={name}: {source} could not be loaded from the hub ({type(error).__name__}: "
+            f"{error}); give its "
             "files by --data.data_dir"
         ) from error
     return {part: _arrays(parts[part], image, label) for part in ("train", "test")}
 
 
-def _arrays(rows: object, image: str, label: str) -> Arrays:
+def _arrays(rows: datasets.Dataset, image: str, label: str) -> Arrays:
     """What a `datasets.Dataset` holds, grey images with one channel."""
-    columns = rows.with_format("numpy")[:]  # type: ignore[attr-defined]
+    columns = rows.with_format("numpy")[:]
     pixels = np.asarray(columns[image], np.uint8)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(pixels), np.asarray(columns[label], np.uint8)

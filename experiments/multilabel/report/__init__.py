@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.multilabel.config import ReportConfig
 from experiments.multilabel.report import plots, tables
 from experiments.multilabel.report.results import Results, read_results
-from pipeline.report import text
+from pipeline.report import canvas, text
 from pipeline.report.table import Table, markdown
 
 FIGURES = {
@@ -66,8 +66,7 @@ def _figures(results: Results, folder: Path) -> list[str]:
     places = []
     for name, figure in drawn.items():
         if figure is not None:
-            # the version of matplotlib would make bytes differ
-            figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
+            canvas.save(figure, folder / f"{name}.png")
             places.append(f"![{FIGURES[name]}]({name}.png)")
     return places
 

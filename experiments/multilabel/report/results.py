@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.multilabel.config import KINDS, DataConfig, SweepConfig, TrainConfig
+from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.sweep import make_plan
+from pipeline.config import ScheduleConfig
 from pipeline.report.spread import Difference, Estimate, estimate, paired
-from pipeline.sweep.records import Record, read_content, read_records
+from pipeline.sweep.records import SWEEP_FILE, Record, read_content, read_records
 
 Measure = Callable[[dict[str, Any]], float]
 
@@ -88,17 +92,47 @@ def read_results(folder: str) -> Results:
     """What `experiments.multilabel sweep` has left in a folder.
 
     Raises:
-        ValueError: it holds no sweep of this experiment, or no record yet.
+        ValueError: it holds no sweep of this experiment, or no record of it.
     """
     content = read_content(Path(folder), "experiments.multilabel")
-    if not {"data", "methods"} <= content.keys():
-        raise ValueError(f"results_dir={folder}: holds a sweep of another experiment")
-    found = read_records(Path(folder))
-    records = [
-        record
-        for record in found.by_hash.values()
-        if record.task in content["data"] and record.mapping in content["methods"]
-    ]
-    if not records:
-        raise ValueError(f"results_dir={folder}: holds no record yet; run the sweep first")
-    return Results(content, records, found.faults)
+    try:
+        plan = make_plan(_config_of(content))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
+            "expected the output_dir of `python -m experiments.multilabel sweep`"
+        ) from None
+    found = plan.own(read_records(Path(folder)))
+    if not found.by_hash:
+        left_out = f", {len(found.faults)} left out: {found.faults[0]}" if found.faults else ""
+        raise ValueError(
+            f"results_dir={folder}: holds no record yet{left_out}; run the sweep first"
+        )
+    return Results(content, list(found.by_hash.values()), found.faults)
+
+
+def _config_of(content: dict[str, Any]) -> SweepConfig:
+    """The config that sweep.json describes, with no folders."""
+    return SweepConfig(
+        output_dir="",
+        data={name: _data_of(kinds) for name, kinds in content["data"].items()},
+        methods={name: _method_of(method) for name, method in content["methods"].items()},
+        learning_rates=content["learning_rates"],
+        seeds=content["seeds"],
+        train=TrainConfig(**content["train"]),
+    )
+
+
+def _data_of(kinds: dict[str, Any]) -> DataConfig:
+    place = {"images": {"data_dir": ""}, "text": {"data_dir": ""}}
+    made = {
+        kind: KINDS[kind](**values, **place.get(kind, {}))
+        for kind, values in kinds.items()
+        if values is not None
+    }
+    return DataConfig(**made)
+
+
+def _method_of(method: dict[str, Any]) -> MethodConfig:
+    schedule = method["schedule"] and ScheduleConfig(**method["schedule"])
+    return MethodConfig(**{**method, "schedule": schedule})

@@ -123,7 +123,7 @@ def parts_of(train: int, test: int) -> dict[str, Images]:
 def test_random_splits_part_all_images_by_the_seed() -> None:
     config = DataConfig(validation=3, test=5)
     first, again, other = (cut(parts_of(14, 6), config, seed) for seed in (0, 0, 1))
-    assert first.sizes() == {"train": 12, "validation": 3, "test": 5}
+    assert first.sizes() == {"train": 12, "validation": 3, "test": 5, "found": 20}
     every = torch.cat([first.train.labels, first.validation.labels, first.test.labels])
     assert every.sort().values.tolist() == list(range(20))
     # images of the official training set are among those of the test
@@ -131,14 +131,14 @@ def test_random_splits_part_all_images_by_the_seed() -> None:
     assert torch.equal(first.test.labels, again.test.labels)
     assert not torch.equal(first.test.labels, other.test.labels)
     fewer = cut(parts_of(14, 6), DataConfig(train=4, validation=3, test=5), 0)
-    assert fewer.sizes() == {"train": 4, "validation": 3, "test": 5}
+    assert fewer.sizes() == {"train": 4, "validation": 3, "test": 5, "found": 20}
 
 
 def test_copies_of_an_image_are_in_no_two_parts() -> None:
     parts = parts_of(14, 6)
     parts["test"].pixels[:4] = parts["train"].pixels[:4]
     splits = cut(parts, DataConfig(validation=3, test=5), 0)
-    assert splits.sizes() == {"train": 8, "validation": 3, "test": 5}
+    assert splits.sizes() == {"train": 8, "validation": 3, "test": 5, "found": 16}
     every = torch.cat([splits.train.pixels, splits.validation.pixels, splits.test.pixels])
     assert len(every[:, 0, 0, 0].unique()) == 16
 
@@ -195,9 +195,20 @@ def other_labels(folder: Path) -> None:
     write_mnist(folder, "train", (images, labels + 90))
 
 
+def pad(folder: Path) -> None:
+    images, labels = digits(9)
+    write_mnist(folder, "train", (np.pad(images, ((0, 0), (2, 2), (2, 2))), labels))
+
+
+def no_images(folder: Path) -> None:
+    write_mnist(folder, "train", tuple(array[:0] for array in digits(9)))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (pad, r"of shape \(9, 1, 32, 32\), expected \(N, 1, 28, 28\); is data\.name right"),
+        (no_images, r"of shape \(0, 1, 28, 28\), expected \(N, 1, 28, 28\)"),
         (break_magic, r"train-images-idx3-ubyte: starts with 00000d03, expected .*00000803"),
         (cut_short, r"7,046 bytes of data, expected 7,056 for 9 x 28 x 28; .*download it again"),
         (end_in_the_header, r"0 bytes of data, .* cut short"),
@@ -231,6 +242,7 @@ def test_broken_cifar_files(tmp_path: Path) -> None:
     for content, message in (
         (whole[:-100], r"data_batch_2: no batch of cifar-10-batches-py \(\w+: .*unpack"),
         (pickle.dumps({b"data": []}), r"KeyError: b'labels'"),
+        (b"(lp0\n0g9\n.", r"no batch of cifar-10-batches-py"),
         (pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}), r"\(2, 5\), expected uint8"),
         (pickle.dumps({b"data": Path("/")}), r"which no batch needs"),
     ):

@@ -200,7 +200,7 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Pa
     text = report(ReportConfig(str(folder), str(tmp_path / "page"))).read_text()
     assert "1 diverged of 6" in text
     assert "0.01: diverged; 0.02: not run" in text
-    assert "Not readable: broken.json" in text
+    assert "Left out: broken.json" in text
 
 
 def test_report_on_another_folder_is_one_line(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from experiments.multilabel.config import DataConfig, ReportConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.report import report
 from experiments.multilabel.report.plots import series
 from experiments.multilabel.report.results import read_results
 from experiments.multilabel.sweep import make_plan
+from pipeline.config import ScheduleConfig
 from pipeline.files import write_json
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record
@@ -136,12 +138,33 @@ def test_trials_of_learning_rates_do_not_count(tmp_path: Path) -> None:
     assert rows_of(page, "Runs that count")["softmax"][0] == "3"
 
 
+def test_runs_of_another_sweep_do_not_count(tmp_path: Path) -> None:
+    """Records may be copied into a folder: those that both sweeps have are known by their hash."""
+    write_sweep(sweep_config(tmp_path / "one", train=TrainConfig(epochs=3)))
+    write_sweep(sweep_config(tmp_path / "two"))
+    expected = report(ReportConfig(str(tmp_path / "two"))).read_text()
+    for file in (tmp_path / "one/runs").iterdir():
+        (tmp_path / "two/runs" / file.name).write_bytes(file.read_bytes())
+    page = report(ReportConfig(str(tmp_path / "two"))).read_text()
+    assert page.startswith(expected.rstrip())
+    assert page.count("not a run of the sweep") == 27
+    for file in (tmp_path / "two/runs").iterdir():
+        if not (tmp_path / "one/runs" / file.name).exists():
+            file.unlink()
+    with pytest.raises(ValueError, match="holds no record yet, 27 left out: few"):
+        report(ReportConfig(str(tmp_path / "two")))
+
+
+def test_a_schedule_comes_back_from_sweep_json(tmp_path: Path) -> None:
+    ramped = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0))
+    methods = {"softmax": MethodConfig(), "r-softmax": ramped}
+    records = write_sweep(sweep_config(tmp_path, methods=methods))
+    assert len(read_results(str(tmp_path)).records) == len(records) == 18
+
+
 def test_ours_stand_beside_what_was_published(tmp_path: Path) -> None:
-    write_sweep(sweep_config(tmp_path))
-    file = tmp_path / SWEEP_FILE
-    content = json.loads(file.read_text())
-    content["data"]["half"] = {"synthetic": None, "images": {"source": "voc2007"}, "text": None}
-    write_json(file, content)
+    data = {"half": DataConfig(images=ImageConfig("voc2007", data_dir="somewhere"))}
+    write_sweep(sweep_config(tmp_path, data=data))
     page = report(ReportConfig(str(tmp_path))).read_text()
     table = page[page.index("Published") :].split("\n\n")[1]
     assert "| half | softmax, p0 = 0.05 | 75.05 | 55.00 ± 10.00 |" in table
@@ -169,8 +192,8 @@ def test_data_that_lie_on_no_axis_still_give_a_page(tmp_path: Path) -> None:
         (None, r"has no sweep\.json, .*python -m experiments\.multilabel sweep"),
         ("{", r"sweep\.json is not readable"),
         ("{}", "is of format None, this version reads format 1"),
-        (json.dumps({"format": 1, "tasks": {}, "mappings": {}}), "another experiment"),
-        (json.dumps({"format": 1, "data": {}, "methods": {}}), "no record yet"),
+        (json.dumps({"format": 1, "tasks": {}, "mappings": {}}), "of no sweep of this experiment"),
+        (json.dumps({"format": 1, "data": {}, "methods": {}}), "of no sweep of this experiment"),
     ],
 )
 def test_folders_without_a_sweep(tmp_path: Path, content: str | None, words: str) -> None:

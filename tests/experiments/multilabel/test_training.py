@@ -149,6 +149,25 @@ def test_a_scheduled_parameter_arrives(config: RunConfig) -> None:
     assert results["parameters"] == {"r": 0.5}
 
 
+def test_the_best_epoch_has_its_value_of_a_scheduled_parameter(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no weight, so that bringing back the weights of an epoch leaves it where it ended."""
+    method = MethodConfig("r-softmax", {"r": 0.8}, schedule=ScheduleConfig("r", 0.0))
+    config = replace(config, method=method)
+    evaluate, found = Training.evaluate, []
+
+    def falling(self: Training) -> dict[str, float]:
+        found.append(evaluate(self)["score"])
+        return {"score": 0.5 if len(found) == 2 else 0.1}
+
+    monkeypatch.setattr(Training, "evaluate", falling)
+    results = prepare(config).run()
+    assert results["best_epoch"] == 2
+    assert results["parameters"] == pytest.approx({"r": 0.8 * 2 / config.train.epochs})
+    assert max(results["validation_by_threshold"].values()) == found[1]
+
+
 def test_a_run_that_diverges_says_so(config: RunConfig) -> None:
     rate = replace(config.train, learning_rate=1e30)
     with pytest.raises(ValueError, match=r"diverged; lower train\.learning_rate"):

@@ -113,6 +113,36 @@ def test_packed_records_are_read_and_gone_on_with(tmp_path: Path) -> None:
     assert len(read_records(tmp_path).by_hash) == 10
 
 
+def test_a_run_done_again_wins_over_its_packed_record(tmp_path: Path) -> None:
+    def fail(run: PlannedRun) -> dict[str, Any]:
+        raise RuntimeError("lost")
+
+    run_sweep(tmp_path, {}, two_stages(), fail, Resources())
+    pack(tmp_path)
+    records = run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    assert {record.status for record in records.by_hash.values()} == {"finished", "diverged"}
+    run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    assert Inline.order == []
+
+
+def test_records_of_another_sweep_are_no_part_of_this_one(tmp_path: Path) -> None:
+    run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    (tmp_path / "sweep.json").unlink()
+    records = run_sweep(tmp_path, {}, two_stages(1), work, Resources())
+    assert len(records.by_hash) == 6
+    assert [fault.split(".")[:3] for fault in records.faults] == [
+        ["sets", name, "final1"] for name in ("a", "b")
+    ]
+
+
+def test_two_runs_that_cannot_be_told_apart_are_refused() -> None:
+    runs = {
+        (task, "a"): [PlannedRun(task, "a", "trial", 0, Config(1, 1000))] for task in ("x", "y")
+    }
+    with pytest.raises(ValueError, match="y a and x a: the same run"):
+        Plan(runs)
+
+
 def test_a_fault_is_not_packed_away(tmp_path: Path) -> None:
     run_sweep(tmp_path, {}, two_stages(), work, Resources())
     (tmp_path / "runs/broken.json").write_text("{")
