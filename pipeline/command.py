@@ -11,6 +11,7 @@ from typing import Any
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
+from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
 from pipeline.sweep.records import Records
 
@@ -85,10 +86,13 @@ class Program:
         return self.sweep(**options), Resources(**resources)
 
     def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
-        """`work(self.parse(arguments))`, with one line for what the user can put right."""
+        """Parse and `work`, which tells itself what of its errors are `input_errors`."""
+        with input_errors():
+            parsed = self.parse(arguments)
         try:
-            with input_errors():
-                work(self.parse(arguments))
+            work(parsed)
+        except DivergedError as error:
+            sys.exit(f"error: {error}")
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on where this was (train: with --resume)")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from experiments.images.config import ReportConfig, RunConfig
 from experiments.images.sweep_config import SweepConfig
-from pipeline.command import Program
+from pipeline.command import Program, input_errors
 from pipeline.sweep.config import Resources
 
 PROGRAM = Program(
@@ -39,7 +39,9 @@ def _work(config: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> N
         case RunConfig():
             from experiments.images.train import prepare, train
 
-            results = train(prepare(config))
+            with input_errors():
+                run = prepare(config)
+            results = train(run)
             print(f"{results['data']} {results['loss']}, epoch {results['best_epoch']}")
             for part in ("validation", "test"):
                 measured = dict(results[part] or {})
@@ -51,11 +53,13 @@ def _work(config: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> N
         case ReportConfig():
             from experiments.images.report import report
 
-            print(f"report: {report(config)}")
+            with input_errors():
+                print(f"report: {report(config)}")
         case (sweep_config, resources):
             from experiments.images.sweep import sweep
 
-            records = sweep(sweep_config, resources)
+            with input_errors():
+                records = sweep(sweep_config, resources)
             PROGRAM.tell(records, sweep_config.output_dir)
 
 

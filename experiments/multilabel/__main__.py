@@ -9,7 +9,7 @@ Run as:
 from __future__ import annotations
 
 from experiments.multilabel.config import ReportConfig, RunConfig, SweepConfig
-from pipeline.command import Program
+from pipeline.command import Program, input_errors
 from pipeline.sweep.config import Resources
 
 PROGRAM = Program(
@@ -36,20 +36,24 @@ def _work(parsed: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> N
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
-            from experiments.multilabel.train import train
+            from experiments.multilabel.train import prepare, train
 
-            results = train(parsed)
+            with input_errors():
+                training = prepare(parsed)
+            results = train(training)
             for average, value in results["f1"].items():
                 print(f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}")
             print(f"results: {parsed.output_dir}/results.json")
         case ReportConfig():
             from experiments.multilabel.report import report
 
-            print(f"report: {report(parsed)}")
+            with input_errors():
+                print(f"report: {report(parsed)}")
         case (config, resources):
             from experiments.multilabel.sweep import sweep
 
-            records = sweep(config, resources)
+            with input_errors():
+                records = sweep(config, resources)
             PROGRAM.tell(records, config.output_dir)
 
 

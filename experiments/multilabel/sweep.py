@@ -10,7 +10,7 @@ from typing import Any
 from experiments.multilabel.config import SweepConfig
 from experiments.multilabel.data.load import load_data
 from experiments.multilabel.models import build_model
-from experiments.multilabel.train import prepare
+from experiments.multilabel.train import assemble
 from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import FIRST_TRIAL_SEED, Cell, Plan, PlannedRun
@@ -61,7 +61,7 @@ def make_plan(config: SweepConfig) -> Plan:
 def execute(run: PlannedRun) -> dict[str, Any]:
     """A run from beginning to end in the process that calls; its results."""
     try:
-        return {"status": "finished", "results": prepare(run.config).run()}
+        return {"status": "finished", "results": assemble(run.config).run()}
     except DivergedError:
         return {"status": "diverged", "error": traceback.format_exc()}
 

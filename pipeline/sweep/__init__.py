@@ -1,1 +1,1 @@
-"""Many runs at once: which (plan), where they run (spread), what they gave (records), run."""
+"""Many runs at once: which (plan), where they run (pool), what they gave (records), run."""

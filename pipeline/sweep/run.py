@@ -15,6 +15,7 @@ from tqdm import tqdm
 from pipeline.files import differences, write_json
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
+from pipeline.sweep.pool import Failure, Pool
 from pipeline.sweep.records import (
     FOLDER,
     FORMAT,
@@ -25,7 +26,6 @@ from pipeline.sweep.records import (
     read_records,
     write_record,
 )
-from pipeline.sweep.spread import Failure, Pool
 
 LOCK_FILE = ".lock"
 ATTEMPTS = 2

@@ -27,8 +27,7 @@ def read_hub(name: str) -> dict[str, Arrays]:
     except Exception as error:  # the hub's HTTP library, and so its errors, change by release
         raise OSError(
             f"data.name={name}: {source} could not be loaded from the hub ({type(error).__name__}: "
-            f"{error}); give its "
-            "files by --data.data_dir"
+            f"{error}); give its files by --data.data_dir"
         ) from error
     return {part: _arrays(parts[part], image, label) for part in ("train", "test")}
 

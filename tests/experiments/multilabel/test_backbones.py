@@ -12,7 +12,7 @@ from experiments.multilabel.config import DataConfig, RunConfig, TrainConfig
 from experiments.multilabel.data.images import ImageConfig, load_images
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.models import build_model, head_of
-from experiments.multilabel.train import load, train
+from experiments.multilabel.train import load, prepare, train
 from tests.experiments.multilabel.tiny import tiny_bert, tiny_resnet
 
 
@@ -61,7 +61,7 @@ def test_a_run_on_images_of_ones_own(folder: str, tmp_path: Path) -> None:
         method=MethodConfig("r-softmax", sparsity="predicted"),
         train=TrainConfig(epochs=30, batch_size=4, learning_rate=0.01, device="cpu"),
     )
-    results = train(run)
+    results = train(prepare(run))
     assert (results["measured_on"], results["labels"]) == ("validation", ["red", "green", "blue"])
     assert results["score"] == results["f1"]["micro"] == 1
     data = load_images(run.images)

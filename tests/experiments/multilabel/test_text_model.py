@@ -16,7 +16,7 @@ from experiments.multilabel.data.topics import write
 from experiments.multilabel.measures import f1_scores
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.models import head_of
-from experiments.multilabel.train import load, prepare, train
+from experiments.multilabel.train import assemble, load, prepare, train
 from sparse_attn import load_pretrained
 from tests.experiments.multilabel.tiny import tiny_bert
 
@@ -116,8 +116,8 @@ def test_a_run_keeps_a_model_that_loads_with_the_same_predictions(
         method=method,
         train=TrainConfig(epochs=2, batch_size=8, learning_rate=1e-3, device="cpu"),
     )
-    results = train(run)
-    again = prepare(run)  # the same seed, and so the same weights, but never saved
+    results = train(prepare(run))
+    again = assemble(run)  # the same seed, and so the same weights, but never saved
     assert again.run()["history"] == results["history"]
     loaded = load(run.output_dir)
     expected, target = again.predict(again.data.test)
@@ -125,3 +125,10 @@ def test_a_run_keeps_a_model_that_loads_with_the_same_predictions(
     found, _ = again.predict(again.data.test)
     assert torch.equal(found, expected)
     assert f1_scores(head_of(loaded).decide(found), target) == results["f1"]
+    if name == "r-softmax":  # the folder is one that Transformers and `load_pretrained` know
+        folder = tmp_path / "run/model"
+        patched = load_pretrained(AutoModelForSequenceClassification, folder).eval()
+        assert tuple(patched.config.id2label.values()) == again.data.labels
+        batch = AutoTokenizer.from_pretrained(folder)("The choir sang.", return_tensors="pt")
+        with torch.no_grad():
+            assert torch.equal(patched(**batch).logits, loaded(**batch).logits)

@@ -14,7 +14,7 @@ from experiments.multilabel.data.load import load_data
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.models import head_of
-from experiments.multilabel.train import CHECKPOINT_FILE, load, prepare, train
+from experiments.multilabel.train import CHECKPOINT_FILE, assemble, load, prepare, train
 from experiments.multilabel.training import Training
 from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.methods_and_data import DATA, METHODS, with_method
@@ -48,7 +48,7 @@ def test_a_feature_that_never_occurs_stays_finite() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns(config: RunConfig, name: str) -> None:
     longer = replace(config, train=replace(config.train, epochs=15))
-    results = prepare(with_method(longer, name)).run()
+    results = assemble(with_method(longer, name)).run()
     losses = results["history"]["loss"]
     assert losses[-1] < losses[0]
     # half of all labels apply: deciding on all of them gives about 2/3
@@ -58,7 +58,7 @@ def test_every_method_learns(config: RunConfig, name: str) -> None:
 
 
 def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig) -> None:
-    runs = [prepare(with_method(config, name)) for name in ("softmax", "r-softmax", "sigmoid")]
+    runs = [assemble(with_method(config, name)) for name in ("softmax", "r-softmax", "sigmoid")]
     first = next(runs[0].model.parameters())
     for run in runs[1:]:
         assert torch.equal(next(run.model.parameters()), first)
@@ -66,7 +66,7 @@ def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig
 
 
 def test_epoch_and_threshold_are_chosen_on_validation_rows(config: RunConfig) -> None:
-    training = prepare(config)
+    training = assemble(config)
     results = training.run()
     found = results["validation_by_threshold"]
     assert list(found) == [0.1, 0.2]
@@ -83,20 +83,20 @@ def test_the_test_set_is_looked_at_once(config: RunConfig, monkeypatch: pytest.M
     monkeypatch.setattr(
         Training, "predict", lambda self, rows: looks.append(rows) or predict(self, rows)
     )
-    training = prepare(config)
+    training = assemble(config)
     training.run()
     assert [rows is training.data.test for rows in looks] == [False] * 4 + [True]
 
 
 def test_the_same_seed_gives_the_same_run_another_one_another(config: RunConfig) -> None:
-    first, again = (untimed(prepare(config).run()) for _ in range(2))
+    first, again = (untimed(assemble(config).run()) for _ in range(2))
     assert first == again
-    other = prepare(replace(config, train=replace(config.train, seed=1))).run()
+    other = assemble(replace(config, train=replace(config.train, seed=1))).run()
     assert other["history"] != first["history"]
 
 
 def test_a_run_writes_what_loads_again(config: RunConfig) -> None:
-    results = train(with_method(config, "t-softmax"))
+    results = train(prepare(with_method(config, "t-softmax")))
     folder = Path(config.output_dir)
     assert json.loads((folder / "results.json").read_text())["f1"] == results["f1"]
     assert not (folder / CHECKPOINT_FILE).exists()
@@ -109,12 +109,12 @@ def test_a_run_writes_what_loads_again(config: RunConfig) -> None:
 
 
 def test_a_loaded_model_has_the_chosen_threshold(config: RunConfig) -> None:
-    results = train(config)
+    results = train(prepare(config))
     assert head_of(load(config.output_dir)).threshold == results["threshold"]
 
 
 def test_loading_what_kept_no_model(config: RunConfig, tmp_path: Path) -> None:
-    train(replace(config, keep_model=False))
+    train(prepare(replace(config, keep_model=False)))
     for folder in (config.output_dir, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match="kept its model"):
             load(folder)
@@ -124,7 +124,7 @@ def test_loading_what_kept_no_model(config: RunConfig, tmp_path: Path) -> None:
 def test_a_run_that_was_cut_off_goes_on_exactly(
     config: RunConfig, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = prepare(with_method(config, name)).run()
+    whole = assemble(with_method(config, name)).run()
     train_epoch = Training.train_epoch
 
     def cut(self: Training, epoch: int) -> dict[str, float]:
@@ -135,17 +135,17 @@ def test_a_run_that_was_cut_off_goes_on_exactly(
     with monkeypatch.context() as patch:
         patch.setattr(Training, "train_epoch", cut)
         with pytest.raises(KeyboardInterrupt):
-            train(with_method(config, name))
+            train(prepare(with_method(config, name)))
     assert (Path(config.output_dir) / CHECKPOINT_FILE).exists()
     with pytest.raises(ValueError, match="--resume"):
-        train(with_method(config, name))
-    resumed = train(replace(with_method(config, name), resume=True))
+        train(prepare(with_method(config, name)))
+    resumed = train(prepare(replace(with_method(config, name), resume=True)))
     assert untimed(resumed) == untimed(whole)
 
 
 def test_a_scheduled_parameter_arrives(config: RunConfig) -> None:
     method = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, end=0.5))
-    results = prepare(replace(config, method=method)).run()
+    results = assemble(replace(config, method=method)).run()
     assert results["parameters"] == {"r": 0.5}
 
 
@@ -162,7 +162,7 @@ def test_the_best_epoch_has_its_value_of_a_scheduled_parameter(
         return {"score": 0.5 if len(found) == 2 else 0.1}
 
     monkeypatch.setattr(Training, "evaluate", falling)
-    results = prepare(config).run()
+    results = assemble(config).run()
     assert results["best_epoch"] == 2
     assert results["parameters"] == pytest.approx({"r": 0.8 * 2 / config.train.epochs})
     assert max(results["validation_by_threshold"].values()) == found[1]
@@ -171,7 +171,7 @@ def test_the_best_epoch_has_its_value_of_a_scheduled_parameter(
 def test_a_run_that_diverges_says_so(config: RunConfig) -> None:
     rate = replace(config.train, learning_rate=1e30)
     with pytest.raises(ValueError, match=r"diverged; lower train\.learning_rate"):
-        prepare(replace(config, train=rate)).run()
+        assemble(replace(config, train=rate)).run()
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from glue.sweep.run import content_of, execute, sweep
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.records import FOLDER, Record, read_records
 from pipeline.sweep.run import check_folder, claim_folder
-from pipeline.sweep.spread import Failure
+from pipeline.sweep.pool import Failure
 
 ROOT = Path(__file__).parents[3]
 # what another clock, machine or memory changes

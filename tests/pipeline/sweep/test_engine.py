@@ -13,9 +13,9 @@ import pytest
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Cell, Plan, PlannedRun
+from pipeline.sweep.pool import Failure, Pool
 from pipeline.sweep.records import PACKED_FILE, pack, read_records
 from pipeline.sweep.run import run_sweep
-from pipeline.sweep.spread import Failure, Pool
 
 
 @dataclass(frozen=True)

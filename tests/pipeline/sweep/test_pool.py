@@ -9,7 +9,7 @@ import ray
 import torch
 
 from pipeline.sweep.config import Resources
-from pipeline.sweep.spread import Failure, Pool
+from pipeline.sweep.pool import Failure, Pool
 
 
 @pytest.fixture
