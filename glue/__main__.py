@@ -14,9 +14,10 @@ import sys
 
 from accelerate import PartialState
 
-from glue.config import ReportConfig, RunConfig
+from glue.config import RunConfig
 from glue.sweep.config import SweepConfig
 from pipeline.command import Program, input_errors
+from pipeline.config import ReportConfig
 
 PROGRAM = Program(
     name="glue",

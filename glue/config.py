@@ -147,16 +147,3 @@ class RunConfig:
             own = {key: value for key, value in asdict(task).items() if key != "root"}
             content["task"] = json.loads(json.dumps(own))
         return content
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What to report on.
-
-    Args:
-        results_dir: output_dir of a sweep, finished or not.
-        output_dir: where report.md, report.csv and report.html go; results_dir if left out.
-    """
-
-    results_dir: str
-    output_dir: str | None = None

@@ -103,3 +103,16 @@ class ScheduleConfig:
         except ValueError as error:
             raise ValueError(f"{section}.schedule.initial: {error}") from None
         return SparsitySchedule(final=final, **asdict(self))
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What to report on.
+
+    Args:
+        results_dir: output_dir of a sweep, finished or not.
+        output_dir: where report.md and what goes with it are written; results_dir if left out.
+    """
+
+    results_dir: str
+    output_dir: str | None = None

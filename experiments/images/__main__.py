@@ -8,9 +8,10 @@ Run as:
 
 from __future__ import annotations
 
-from experiments.images.config import ReportConfig, RunConfig
+from experiments.images.config import RunConfig
 from experiments.images.sweep_config import SweepConfig
 from pipeline.command import Program, input_errors
+from pipeline.config import ReportConfig
 from pipeline.sweep.config import Resources
 
 PROGRAM = Program(

@@ -159,16 +159,3 @@ class RunConfig:
             del content[free]
         del content["data"]["data_dir"]
         return content
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What to report on.
-
-    Args:
-        results_dir: output_dir of a sweep, finished or not.
-        output_dir: where report.md and the figures go; results_dir if left out.
-    """
-
-    results_dir: str
-    output_dir: str | None = None

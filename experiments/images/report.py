@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.images.config import ReportConfig
 from experiments.images.plots import plot_errors, plot_learning
 from experiments.images.published import SOURCE, Published, published
 from experiments.images.results import Results, criterion, error, negll, read_results
+from pipeline.config import ReportConfig
 from pipeline.report import canvas, text
 from pipeline.report.spread import Estimate, paired
 from pipeline.report.table import Table, markdown

@@ -8,8 +8,9 @@ Run as:
 
 from __future__ import annotations
 
-from experiments.multilabel.config import ReportConfig, RunConfig, SweepConfig
+from experiments.multilabel.config import RunConfig, SweepConfig
 from pipeline.command import Program, input_errors
+from pipeline.config import ReportConfig
 from pipeline.sweep.config import Resources
 
 PROGRAM = Program(

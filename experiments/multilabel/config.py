@@ -171,16 +171,3 @@ def _drop_places(data: dict[str, Any]) -> None:
     for kind in KINDS:
         if data[kind] is not None:
             data[kind].pop("data_dir", None)
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What to report on.
-
-    Args:
-        results_dir: output_dir of a sweep, finished or not.
-        output_dir: where report.md and the figures go; results_dir if left out.
-    """
-
-    results_dir: str
-    output_dir: str | None = None

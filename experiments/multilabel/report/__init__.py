@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.multilabel.config import ReportConfig
 from experiments.multilabel.report import plots, tables
 from experiments.multilabel.report.results import Results, read_results
+from pipeline.config import ReportConfig
 from pipeline.report import canvas, text
 from pipeline.report.table import Table, markdown
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from experiments.images.config import ReportConfig
 from experiments.images.report import report
 from experiments.images.results import read_results
+from pipeline.config import ReportConfig
 
 ROOT = Path(__file__).parents[3]
 RECORDS = ROOT / "results/images/mnist-small"

@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from experiments.images.__main__ import PROGRAM, main
-from experiments.images.config import DataConfig, NetworkConfig, ReportConfig, TrainConfig
+from experiments.images.config import DataConfig, NetworkConfig, TrainConfig
 from experiments.images.published import published
 from experiments.images.report import report
 from experiments.images.sweep import execute, make_plan, sweep
 from experiments.images.sweep_config import SweepConfig, SweptLoss
+from pipeline.config import ReportConfig
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import FIRST_TRIAL_SEED, PlannedRun
 from pipeline.sweep.records import FOLDER, Record, write_record

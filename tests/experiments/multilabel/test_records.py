@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from experiments.multilabel.config import ReportConfig
 from experiments.multilabel.report import report
 from experiments.multilabel.report.results import read_results
+from pipeline.config import ReportConfig
 
 ROOT = Path(__file__).parents[3]
 RECORDS = ROOT / "results/multilabel/synthetic"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from experiments.multilabel.config import DataConfig, ReportConfig, SweepConfig, TrainConfig
+from experiments.multilabel.config import DataConfig, SweepConfig, TrainConfig
 from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.report import report
 from experiments.multilabel.report.plots import series
 from experiments.multilabel.report.results import read_results
 from experiments.multilabel.sweep import make_plan
-from pipeline.config import ScheduleConfig
+from pipeline.config import ReportConfig, ScheduleConfig
 from pipeline.files import write_json
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record

@@ -23,9 +23,9 @@ from glue.sweep.config import SweepConfig
 from glue.sweep.plan import make_plan
 from glue.sweep.run import content_of, execute, sweep
 from pipeline.sweep import run as sweep_run
+from pipeline.sweep.pool import Failure
 from pipeline.sweep.records import FOLDER, Record, read_records
 from pipeline.sweep.run import check_folder, claim_folder
-from pipeline.sweep.pool import Failure
 
 ROOT = Path(__file__).parents[3]
 # what another clock, machine or memory changes
