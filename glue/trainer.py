@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import Sampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from glue.config import RunConfig
+from pipeline.batches import EpochSampler
 from sparse_attn.inspection import SparsityRecord, record_sparsity
-
-
-class EpochSampler(Sampler[int]):
-    """Batches of similar length in random order, which depends on the seed and the epoch alone.
-
-    Transformers' own draws from the global generator, so that a resumed epoch would be another
-    epoch, and goes from long to short inside every `POOL` batches, so that order follows length.
-    `batch_size` is that of a step, all processes together, so that their number changes no step.
-    """
-
-    POOL = 20
-
-    def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
-        self.lengths = torch.tensor(lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer at the start of every epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
-        shuffled = torch.randperm(len(self), generator=generator)
-        batches: list[Tensor] = []
-        for pool in shuffled.split(self.POOL * self.batch_size):
-            batches += pool[self.lengths[pool].argsort(stable=True)].split(self.batch_size)
-        # the batch that is not full stays last, where the batch sampler expects it
-        last = [batches.pop()] if len(batches[-1]) < self.batch_size else []
-        order = torch.randperm(len(batches), generator=generator).tolist()
-        return iter(torch.cat([*(batches[i] for i in order), *last]).tolist())
 
 
 class EpochTrainer(Trainer):

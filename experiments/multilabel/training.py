@@ -13,6 +13,7 @@ from experiments.multilabel.config import RunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
 from experiments.multilabel.models import head_of
+from pipeline.batches import EpochSampler
 from pipeline.fitting import Progress, epoch_generator, fit
 from pipeline.machine import choose_device, device_name, versions
 
@@ -72,7 +73,7 @@ class Training:
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """One pass in an order that depends on seed and epoch alone; the mean loss of a row."""
-        batches = self._batches(self.data.train, epoch_generator(self.config.train.seed, epoch))
+        batches = self._batches(self.data.train, **self._order(epoch))
         total, rows = torch.zeros((), device=self.device), 0
         for step, batch in enumerate(batches):
             self._ramp(epoch + step / len(batches))
@@ -120,17 +121,23 @@ class Training:
         log_p, target = zip(*found, strict=True)
         return torch.cat(log_p), torch.cat(target)
 
-    def _batches(
-        self, rows: Dataset[Batch], generator: torch.Generator | None = None
-    ) -> DataLoader[Batch]:
-        """In a random order if there is a generator."""
+    def _order(self, epoch: int) -> dict[str, Any]:
+        """What a `DataLoader` takes for the order of an epoch's rows."""
+        train = self.config.train
+        if self.data.lengths is None:
+            return {"shuffle": True, "generator": epoch_generator(train.seed, epoch)}
+        sampler = EpochSampler(self.data.lengths, train.batch_size, train.seed)
+        sampler.set_epoch(epoch)
+        return {"sampler": sampler}
+
+    def _batches(self, rows: Dataset[Batch], **order: Any) -> DataLoader[Batch]:
+        """As they stand, if no order is given."""
         return DataLoader(
             rows,
             batch_size=self.config.train.batch_size,
-            shuffle=generator is not None,
-            generator=generator,
             collate_fn=self.data.collate,
             num_workers=self.config.train.workers,
+            **order,
         )
 
     def _here(self, batch: Batch) -> Batch:

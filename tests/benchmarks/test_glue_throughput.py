@@ -9,7 +9,8 @@ from transformers import Trainer
 
 from benchmarks import glue as command
 from benchmarks.glue_tables import OURS, RECIPE, markdown
-from glue.trainer import EpochSampler, EpochTrainer
+from glue.trainer import EpochTrainer
+from pipeline.batches import EpochSampler
 from sparse_attn.patching import is_patched
 
 NAMES = [RECIPE, "ours softmax", "ours r-softmax"]

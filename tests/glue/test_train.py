@@ -23,7 +23,8 @@ from glue.metric import compute_metrics
 from glue.model import encode, resolve_model
 from glue.tasks import TASKS, get_task
 from glue.train import prepare, train
-from glue.trainer import EpochSampler, training_arguments
+from glue.trainer import training_arguments
+from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
 
 ROOT = Path(__file__).parents[2]

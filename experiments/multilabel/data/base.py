@@ -26,6 +26,8 @@ class LabelledData:
         test: looked at once, at the end; `validation` itself where there is no other.
         collate: makes a batch of what a `DataLoader` collects: a list of items, or what the data
             set's `__getitems__` gives.
+        lengths: of the training rows, where batches are padded to their longest row: rows of
+            similar length then come together.
     """
 
     labels: tuple[str, ...]
@@ -33,3 +35,4 @@ class LabelledData:
     validation: Dataset[Batch]
     test: Dataset[Batch]
     collate: Callable[[Any], Batch]
+    lengths: list[int] | None = None

@@ -121,6 +121,7 @@ def load_text(config: TextConfig) -> LabelledData:
         validation=sets["validation"],
         test=sets.get("test", sets["validation"]),
         collate=DataCollatorWithPadding(tokenizer),
+        lengths=sets["train"].lengths,
     )
 
 
