@@ -83,7 +83,7 @@ def test_every_loss_learns_from_a_few_hundred_images(config: RunConfig, name: st
     assert results["test"]["error"] < 0.2
     losses = [epoch["loss"] for epoch in results["history"]]
     assert losses[-1] < 0.6 * losses[0]
-    assert results["images"] == {"train": 280, "validation": 60, "test": 60}
+    assert results["images"] == {"found": 400, "train": 280, "validation": 60, "test": 60}
 
 
 def test_first_weights_and_order_are_the_same_for_every_loss(config: RunConfig) -> None:
@@ -111,7 +111,7 @@ def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
         device="cpu",
     )
     results = train(prepare(config))
-    assert results["images"] == {"train": 100, "validation": 20, "test": 24}
+    assert results["images"] == {"found": 144, "train": 100, "validation": 20, "test": 24}
     assert results["test"]["error"] < 0.6
     assert results["history"][-1]["loss"] < results["history"][0]["loss"]
 
