@@ -125,7 +125,7 @@ class SweepConfig:
     output_dir: str
     data: dict[str, DataConfig]
     methods: dict[str, MethodConfig]
-    learning_rates: list[float]
+    learning_rates: list[float] = field(default_factory=lambda: [1e-3])
     seeds: int = 5
     train: TrainConfig = field(default_factory=TrainConfig)
 

@@ -92,8 +92,11 @@ class MethodConfig:
         """The output layer; raises as `Mapping` and `MultiLabelHead` do."""
         if self.mapping == SIGMOID:
             return SigmoidHead(hidden, labels)
-        mapping = Mapping(self.mapping, learn=self.learn, **self._params)
-        return MultiLabelHead(hidden, labels, mapping, sparsity=self.sparsity, loss=self.loss)
+        try:
+            mapping = Mapping(self.mapping, learn=self.learn, **self._params)
+            return MultiLabelHead(hidden, labels, mapping, sparsity=self.sparsity, loss=self.loss)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"method: {error}") from None
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
         """The schedule, its ends checked against the range of the parameter.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-3  # of log p = 0 in half precision
 AVERAGES = {"micro": None, "macro": 0, "samples": -1}  # what F1 counts over
 
 
@@ -20,7 +21,8 @@ def search_threshold(
     """The candidate whose labels {i: p_i > threshold} have the highest F1; of equals the first.
 
     F1 = 2 |predicted and present| / (|predicted| + |present|), 0 where both are empty. Find it on
-    a validation set: `head.threshold = search_threshold(log_p, target)`.
+    a validation set: `head.threshold = search_threshold(log_p, target)`. p sums to 1, so that k
+    labels have about 1/k each: with ten labels and more in a row give smaller candidates.
     Source of the candidates: Balazy et al. 2023.
 
     Args:
@@ -44,6 +46,11 @@ def search_threshold(
     if log_p.numel() == 0 or log_p.isnan().any():
         found = "NaN in it" if log_p.numel() else f"shape {tuple(log_p.shape)}"
         raise ValueError(f"log_p: expected log p of one row at least, got {found}")
+    if log_p.max() > ROUNDING:
+        raise ValueError(
+            f"log_p: expected logarithms of probabilities, at most 0, got {log_p.max().item():g}; "
+            "give what the head returns"
+        )
     log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
     scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
     return float(candidates[scores.index(max(scores))])
@@ -62,6 +69,8 @@ def above(log_p: Tensor, threshold: float) -> Tensor:
 
 
 def check_threshold(name: str, value: float) -> None:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}: expected a number in [0, 1)")
     if not 0 <= value < 1:
         raise ValueError(f"{name}={value}: expected a number in [0, 1)")
 

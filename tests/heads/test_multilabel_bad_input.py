@@ -153,3 +153,15 @@ def test_target_is_a_real_tensor(target):
 def test_hidden_is_floating_point():
     with pytest.raises(TypeError, match=r"hidden: expected floating point, got torch\.int64"):
         MultiLabelHead(HIDDEN, LABELS)(torch.zeros(1, HIDDEN, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("scores", [torch.randn(5, LABELS) + 3, torch.rand(5, LABELS)])
+def test_a_threshold_is_not_searched_in_scores_or_probabilities(scores):
+    with pytest.raises(ValueError, match="log_p: expected logarithms of probabilities, at most 0"):
+        search_threshold(scores, torch.zeros(5, LABELS))
+
+
+@pytest.mark.parametrize("value", [None, "x"])
+def test_a_threshold_is_a_number(value):
+    with pytest.raises(TypeError, match=r"threshold=.*expected a number in \[0, 1\)"):
+        MultiLabelHead(HIDDEN, LABELS, "softmax").threshold = value
