@@ -1,23 +1,32 @@
-"""JSON files that are whole or not there, and what two of them differ in."""
+"""Files that are whole or not there, JSON among them, and what two contents differ in."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file to write to that takes the place of `path` if the block ends well, and else goes."""
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        # what a full disk has cut short
+        draft.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write whole or not at all, one line for each key: lists of numbers would fill pages."""
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with whole(path) as draft:
         draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        draft.replace(path)
-    finally:
-        # what a full disk has cut short
-        draft.unlink(missing_ok=True)
 
 
 def differences(asked: Any, found: Any, name: str = "") -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm import tqdm
+
+from pipeline.files import whole
 
 Values = dict[str, float]
 
@@ -141,12 +142,8 @@ def _save(
         "stopped": stopped,
         "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
     }
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with whole(path) as draft:
         torch.save(content, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _load(

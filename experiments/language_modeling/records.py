@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from experiments.language_modeling.config import RunConfig
-from pipeline.files import differences, write_json
+from pipeline.files import differences, whole, write_json
 
 RESULTS_FILE, MODEL_FILE, CHECKPOINT_FILE = "results.json", "model.pt", "checkpoint.pt"
 # may differ between a run and its continuation: where things lie, and how often they are written
@@ -84,12 +83,8 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 def save(path: Path, content: Any) -> None:
     """`torch.save`, whole or not at all."""
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with whole(path) as draft:
         torch.save(content, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.files import write_json
+from pipeline.files import whole, write_json
 
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
@@ -137,9 +137,8 @@ def pack(sweep: Path) -> Path:
     if records.faults:
         raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
     lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
-    draft = packed.with_suffix(".tmp")
-    draft.write_text("".join(lines), encoding="utf-8")
-    draft.replace(packed)
+    with whole(packed) as draft:
+        draft.write_text("".join(lines), encoding="utf-8")
     for path in (sweep / FOLDER).glob("*.json"):
         path.unlink()
     return packed
