@@ -10,6 +10,7 @@ from typing import Any
 from experiments.bottleneck.config import ReportConfig
 from experiments.bottleneck.plots import plot
 from experiments.bottleneck.records import Results, read_records
+from pipeline.report import canvas
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ def report(config: ReportConfig) -> Path:
         for measure in MEASURES:
             name = f"{measure.key.replace('_', '-')}-alpha{alpha:g}.png"
             figure = plot(results, alpha, measure.key, measure.label)
-            # the version of matplotlib would make bytes differ
-            figure.savefig(folder / name, dpi=150, metadata={"Software": None})
+            canvas.save(figure, folder / name)
             table = _table(results, alpha, _spread_of(results, measure), measure.key == "log_error")
             image = f"![{measure.title} by dimension]({name})"
             parts += [f"### {measure.title}", measure.caption, image, table]

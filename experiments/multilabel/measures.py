@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
+
+from sparse_attn.heads.multilabel_threshold import above
 
 AVERAGES = ("micro", "macro", "samples")
 
@@ -45,4 +46,4 @@ def micro_f1_by_threshold(
         target: [N, n], 0 and 1.
         thresholds: in [0, 1); 0 stands for the support.
     """
-    return {t: micro_f1(log_p > (math.log(t) if t else -math.inf), target) for t in thresholds}
+    return {t: micro_f1(above(log_p, t), target) for t in thresholds}

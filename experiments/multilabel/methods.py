@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 from pipeline.config import ScheduleConfig
 from sparse_attn import Mapping, SparsitySchedule
 from sparse_attn.heads import MultiLabelHead
+from sparse_attn.heads.multilabel_threshold import above
 
 SIGMOID = "sigmoid"
 
@@ -43,7 +43,7 @@ class SigmoidHead(nn.Linear):
 
     def decide(self, log_p: Tensor) -> Tensor:
         """p > threshold, boolean."""
-        return log_p > math.log(self.threshold)
+        return above(log_p, self.threshold)
 
 
 Head: TypeAlias = MultiLabelHead | SigmoidHead

@@ -1,8 +1,7 @@
-"""Many runs: which there are, and how one is done where it is sent."""
+"""Do the runs of a sweep: check them before the first one, and each where it is sent."""
 
 from __future__ import annotations
 
-import itertools
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from experiments.multilabel.config import SweepConfig
 from experiments.multilabel.data.load import load_data
 from experiments.multilabel.models import build_model
+from experiments.multilabel.plan import make_plan
 from experiments.multilabel.train import assemble
 from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, Cell, Plan, PlannedRun
+from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import Records
 from pipeline.sweep.run import run_sweep
 
@@ -29,32 +29,6 @@ def sweep(config: SweepConfig, resources: Resources) -> Records:
         check=lambda: check(config),
         # runs on synthetic rows take seconds
         fresh=any(data.synthetic is None for data in config.data.values()),
-    )
-
-
-def make_plan(config: SweepConfig) -> Plan:
-    """Every seed at the one learning rate, or a trial of each rate and every seed at the best."""
-    cells = list(itertools.product(config.data, config.methods))
-
-    def seeds(cell: Cell, stage: Any, rate: float) -> list[PlannedRun]:
-        return [
-            PlannedRun(*cell, stage, seed, config.run(*cell, rate, seed))
-            for seed in range(config.seeds)
-        ]
-
-    if len(config.learning_rates) == 1:
-        return Plan({cell: seeds(cell, "grid", config.learning_rates[0]) for cell in cells})
-    trials = {
-        cell: [
-            PlannedRun(*cell, "trial", k, config.run(*cell, rate, FIRST_TRIAL_SEED))
-            for k, rate in enumerate(config.learning_rates)
-        ]
-        for cell in cells
-    }
-    return Plan(
-        trials,
-        lambda cell, best: seeds(cell, "final", best.config.train.learning_rate),
-        config.seeds,
     )
 
 

@@ -89,23 +89,16 @@ def read_sweep(folder: Path) -> Sweep:
             f"{folder}: {SWEEP_FILE} is not whole ({error!r}); start the sweep again with the "
             "same config in a new folder, with a copy of its runs"
         ) from None
-    plan, found = make_plan(sweep), read_records(folder)
-    cells = plan.records(found.by_hash)
-    used = {record.hash for cell in cells.values() for record in cell}
-    strange = [
-        f"{record.stem}: not a run of the sweep that {SWEEP_FILE} describes"
-        for key, record in found.by_hash.items()
-        if key not in used
-    ]
-    faults = [*found.faults, *strange]
-    if not used:
-        reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
+    plan = make_plan(sweep)
+    own = plan.own(read_records(folder))
+    if not own.by_hash:
+        reason = f" ({len(own.faults)} not usable: {own.faults[0]})" if own.faults else ""
         raise ValueError(
             f"{folder}: no record of the sweep in {SWEEP_FILE} is there{reason}; start it with "
             "`python -m glue sweep`, or name the folder that it writes to"
         )
-    expected = plan.expected(found.by_hash)
-    return Sweep(folder, config, expected, tuple(sweep.task_names), cells, faults)
+    expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)
+    return Sweep(folder, config, expected, tuple(sweep.task_names), cells, own.faults)
 
 
 def first_split(record: Record) -> str:

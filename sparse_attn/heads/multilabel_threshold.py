@@ -64,6 +64,7 @@ def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:
 
 
 def above(log_p: Tensor, threshold: float) -> Tensor:
+    """p > threshold; at threshold 0 the support."""
     # in logarithms, as p of a label in the support may round to 0
     return log_p > (math.log(threshold) if threshold > 0 else -math.inf)
 

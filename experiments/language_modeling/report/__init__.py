@@ -14,10 +14,9 @@ from experiments.language_modeling.report.tables import (
     published_table,
     slopes_table,
 )
-from pipeline.report import text
+from pipeline.report import canvas, text
 from pipeline.report.table import markdown
 
-_DPI = 150
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "
     "over seeds, with n - 1.",
@@ -96,7 +95,7 @@ def _experiment(
         if figure:
             image = Path(path.stem) / f"{name}-{kind}.png"
             (path.parent / image).parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path.parent / image, dpi=_DPI, metadata={"Software": None})
+            canvas.save(figure, path.parent / image)
             lines += [f"![{caption}]({image.as_posix()})", "", text.markdown(caption), ""]
     return lines
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.multilabel.config import KINDS, DataConfig, SweepConfig, TrainConfig
 from experiments.multilabel.methods import MethodConfig
-from experiments.multilabel.sweep import make_plan
+from experiments.multilabel.plan import make_plan
 from pipeline.config import ScheduleConfig
 from pipeline.report.spread import Difference, Estimate, estimate, paired
 from pipeline.sweep.records import SWEEP_FILE, Record, read_content, read_records

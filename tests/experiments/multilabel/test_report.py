@@ -11,10 +11,10 @@ import pytest
 from experiments.multilabel.config import DataConfig, SweepConfig, TrainConfig
 from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.plan import make_plan
 from experiments.multilabel.report import report
 from experiments.multilabel.report.plots import series
 from experiments.multilabel.report.results import read_results
-from experiments.multilabel.sweep import make_plan
 from pipeline.config import ReportConfig, ScheduleConfig
 from pipeline.files import write_json
 from pipeline.sweep.plan import PlannedRun
