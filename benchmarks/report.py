@@ -19,6 +19,7 @@ import torch
 from benchmarks.cases import Case
 from benchmarks.tables import case_tables
 from benchmarks.timing import Measurement, Summary, ratio, summarise
+from pipeline.files import write_text
 
 BASE = "SDPA"
 PACKAGES = (
@@ -190,18 +191,12 @@ class Report:
     def write(self) -> None:
         """JSON and Markdown; a reader never sees half a file."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(self.json, json.dumps(self.record, indent=1) + "\n")
-        _replace(self.folder / f"{self.stem}.md", markdown(self.record))
+        write_text(self.json, json.dumps(self.record, indent=1) + "\n")
+        write_text(self.folder / f"{self.stem}.md", markdown(self.record))
 
 
 def _key(case: Case) -> tuple[str, str]:
     return case.group, case.name
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(path.suffix + ".part")
-    unfinished.write_text(text)
-    unfinished.replace(path)
 
 
 def markdown(record: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ per attention module, by the `Mapping` that `patch_model` sets on it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
-from sparse_attn.kernels import reference
+from sparse_attn.kernels import reference, statistics
 from sparse_attn.kernels.call import Call, as_autocast
-from sparse_attn.kernels.dispatch import run
+from sparse_attn.kernels.dispatch import run, run_measured
 from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
+OBSERVER = "_sparse_attn_observer"
 MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
 REFUSED = {
     "s_aux": "attention sinks",
@@ -33,6 +34,18 @@ NOT_PATCHED = (
     "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path); "
     "otherwise call sparse_attn.patch_model(model, ...)"
 )
+
+
+class Observer(Protocol):
+    """Who is told of every call of an attention module, as its attribute OBSERVER."""
+
+    keeps_weights: bool
+
+    def special(self, call: Call) -> Tensor | None:
+        """Keys whose mass is to be summed, (B, K), bool; None for none."""
+
+    def see(self, call: Call, rows: Tensor, weights: Tensor | None) -> None:
+        """One call, its `kernels.statistics` by row, and the weights if it keeps them."""
 
 
 def sparse_attention(
@@ -96,12 +109,22 @@ def sparse_attention(
         scaling=scaling,
         dropout=dropout if module.training else 0.0,
     )
+    observer = getattr(module, OBSERVER, None)
+    wanted = _wants_weights(mapping, kwargs)
     weights = None
-    if _wants_weights(mapping, kwargs):
+    if wanted or (observer is not None and observer.keeps_weights):
         output, weights = reference.attention_and_weights(call)
+        if observer is not None:
+            rows = statistics.of_weights(weights, reference.valid(call), observer.special(call))
+            observer.see(call, rows, weights)
+    elif observer is not None:
+        output, rows = run_measured(call, observer.special(call))
+        observer.see(call, rows, None)
     else:
         output = run(call)
-    return output.transpose(1, 2).contiguous(), weights
+    if weights is None or not wanted:
+        return output.transpose(1, 2).contiguous(), None
+    return output.transpose(1, 2).contiguous(), weights.to(value.dtype)
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:

@@ -221,6 +221,6 @@ def without_weights(call: Call) -> Call:
         return call
     weights = call.mapping.value("weights")
     if not isinstance(weights, Tensor):
-        weights = torch.full((1,), weights)
+        weights = torch.full((1,), float(weights > 0))  # a constant cancels
     bias = weights.to(call.query.device).log()
     return replace(call, mapping=SOFTMAX, bias=bias if call.bias is None else bias + call.bias)

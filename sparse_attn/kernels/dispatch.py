@@ -6,7 +6,7 @@ from types import ModuleType
 
 from torch import Tensor
 
-from sparse_attn.kernels import cpu, flex, reference, triton
+from sparse_attn.kernels import cpu, flex, reference, statistics, triton
 from sparse_attn.kernels.call import Call, as_autocast, without_weights
 from sparse_attn.mappings import Mapping
 
@@ -39,8 +39,9 @@ def attention(
     """out = dropout(map(scale q k^T + bias)) v, without keeping the weights where it can.
 
     Args:
-        query: (B, H, Q, D), any strides. key, value: (B, Hkv, K, D) and (B, Hkv, K, Dv), Hkv
-            dividing H: query head h attends to key head h // (H / Hkv).
+        query: (B, H, Q, D), any strides.
+        key, value: (B, Hkv, K, D) and (B, Hkv, K, Dv), Hkv dividing H: query head h attends to key
+            head h // (H / Hkv).
         mapping: the `Mapping` from scores to weights, computed in float32 at least.
         mask: boolean, True = attend, broadcastable to (B, H, Q, K).
         key_lengths: (B,) integers; keys from there on are padding and not computed. More than K
@@ -73,6 +74,21 @@ def run(call: Call, impl: str | None = None) -> Tensor:
     """`attention` of a call already made."""
     call = without_weights(call)
     return _choose(call, impl).attention(call)
+
+
+def run_measured(call: Call, special: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`run`, and the statistics of its rows, (B, H, Q, COLUMNS); see `kernels.statistics`.
+
+    special: (B, K), bool: keys whose mass is to be summed; None for none.
+    """
+    call = without_weights(call)
+    implementation = _choose(call, None)
+    if implementation is cpu:
+        return cpu.attention_and_statistics(call, special)
+    if implementation is reference:
+        output, weights = reference.attention_and_weights(call)
+        return output, statistics.of_weights(weights, reference.valid(call), special)
+    return implementation.attention(call), statistics.of_call(call, special)
 
 
 def _choose(call: Call, impl: str | None) -> ModuleType:

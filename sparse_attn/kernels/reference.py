@@ -20,9 +20,15 @@ def attention(call: Call) -> Tensor:
 
 
 def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
-    """The output and the weights (B, H, Q, K) before dropout."""
-    key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
+    """The output and the weights (B, H, Q, K) before dropout, as they were computed."""
     value = _without_padding(call.value, call).repeat_interleave(call.groups, dim=1)
+    weights = exact_weights(call)
+    return F.dropout(weights.to(value.dtype), call.dropout) @ value, weights
+
+
+def exact_weights(call: Call) -> Tensor:
+    """p (B, H, Q, K) before dropout, in float32, or float64 for such inputs."""
+    key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
     # half precision would round the scores before a support is chosen from them
     exact = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
     with torch.autocast(call.query.device.type, enabled=False):
@@ -32,8 +38,7 @@ def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if call.bias is not None:
         scores = scores + call.bias
-    weights = call.mapping(scores, valid(call)).to(value.dtype)
-    return F.dropout(weights, call.dropout) @ value, weights
+    return call.mapping(scores, valid(call))
 
 
 def _without_padding(tensor: Tensor, call: Call) -> Tensor:
@@ -44,13 +49,13 @@ def _without_padding(tensor: Tensor, call: Call) -> Tensor:
     return tensor.masked_fill(padding[:, None, :, None], 0.0)
 
 
-def valid(call: Call) -> Tensor | None:
-    """Which keys each query may attend to, broadcastable to (B, H, Q, K); None for all."""
+def valid(call: Call, rows: slice = slice(None)) -> Tensor | None:
+    """Which keys these queries may attend to, broadcastable to (B, H, rows, K); None for all."""
     queries, keys = call.shape[2:]
     device = call.query.device
-    i = torch.arange(queries, device=device)[:, None]
+    i = torch.arange(queries, device=device)[rows, None]
     j = torch.arange(keys, device=device)
-    parts = [] if call.mask is None else [call.mask]
+    parts = [] if call.mask is None else [rows_of(call.mask, rows)]
     if call.key_lengths is not None:
         parts.append(j < call.key_lengths[:, None, None, None])
     if call.causal:
@@ -61,3 +66,8 @@ def valid(call: Call) -> Tensor | None:
     for part in parts:
         joint = part if joint is None else joint & part
     return joint
+
+
+def rows_of(tensor: Tensor, rows: slice) -> Tensor:
+    """These rows of a tensor that broadcasts to (B, H, Q, K)."""
+    return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor

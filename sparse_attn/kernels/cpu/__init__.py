@@ -10,6 +10,7 @@ from torch import Tensor
 from sparse_attn.kernels.call import Call, no_second_derivative, rows_dense
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.job import Job, computed
+from sparse_attn.kernels.statistics import COLUMNS
 
 POINTWISE = ("softmax", "sigsoftmax", "taylor-softmax", "spherical-softmax", "softmax-abs")
 NORMALIZED = ("normalized-relu", "normalized-sigmoid")
@@ -34,9 +35,18 @@ def _build_refusal() -> str | None:
 
 def attention(call: Call) -> Tensor:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
+    return _run(call, None, measured=False)[0]
+
+
+def attention_and_statistics(call: Call, special: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output and the statistics of every row, (B, H, Q, COLUMNS); special: (B, K), bool."""
+    return _run(call, special, measured=True)
+
+
+def _run(call: Call, special: Tensor | None, measured: bool) -> tuple[Tensor, Tensor]:
     kernel = call.mapping.spec.kernel
     assert kernel is not None
-    out: Tensor = _forward(
+    out, statistics = _forward(
         call.query,
         call.key,
         call.value,
@@ -51,8 +61,10 @@ def attention(call: Call) -> Tensor:
         call.dropout,
         call.causal,
         call.span,
+        special,
+        measured,
     )
-    return out.transpose(1, 2)
+    return out.transpose(1, 2), statistics.detach()
 
 
 @torch.library.custom_op("sparse_attn::cpu_forward", mutates_args=(), device_types="cpu")
@@ -71,22 +83,26 @@ def _forward(
     dropout: float,
     causal: bool,
     window: int,
-) -> Tensor:
-    """(B, Q, H, Dv), contiguous."""
+    special: Tensor | None,
+    measured: bool,
+) -> tuple[Tensor, Tensor]:
+    """(B, Q, H, Dv), contiguous, and the statistics of the rows, empty if not wanted."""
     job = Job(query, key, value, mask, lengths, bias, parameter, seed)
     job.options(kernel, scale, softcap, dropout, causal, window)
     out = job.query.new_empty(_out_shape(query, value))
+    statistics = job.measure(special) if measured else job.query.new_empty(0)
     if not key.shape[2]:
         out.zero_()
     elif out.numel():
         job.put("out", out.transpose(1, 2))
         job.run(backward=False)
-    return out.to(query.dtype)
+    return out.to(query.dtype), statistics
 
 
 @_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Tensor:
-    return query.new_empty(_out_shape(query, value))
+def _(query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    rows = (*query.shape[:3], len(COLUMNS)) if args[-1] else (0,)
+    return query.new_empty(_out_shape(query, value)), computed(query).new_empty(rows)
 
 
 def _out_shape(query: Tensor, value: Tensor) -> tuple[int, int, int, int]:
@@ -167,12 +183,12 @@ def _cast(grads: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(gradient.to(dtype) for gradient in grads)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:8])
-    ctx.options = inputs[8:]
+    ctx.options = inputs[8:-2]
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
     bias = tensors[5]
     want_bias, want_parameter = ctx.needs_input_grad[5], ctx.needs_input_grad[6]
@@ -181,7 +197,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     )
     by_bias = by_bias.to(bias.dtype) if want_bias else None
     by_parameter = by_parameter if want_parameter else None
-    none = (None,) * (len(ctx.options) + 1)
+    none = (None,) * (len(ctx.options) + 3)
     return by_query, by_key, by_value, None, None, by_bias, by_parameter, *none
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparse_attn.kernels.call import rows_dense
 from sparse_attn.kernels.cpu import build
+from sparse_attn.kernels.statistics import COLUMNS
 
 TILE_BYTES = 96 * 1024  # scores of a tile: with their gradients and the keys, less than a L2 cache
 MOST_ROWS = 96
@@ -34,6 +35,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("scale", "softcap", "dropout")),
         *((name, ctypes.c_void_p) for name in ("seed", "lengths", "parameter")),
         ("want_parameter", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("special", "statistics")),
         *((name, View) for name in _VIEWS.split()),
     )
 
@@ -87,6 +89,14 @@ class Job:
         arguments.mapping = kernel.encode()
         arguments.scale, arguments.softcap, arguments.dropout = scale, softcap, dropout
         arguments.causal, arguments.window = causal, window
+
+    def measure(self, special: Tensor | None) -> Tensor:
+        """Have the statistics of every row written to what is returned, (B, H, Q, COLUMNS)."""
+        statistics = self.query.new_zeros(*self.query.shape[:3], len(COLUMNS))
+        self.arguments.statistics = self._pointer(statistics)
+        if special is not None:
+            self.arguments.special = self._pointer(special.contiguous().view(torch.uint8))
+        return statistics
 
     def put(self, name: str, tensor: Tensor) -> None:
         """Point the view `name` to a tensor of 4 dimensions."""

@@ -11,9 +11,15 @@
 // the root. For e = 1 and 1/2 the root is rho = 1 - e tau, which stays accurate where thousands of
 // entries are nearly equal, and c = 1 + e (y - tau); for any e the root is tau and c = log p, which
 // stays accurate as e goes to 0.
+//
+// Newton's steps converge quadratically: what is left after a step of `small` is rounding. Those of
+// e = 1 come to an end instead, when the support no longer changes.
+
+template <class T> T small_step() { return std::sqrt(std::numeric_limits<T>::epsilon()) / 8; }
 
 template <class T> struct PowerOne {
   static constexpr T e = 1;
+  static T small() { return 8 * std::numeric_limits<T>::epsilon(); }
   static constexpr T start = 1;
   INLINE Vec<T> core(Vec<T> y, T rho) const { return at_least(y + rho, Vec<T>{}); }
   INLINE Vec<T> p(Vec<T> c) const { return c; }
@@ -23,6 +29,7 @@ template <class T> struct PowerOne {
 };
 template <class T> struct PowerTwo {
   static constexpr T e = 0.5;
+  static T small() { return small_step<T>(); }
   static constexpr T start = 1;
   INLINE Vec<T> core(Vec<T> y, T rho) const { return at_least(y * T(0.5) + rho, Vec<T>{}); }
   INLINE Vec<T> p(Vec<T> c) const { return c * c; }
@@ -32,6 +39,7 @@ template <class T> struct PowerTwo {
 };
 template <class T> struct PowerAny {
   T e;
+  static T small() { return small_step<T>(); }
   static constexpr T start = 0;
   // log(1 + e x) / e is x to the last digit well before e gets as small as this
   explicit PowerAny(T e) : e(e > T(1e-11) ? e : T(1e-11)) {}
@@ -46,17 +54,17 @@ template <class T> struct PowerAny {
   T scale(T tau) const { return 1 - e * tau; }
 };
 
+// of scores times unit, which is below 1 where their sum could overflow
 template <class T> struct Temperature {
-  T value = 1, by_sum = 0, by_theta = 0;
+  T value = 1, by_sum = 0, by_theta = 0, unit = 1;
 };
 
 template <class T, class Power> struct Projection {
   Power power;
   T top, inverse, root = Power::start;
-  // Newton's steps, which converge quadratically: what is left after a small one is rounding
   Projection(const Row<T> &row, Power power, T temperature)
       : power(power), top(row.top), inverse(1 / temperature) {
-    const T small = std::sqrt(std::numeric_limits<T>::epsilon()) / 8;
+    const T small = Power::small();
     for (int i = 0; i < 40; i++) {
       Vec<T> total = Vec<T>{}, slope = Vec<T>{};
       EACH_VECTOR(row, j) {
@@ -137,13 +145,13 @@ T project_backward(Row<T> &row, Power power, Temperature<T> temperature, bool en
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j), c = projection.core(x), u = power.u(c), p = power.p(c);
     Vec<T> ds = u * (load(row.g + j) - gamma);
-    stretch += u > 0 ? ds * (x - row.top) : Vec<T>{};
+    stretch += u > 0 ? ds * ((x - row.top) * inverse) : Vec<T>{};
     store<T>(row.g + j, ds * inverse);
     store<T>(row.v + j, x);
     store<T>(row.x + j, row.keep ? p * load(row.keep + j) : p);
   }
   // D = sum u (g - gamma) y, dL/dtemperature = -D / temperature
-  T pull = -sum<T>(stretch) * inverse * inverse;
+  T pull = -sum<T>(stretch) * inverse;
   T kappa = pull * temperature.by_sum;
   if (kappa != 0)
     EACH_VECTOR(row, j) {
@@ -155,26 +163,37 @@ T project_backward(Row<T> &row, Power power, Temperature<T> temperature, bool en
 
 enum class Rescale { none, gen, cone, hourglass };
 
-template <class T, Rescale how> Temperature<T> temperature(const Row<T> &row) {
+template <class T, Rescale how> Temperature<T> temperature(Row<T> &row) {
   if (how == Rescale::none) return {};
   if (how == Rescale::gen) return {1 - row.theta, 0, -1};
+  const T most = std::numeric_limits<T>::max() / 4;
+  T unit = 1;
+  if (largest_size<T>(row, 0)[0] > most / row.n) {
+    unit = T(0.25) / row.n, row.top *= unit;
+    EACH_VECTOR(row, j) store<T>(row.x + j, load(row.x + j) * unit);
+  }
   Vec<T> total = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j);
     total += x > -INF<T> ? x : Vec<T>{};
   }
-  T s = sum<T>(total), nq = row.valid * row.theta, below = 1 + nq;
+  T s = sum<T>(total), nq = std::min(row.valid * row.theta, most), below = 1 + nq;
   T size = how == Rescale::hourglass ? std::abs(s) : s;
   T sign = how == Rescale::hourglass ? T((s > 0) - (s < 0)) : T(1);
-  if (!(size + nq > 0)) return {0, 0, 0};
-  return {(size + nq) / below, sign / below, row.valid * (1 - size) / (below * below)};
+  T value = (size + nq * unit) / below;
+  // the inverse of a smaller one overflows; the maxima share then, as at 0
+  if (!(value >= std::numeric_limits<T>::min())) return {0, 0, 0, unit};
+  return {value, sign / below, row.valid * (unit - size) / (below * below), unit};
 }
 
 template <class T, Rescale how> void sparsemax_forward(Row<T> &row) {
   project_forward(row, PowerOne<T>{}, temperature<T, how>(row).value);
 }
 template <class T, Rescale how> T sparsemax_backward(Row<T> &row) {
-  return project_backward(row, PowerOne<T>{}, temperature<T, how>(row), false);
+  Temperature<T> heat = temperature<T, how>(row);
+  T by_theta = project_backward(row, PowerOne<T>{}, heat, false);
+  if (heat.unit != 1) EACH_VECTOR(row, j) store<T>(row.g + j, load(row.g + j) * heat.unit);
+  return by_theta;
 }
 
 template <class T> void entmax_forward(Row<T> &row) {

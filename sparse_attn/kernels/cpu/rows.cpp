@@ -24,6 +24,8 @@ struct Arguments {
   const int64_t *seed, *lengths;
   const double *parameter;
   int64_t want_parameter;
+  const uint8_t *special;  // (batch, keys), or null
+  void *statistics;        // (batch, heads, queries, STATISTICS), or null
   View query, key, value, mask, bias;
   View out;  // its gradient in backward
   View grad_query, grad_key, grad_value, grad_bias, grad_parameter;
@@ -33,6 +35,8 @@ template <class T> T *at(const View &view, int64_t b, int64_t h, int64_t row, in
   return (T *)view.data + b * view.stride[0] + h * view.stride[1] + row * view.stride[2] +
          segment * view.stride[3];
 }
+
+constexpr int64_t STATISTICS = 6;  // columns, as statistics.py names them
 
 struct Range {
   int64_t from, to;
@@ -95,7 +99,7 @@ template <class T> struct Task {
   bool backward;
   int64_t dim, value_dim, stride;  // padded
   T *keys_t, *keys, *values_t, *values, *sum_keys, *sum_values;
-  T *queries, *outs, *scores, *grads, *slopes, *keep, *scratch;
+  T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
 
   Task(const Arguments &a, const Map<T> &map, bool backward)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
@@ -112,6 +116,7 @@ template <class T> struct Task {
                  {&outs, a.tile_rows * std::max(dim, value_dim)},
                  {&scores, tile},
                  {&keep, stride},
+                 {&special, a.special ? stride : 0},
                  {&slopes, a.softcap > 0 ? tile : 0},
                  {&keys, backward ? wide * dim : 0},
                  {&values_t, backward ? wide * a.value_dim : 0},
@@ -139,6 +144,10 @@ template <class T> struct Task {
       std::fill(sum_values, sum_values + a.keys * value_dim, T(0));
     } else {
       copy_padded<T>(value, a.value.stride[2], n, a.value_dim, 1, values);
+    }
+    if (a.special) {
+      std::copy_n(a.special + b * a.keys, a.keys, special);
+      std::fill(special + a.keys, special + stride, T(0));
     }
     int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
     int64_t groups = a.heads / a.key_heads;
@@ -217,15 +226,35 @@ template <class T> struct Task {
       T bad = std::numeric_limits<T>::quiet_NaN();
       for (int64_t j = 0; j < width; j++) x[j] = x[j] != -INF<T> ? bad : 0;
       if (g) std::copy(x, x + width, g);
+      if (a.statistics) measure(row, b, h, i, first);
       return row.valid && spoiled ? bad : 0;
     }
-    if (a.seed) {
-      draw_keep<T>(a, (uint64_t)((b * a.heads + h) * a.queries + i), first, width, keep);
-      row.keep = keep;
-    }
+    if (a.seed) draw_keep<T>(a, (uint64_t)((b * a.heads + h) * a.queries + i), first, width, keep);
+    // what is measured are the weights before dropout
+    row.keep = a.seed && !a.statistics ? keep : nullptr;
     if (g) return map.backward(row);
     map.forward(row);
+    if (!a.statistics) return 0;
+    measure(row, b, h, i, first);
+    if (a.seed) EACH_VECTOR(row, j) store<T>(x + j, load(x + j) * load(keep + j));
     return 0;
+  }
+
+  void measure(const Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t first) {
+    Vec<T> entropy = Vec<T>{}, mass = Vec<T>{}, total = Vec<T>{};
+    Int<T> support = Int<T>{};
+    EACH_VECTOR(row, j) {
+      Vec<T> p = load(row.x + j);
+      support -= (Int<T>)(p > 0);
+      total += p;
+      entropy -= p > 0 ? p * log(p) : Vec<T>{};
+      if (a.special) mass += p * load(special + first + j);
+    }
+    T *result = (T *)a.statistics + ((b * a.heads + h) * a.queries + i) * STATISTICS;
+    T bad = sum<T>(total) * 0;  // NaN where the row is
+    result[0] = row.valid > 0, result[1] = row.valid, result[2] = count<T>(support) + bad;
+    result[3] = sum<T>(entropy) + bad, result[4] = sum<T>(mass) + bad;
+    result[5] = a.special && row.valid;
   }
 
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {

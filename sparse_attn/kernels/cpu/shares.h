@@ -119,7 +119,12 @@ template <class T, bool times_exp> struct Sigmoid : Plain<T> {
 template <class T> struct Within : Plain<T> {
   static constexpr bool by_theta = true;
   T top, t, inverse;
-  Within(const Row<T> &row, T t) : Plain<T>(row), top(row.top), t(t), inverse(t > 0 ? 1 / t : 0) {}
+  Within(const Row<T> &row, T t) : Plain<T>(row), top(row.top) { set(t); }
+  void set(T width) {
+    // below the smallest normal number 1 / t overflows
+    t = width >= std::numeric_limits<T>::min() ? width : 0;
+    inverse = t > 0 ? 1 / t : 0;
+  }
   INLINE Parts<T> parts(Vec<T> x) const {
     Vec<T> y = x - top;
     if (!(t > 0)) {
@@ -233,8 +238,7 @@ template <class T> struct RSoftmax : Within<T> {
     Neighbours<T> s = order_statistics(row, k);
     low = s.low, high = s.high;
     T shifted_low = low - row.top, shifted_high = high - row.top;
-    this->t = -(shifted_low + part * (shifted_high - shifted_low));
-    this->inverse = this->t > 0 ? 1 / this->t : 0;
+    this->set(-(shifted_low + part * (shifted_high - shifted_low)));
     owners[0] = row.g ? first_equal(row.x, low) : 0;
     owners[1] = row.g ? first_equal(row.x, high) : 0;
   }

@@ -1,0 +1,135 @@
+"""`mappings`: what the registry knows."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from sparse_attn.commands.errors import input_errors
+
+if TYPE_CHECKING:
+    from sparse_attn.mappings import MappingSpec, ParameterSpec
+
+EXAMPLES = """\
+examples:
+  python -m sparse_attn mappings              all of them, one line each
+  python -m sparse_attn mappings r-softmax    one in full: formula, parameters, kernels, source
+"""
+
+NOTES = """
+zeros: whether exact zeros can occur at valid positions; "depends" on the parameters
+mixed-NAME is (1 - mix) softmax + mix NAME, with mix = 1 in [0, 1]"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to the parser's."""
+    parser = commands.add_parser(
+        "mappings",
+        help="list the probability mappings",
+        description="List the probability mappings: parameters with default and range, whether "
+        "they give exact zeros, and where they come from.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show this mapping in full")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table, or one mapping in full."""
+    from sparse_attn.mappings import get_spec, mapping_names
+
+    if options.name is None:
+        print(table([get_spec(name) for name in mapping_names()]))
+        print(NOTES)
+        return
+    with input_errors():
+        spec = get_spec(options.name)
+    print(in_full(spec))
+
+
+def table(specs: list[MappingSpec]) -> str:
+    """One line a mapping."""
+    rows = [("name", "zeros", "parameters", "source")]
+    rows += [
+        (spec.name, _zeros(spec), "; ".join(map(_parameter, _takes(spec))) or "none", spec.source)
+        for spec in specs
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def in_full(spec: MappingSpec) -> str:
+    """All that is known of one mapping, the docstring of its function first."""
+    from sparse_attn.mappings.controls import MIXED, mixed
+
+    facts = {
+        "zeros": _zeros(spec),
+        "parameters": "\n".join(_parameter(p) + _use(p) for p in spec.parameters) or "none",
+        "options": "\n".join(map(_parameter, spec.options)),
+        "fused": ", ".join(_fused(spec)) or "no; the reference computes it",
+        "patch": _patch(spec),
+        "function": _dotted(spec.function),
+        "log form": _dotted(spec.log_function),
+        "source": spec.source,
+    }
+    width = max(map(len, facts)) + 2
+    lines = [
+        f"{name:{width}}{value}".replace("\n", "\n" + " " * width)
+        for name, value in facts.items()
+        if value
+    ]
+    # functions of these are partial ones, whose docstring is Python's
+    documented = mixed if spec.name.startswith(MIXED) else spec.function
+    return "\n".join([spec.name, "", inspect.getdoc(documented) or "", "", *lines])
+
+
+def _takes(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
+    return (*spec.parameters, *spec.options)
+
+
+def _parameter(parameter: ParameterSpec) -> str:
+    return f"{parameter.name} = {parameter.default:g} in {parameter.range}"
+
+
+def _use(parameter: ParameterSpec) -> str:
+    if parameter.per_entry:
+        return ", a number or one for each score"
+    return ", fixed or learned" if parameter.learnable else ", fixed"
+
+
+def _zeros(spec: MappingSpec) -> str:
+    if spec.zeros and spec.dense is not None:
+        return "depends"
+    return "yes" if spec.zeros else "no"
+
+
+def _fused(spec: MappingSpec) -> list[str]:
+    """Names of the fused implementations that have this mapping, whatever this machine can do."""
+    import torch
+
+    from sparse_attn.kernels import flex
+    from sparse_attn.kernels.call import Call, without_weights
+    from sparse_attn.mappings import Mapping
+
+    one = torch.ones(1, 1, 1, 1)
+    with torch.no_grad():
+        call = without_weights(Call(one, one, one, Mapping(spec.name)))
+        names = ["cpu", "triton"] if call.mapping.spec.kernel else []
+        return names + (["flex"] if flex.refusal(call) is None else [])
+
+
+def _dotted(function: Any) -> str:
+    """Where a function is to be imported from; empty for a partial one, which has no name."""
+    from sparse_attn import functional
+
+    name = getattr(function, "__name__", "")
+    own = name in functional.__all__
+    return f"{functional.__name__ if own else function.__module__}.{name}" if name else ""
+
+
+def _patch(spec: MappingSpec) -> str:
+    values = "".join(f", {p.name}={p.default:g}" for p in _takes(spec))
+    return f'sparse_attn.patch_model(model, "{spec.name}"{values})'

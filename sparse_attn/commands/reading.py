@@ -1,0 +1,160 @@
+"""A model, its tokenizer and one text that it is to read."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sparse_attn.layers import attention_layers
+from sparse_attn.loading import load_pretrained
+from sparse_attn.records import RECORDS
+
+LOADING_ERRORS = (
+    *(ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError),
+    pickle.UnpicklingError,
+)
+
+
+@dataclass
+class Reading:
+    """All that a forward pass of one text needs, and the text's tokens as a reader sees them.
+
+    Attributes:
+        forward: the model, or the part of it that reads text.
+        note: what the reader must know of that part; empty for a whole model.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    forward: Callable[..., Any]
+    batch: dict[str, Tensor]
+    tokens: list[str]
+    special_mask: list[int]
+    note: str
+
+    def run(self) -> None:
+        """One forward pass.
+
+        Raises:
+            ValueError: the model needs images or sound beside the text.
+        """
+        try:
+            self.forward(**self.batch)
+        except Exception as error:
+            reads: Any = self.model.input_modalities
+            if reads == "text":
+                raise
+            raise ValueError(
+                f"{type(self.model).__name__} does not read text alone, but {' and '.join(reads)} "
+                f"({type(error).__name__}: {error}); name a model of text"
+            ) from error
+
+
+def read(options: argparse.Namespace) -> Reading:
+    """Load what the options name and tokenize their text.
+
+    Raises:
+        ValueError: what is wrong with the model or the text.
+    """
+    path, trusted = options.model, options.trust_remote_code
+    with _errors_of(path):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+    batch = _encode(options, config, tokenizer)
+    with _errors_of(path):
+        model = _load(path, config, trusted)
+    forward, note = model, ""
+    if getattr(config, "is_encoder_decoder", False):
+        forward = model.get_encoder()
+        note = f"{type(model).__name__}: its encoder reads the text; the decoder does not run"
+    ids = batch["input_ids"][0].tolist()
+    return Reading(
+        model,
+        tokenizer,
+        forward,
+        batch,
+        [_shown(tokenizer, i) for i in ids],
+        tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True),
+        note,
+    )
+
+
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """ValueError for all that Transformers raises about a model it cannot read."""
+    if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
+        raise ValueError(f"MODEL={path!r}: there is no such folder")
+    try:
+        yield
+    except (*LOADING_ERRORS, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"MODEL={path!r} brings Python code of its own, which does not run unasked; read "
+                "it, and add --trust-remote-code if you trust it"
+            ) from None
+        raise ValueError(f"MODEL={path!r}: {error}") from None
+
+
+def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
+    encoded = tokenizer(options.text, options.pair, return_tensors="pt")
+    count = encoded["input_ids"].shape[1]
+    if count == 0:
+        raise ValueError(
+            "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
+            "that tokenizer.save_pretrained has written to as well"
+        )
+    if count > options.max_tokens:
+        raise ValueError(
+            f"TEXT has {count} tokens, and --max-tokens allows {options.max_tokens}; shorten it, "
+            "or raise --max-tokens"
+        )
+    positions = getattr(config, "max_position_embeddings", None) or count
+    limit = min(positions, tokenizer.model_max_length)
+    if count > limit:
+        raise ValueError(
+            f"TEXT has {count} tokens, and the model reads at most {limit}; shorten it"
+        )
+    return dict(encoded)
+
+
+def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
+    """The model without a head, in float32: what is to be seen is the mapping, not its rounding."""
+    arguments = {
+        "trust_remote_code": trust_remote_code,
+        "dtype": torch.float32,
+        "output_loading_info": True,
+    }
+    if any(name in vars(config) for name in RECORDS):
+        model, info = load_pretrained(AutoModel, path, **arguments)
+    else:
+        model, info = AutoModel.from_pretrained(path, **arguments)
+    layers = tuple(f"{layer.name}." for layer in attention_layers(model))
+    missing = [name for name in info["missing_keys"] if name.startswith(layers)]
+    if missing:
+        raise ValueError(
+            f"it lacks weights of its attention, such as {missing[0]}, which would be random; name "
+            "a folder that the model was saved to whole"
+        )
+    return model.eval()
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    """A token as text; where its bytes are no text of their own, as its vocabulary has it."""
+    text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

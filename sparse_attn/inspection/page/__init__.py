@@ -1,0 +1,112 @@
+"""A self-contained HTML page on which a reader sees what each head keeps and drops."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from sparse_attn.inspection.page.data import page_data
+from sparse_attn.inspection.record import AttentionRecord
+
+PARTS = Path(__file__).parent
+
+
+def attention_page(
+    sides: Mapping[str, AttentionRecord],
+    tokens: Sequence[str],
+    *,
+    title: str = "Attention",
+    special_mask: Sequence[int] | None = None,
+    sequence: int = 0,
+) -> str:
+    """One HTML page of one text: token by token, layer by layer, head by head.
+
+    The page needs no network and no other file, runs no script but its own and takes all text as
+    text. Exact zeros and keys that a query may not attend to are kept apart from small p, which is
+    stored to 0.08 % of its value (below 2^-149 as 2^-149). Layers that did not run are left out.
+
+        with record_attention(model, weights=True) as softmax:
+            model(**batch)
+        with patched(model, "r-softmax", r=0.3), record_attention(model, weights=True) as sparse:
+            model(**batch)
+        page = attention_page({"softmax": softmax, "r-softmax": sparse}, tokens)
+
+    Args:
+        sides: one record or two to be seen side by side, by the name that stands above each; made
+            by `record_attention(model, weights=True)` of the same model and the same text.
+        tokens: the N tokens, padding included, as the reader is to see them.
+        title: heading of the page.
+        special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask` gives
+            them; without it the page does not say how much mass falls on them.
+        sequence: which text of the batch, counted from 0.
+
+    Returns:
+        The page, some 2.8 bytes for each weight: 3.4 MB for two sides of 12 layers, 12 heads and
+        64 tokens.
+
+    Raises:
+        ValueError: not one or two sides, a record without weights, of a model that is not
+            self-attention over `tokens`, of other layers than the other side, with values that
+            are not probabilities, or more than 8 million weights in all.
+    """
+    data = page_data(sides, tokens, special_mask, sequence)
+    style, script = _part("page.css"), _part("values.js") + _part("page.js")
+    return Template(_part("page.html")).substitute(
+        title=html.escape(title),
+        policy=html.escape(_policy(style, script)),
+        style=style,
+        script=script,
+        data=_json(data),
+    )
+
+
+def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
+    """Write a page, whole or not at all.
+
+    Args:
+        path: the file.
+        page: what `attention_page` made.
+        overwrite: whether a file that is there is replaced.
+
+    Raises:
+        FileExistsError: there is such a file, and not overwrite.
+    """
+    path = Path(path)
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(f"path={str(path)!r} exists; overwrite=True replaces it")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        # what a full disk has cut short
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """No network, and of styles and scripts these two alone."""
+    allowed = {"script-src": script, "style-src": style}
+    hashes = {
+        source: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for source, text in allowed.items()
+    }
+    own = "; ".join(f"{source} 'sha256-{digest}'" for source, digest in hashes.items())
+    return f"default-src 'none'; {own}; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that is text to HTML and to JavaScript; what is not ASCII json.dumps escapes itself."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

@@ -1,0 +1,154 @@
+"""What a page shows of its records, in a form that JSON holds."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_attn.inspection.record import AttentionRecord
+
+# a weight is one 16-bit number, which page.js reads by the same names
+NOT_ALLOWED, DROPPED, SMALLEST, LARGEST = 0, 1, 2, 65535
+STEP = 149 * math.log(2) / (LARGEST - SMALLEST)  # from p = 2^-149, float32's smallest, to p = 1
+MOST_WEIGHTS = 8_000_000
+
+
+def page_data(
+    sides: Mapping[str, AttentionRecord],
+    tokens: Sequence[str],
+    special_mask: Sequence[int] | None,
+    sequence: int,
+) -> dict[str, Any]:
+    """See `attention_page` for arguments and errors."""
+    layers = _layers(sides)
+    _check_shapes(sides, layers, tokens, sequence)
+    special = None
+    if special_mask is not None:
+        special = torch.as_tensor(special_mask).bool()
+        if special.shape != (len(tokens),):
+            raise ValueError(
+                f"special_mask: expected {len(tokens)} numbers, one for each token, got shape "
+                f"{tuple(special.shape)}"
+            )
+    first = next(iter(sides.values()))
+    return {
+        "tokens": list(tokens),
+        "special": None if special is None else special.int().tolist(),
+        "layers": [first.layers[i] for i in layers],
+        "step": STEP,
+        "sides": [
+            {
+                "name": name,
+                "mappings": [record.mappings[i] for i in layers],
+                "layers": [_layer(name, record, i, sequence, special) for i in layers],
+            }
+            for name, record in sides.items()
+        ],
+    }
+
+
+def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
+    """The layers that ran, the same on all sides."""
+    if len(sides) not in (1, 2):
+        raise ValueError(f"sides: expected one record or two by name, got {len(sides)}")
+    ran = {
+        name: [i for i, weights in enumerate(record.weights) if weights is not None]
+        for name, record in sides.items()
+    }
+    for name, found in ran.items():
+        if not found:
+            raise ValueError(
+                f"sides[{name!r}]: the record holds no weights; use "
+                "record_attention(model, weights=True) and call the model inside the block"
+            )
+    names = [[record.layers[i] for i in ran[name]] for name, record in sides.items()]
+    layers = next(iter(ran.values()))
+    if names[0] != names[-1] or any(found != layers for found in ran.values()):
+        raise ValueError(
+            f"sides: expected records of the same layers, got {len(names[0])} and "
+            f"{len(names[-1])} layers that ran, {names[0][0]} and {names[-1][0]} first; record "
+            "the same model on the same text"
+        )
+    return layers
+
+
+def _check_shapes(
+    sides: Mapping[str, AttentionRecord],
+    layers: list[int],
+    tokens: Sequence[str],
+    sequence: int,
+) -> None:
+    n, total = len(tokens), 0
+    first = next(iter(sides.values()))
+    for name, record in sides.items():
+        for i in layers:
+            batch, heads, queries, keys = _weights(record, i).shape
+            if heads != (expected := _weights(first, i).shape[1]):
+                raise ValueError(
+                    f"sides: expected as many heads on both sides, got {expected} and {heads} in "
+                    f"{record.layers[i]}; record the same model"
+                )
+            if not 0 <= sequence < batch:
+                raise ValueError(
+                    f"sequence={sequence}: expected 0 to {batch - 1}, the record of {name!r} has "
+                    f"{batch} text(s)"
+                )
+            if (queries, keys) != (n, n):
+                raise ValueError(
+                    f"tokens: {n} given, but {record.layers[i]} of {name!r} has {queries} queries "
+                    f"and {keys} keys; the page shows self-attention over all tokens of a text in "
+                    "one call (of an encoder-decoder, call the encoder alone)"
+                )
+            total += heads * n * n
+    if total > MOST_WEIGHTS:
+        fitting = int(n * math.sqrt(MOST_WEIGHTS / total))
+        raise ValueError(
+            f"tokens: {n} tokens make {total / 1e6:.1f} million weights, and a page holds at most "
+            f"{MOST_WEIGHTS / 1e6:.0f} million; at most {fitting} tokens fit"
+        )
+
+
+def _weights(record: AttentionRecord, layer: int) -> Tensor:
+    weights = record.weights[layer]
+    assert weights is not None
+    return weights
+
+
+def _layer(
+    name: str, record: AttentionRecord, layer: int, sequence: int, special: Tensor | None
+) -> dict[str, Any]:
+    """One layer of one side: codes [H, Q, K], and entropy and special mass [H, Q]."""
+    weights, valid = _weights(record, layer), record.valid[layer]
+    p = weights[sequence].double().cpu()
+    if not ((p >= 0) & (p <= 1 + 1e-5)).all():
+        raise ValueError(
+            f"sides[{name!r}]: {record.layers[layer]} holds values that are not probabilities, "
+            "such as NaN; look at the model's inputs and weights first"
+        )
+    allowed = torch.ones_like(p, dtype=torch.bool)
+    if valid is not None:
+        allowed = valid.expand_as(weights)[sequence].cpu()
+    p = p.clamp(max=1).where(allowed, 0.0)
+    # a token that no query may attend to is padding, and so is what it attends to itself
+    counted = allowed & allowed.any(-2).unsqueeze(-1)
+    zeros = ((p == 0) & counted).sum((-2, -1)).double() / counted.sum((-2, -1))
+    return {
+        "codes": _base64(_codes(p, allowed), "<u2"),
+        "entropy": _base64(torch.special.entr(p).sum(-1), "<f4"),
+        "special": None if special is None else _base64(p[..., special].sum(-1), "<f4"),
+        "zeros": [None if math.isnan(share) else share for share in zeros.tolist()],
+    }
+
+
+def _codes(p: Tensor, allowed: Tensor) -> Tensor:
+    codes = LARGEST + (p.log() / STEP).round().clamp(min=SMALLEST - LARGEST)
+    return codes.where(p > 0, DROPPED).where(allowed, NOT_ALLOWED)
+
+
+def _base64(tensor: Tensor, dtype: str) -> str:
+    return base64.b64encode(tensor.numpy().astype(dtype).tobytes()).decode("ascii")

@@ -1,0 +1,22 @@
+"""Pictures of records, of one sentence's attention, and of mappings, as matplotlib figures.
+
+Each function makes its `Figure` without pyplot's state, so that nothing opens and nothing is left
+behind: `figure.savefig("zeros.png", dpi=150)`. A figure is 6.4 inches wide and can be read on a
+phone. Needs matplotlib: `pip install 'sparse-attn[plots]'`.
+"""
+
+# first, as it says what to install where matplotlib is missing
+from sparse_attn.inspection import looks as looks  # isort: skip
+from sparse_attn.inspection.pictures.mappings import draw_curves, draw_simplex
+from sparse_attn.inspection.pictures.records import draw_parameters, draw_sparsity, draw_support
+from sparse_attn.inspection.pictures.weights import draw_attention, draw_weights
+
+__all__ = [
+    "draw_attention",
+    "draw_curves",
+    "draw_parameters",
+    "draw_simplex",
+    "draw_sparsity",
+    "draw_support",
+    "draw_weights",
+]

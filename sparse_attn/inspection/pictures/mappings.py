@@ -1,0 +1,165 @@
+"""What a mapping does to two scores, and to three."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from sparse_attn.inspection import looks
+from sparse_attn.mappings import Mapping
+
+_REACH = 5.0  # scores of the curves go from -5 to 5
+_JUMP = 0.25  # a curve that moves further between two of its points is drawn broken
+_STEP, _STEPS = 1 / 6, 24  # scores on the simplex: their lattice, and how far two of them differ
+# corners of a triangle around the origin, the first on top
+_CORNERS = np.array([[0.0, 1.0], [-np.sqrt(0.75), -0.5], [np.sqrt(0.75), -0.5]])
+# colour, mark and meaning by the number of probabilities above 0
+_KEPT = {
+    3: ("#0072B2", "o", "no zero"),
+    2: ("#E69F00", "^", "one zero: an edge"),
+    1: ("#D55E00", "s", "two zeros: a corner"),
+}
+
+
+def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
+    """p_1 of the scores (z, 0) against z in [-5, 5], one line a mapping.
+
+    Below the lines each mapping has a row, thick where one of the two probabilities is exactly 0:
+    p_1 where its line is at 0, p_2 where it is at 1. A line is broken where the mapping jumps.
+
+    Args:
+        mappings: names, drawn with the parameters' defaults, or `Mapping`s without `heads`.
+
+    Raises:
+        ValueError: no mapping, an unknown name, or a mapping with one value a head.
+    """
+    if isinstance(mappings, str) or not mappings:
+        raise ValueError(f"mappings: expected a list of names or Mappings, got {mappings!r}")
+    held = [_as_mapping(mapping) for mapping in mappings]
+    z = np.linspace(-_REACH, _REACH, 2001)
+    heights = (3.0, 0.36 * len(held))
+    figure = Figure(figsize=(looks.WIDTH, 1.15 + sum(heights)), layout="constrained")
+    curves, rows = figure.subplots(2, height_ratios=heights, sharex=True)
+    looks.tidy(curves)
+    looks.tidy(rows)
+    places = count()
+    beside: dict[str, Any] = {"transform": rows.get_yaxis_transform(), "clip_on": False}
+    for row, mapping in enumerate(held):
+        look = looks.BASE if mapping.name == "softmax" else looks.style(next(places))
+        line: dict[str, Any] = {"color": look["color"], "linestyle": look["linestyle"], "lw": 2}
+        p = _probabilities(mapping, np.stack([z, np.zeros_like(z)], -1))
+        jumps = np.flatnonzero(np.abs(np.diff(p[:, 0])) > _JUMP) + 1
+        curves.plot(np.insert(z, jumps, np.nan), np.insert(p[:, 0], jumps, np.nan), **line)
+        dropped = np.where((p == 0).any(-1), row, np.nan)
+        rows.plot(z, dropped, color=look["color"], lw=7, solid_capstyle="butt")
+        rows.plot((-0.075, -0.015), (row, row), **line, **beside)
+    curves.set_ylabel("$p_1$", fontsize=11)
+    curves.set_ylim(-0.04, 1.04)
+    rows.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
+    rows.set_yticks(range(len(held)), [_label(mapping, "\n") for mapping in held], fontsize=9)
+    rows.tick_params(axis="y", length=0, pad=36)
+    rows.set_ylim(len(held) - 0.5, -0.5)
+    rows.set_xlabel("score $z$ of the first; the second has score 0", fontsize=11)
+    rows.set_xlim(-_REACH, _REACH)
+    return figure
+
+
+def draw_simplex(mapping: str | Mapping) -> Figure:
+    """p = map(z) for a lattice of scores z = (z_1, z_2, z_3): z on the left, p on the right.
+
+    Both panels put a point x at x_1 c_1 + x_2 c_2 + x_3 c_3, where c_i are the corners of the
+    triangle: the nearer a point is to a corner, the higher that score or probability. The scores
+    have sum 0, steps of 1/6, and differ by at most 4. Colour and mark say how many of the three
+    probabilities are exactly 0, and the legend for which share of the scores that is so. Grey lines
+    join neighbours of the lattice that have the same zeros.
+
+    Args:
+        mapping: a name, drawn with the parameters' defaults, or a `Mapping` without `heads`.
+
+    Raises:
+        ValueError: an unknown name, or a mapping with one value a head.
+    """
+    held = _as_mapping(mapping)
+    scores, _ = _lattice()
+    p = _probabilities(held, scores)
+    figure = Figure(figsize=(looks.WIDTH, 4.3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _plane(left, "scores $z$", scores, p, reach=4.0)
+    _plane(right, "probabilities $p$", p, p, reach=1.0)
+    right.plot(*_CORNERS[[0, 1, 2, 0]].T, color="black", lw=0.8, zorder=0)
+    for place, (x, y) in enumerate(_CORNERS, start=1):
+        near: dict[str, Any] = {"ha": "center", "va": "bottom" if y > 0 else "top", "fontsize": 10}
+        left.text(4 * x, (4.2 if y > 0 else 5.3) * y, f"$z_{place}$ high", **near)
+        right.text(x, 1.08 * y, f"$p_{place} = 1$", **near)
+    looks.legend_below(figure, left)
+    figure.suptitle(_label(held, ", "))
+    return figure
+
+
+def _as_mapping(mapping: str | Mapping) -> Mapping:
+    if isinstance(mapping, str):
+        return Mapping(mapping)
+    if mapping.heads is not None:
+        raise ValueError(
+            f"mapping: expected one value of each parameter, got {mapping.name} with "
+            f"heads={mapping.heads}; draw Mapping({mapping.name!r}, ...) with those of one head"
+        )
+    return mapping
+
+
+def _label(mapping: Mapping, between: str) -> str:
+    """Name and parameters."""
+    values = {p.name: torch.as_tensor(mapping.value(p.name)) for p in mapping.spec.parameters}
+    shown = [f"{name} = {value.item():.3g}" for name, value in values.items() if value.numel() == 1]
+    return between.join([looks.name(mapping.name), *([", ".join(shown)] if shown else [])])
+
+
+def _probabilities(mapping: Mapping, scores: np.ndarray) -> np.ndarray:
+    """p of rows of scores in float64; on the CPU, wherever the mapping is."""
+    arguments = {
+        name: value.detach().cpu() if isinstance(value, Tensor) else value
+        for name, value in mapping.arguments().items()
+    }
+    return mapping.spec.function(torch.as_tensor(scores), **arguments).numpy()
+
+
+@cache
+def _lattice() -> tuple[np.ndarray, np.ndarray]:
+    """Scores (n, 3) of the lattice, and pairs (m, 2) of numbers of neighbours in it."""
+    i, j = np.mgrid[-_STEPS : _STEPS + 1, -_STEPS : _STEPS + 1].reshape(2, -1)
+    whole = np.stack([i, j, -i - j], -1)
+    whole = whole[np.ptp(whole, axis=-1) <= _STEPS]
+    number = {place: n for n, place in enumerate(map(tuple, whole.tolist()))}
+    pairs = [
+        (n, number[near])
+        for (i, j, k), n in number.items()
+        for near in ((i + 1, j, k - 1), (i, j + 1, k - 1), (i + 1, j - 1, k))
+        if near in number
+    ]
+    return whole * _STEP, np.array(pairs)
+
+
+def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: float) -> None:
+    """Points (n, 3) in the plane of their three corners, marked by how many of p are 0."""
+    axes.set_title(title, fontsize=11)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.set(xlim=(-1.1 * reach, 1.1 * reach), ylim=(-1.02 * reach, 1.18 * reach))
+    flat, kept = points @ _CORNERS, p != 0
+    _, pairs = _lattice()
+    alike = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
+    net = LineCollection(flat[pairs[alike]], colors="#CCCCCC", linewidths=0.5, zorder=1)
+    axes.add_collection(net, autolim=False)
+    for support, (colour, mark, meaning) in _KEPT.items():
+        chosen = flat[kept.sum(-1) == support]
+        share = 100 * len(chosen) / len(flat)
+        axes.plot(*chosen.T, mark, color=colour, ms=2.5, label=f"{meaning} ({share:.0f} %)")

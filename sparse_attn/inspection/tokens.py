@@ -1,0 +1,79 @@
+"""Which keys of an attention layer are special tokens, from the token ids that pass by."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from sparse_attn.layers import AttentionLayer
+
+SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention has its keys from
+
+
+class SpecialKeys:
+    """The ids that each stack of a model was last called with, and which of them are special."""
+
+    def __init__(self, root: PreTrainedModel, special_ids: Iterable[int] | None) -> None:
+        self.ids = None
+        if special_ids is not None:
+            try:
+                self.ids = torch.tensor(list(special_ids), dtype=torch.long).flatten()
+            except (TypeError, ValueError, RuntimeError):
+                raise TypeError(
+                    f"special_ids={special_ids!r}: expected token ids, such as "
+                    "tokenizer.all_special_ids"
+                ) from None
+        self.stacks = {
+            name: module
+            for name, module in root.named_modules()
+            if isinstance(module, PreTrainedModel)
+        }
+        self.special: dict[str, Tensor | None] = {}
+
+    def watch(self) -> list[RemovableHandle]:
+        """Look at the token ids of every call from here on."""
+        if self.ids is None:
+            return []
+        return [
+            module.register_forward_pre_hook(self._look(name), with_kwargs=True)
+            for name, module in self.stacks.items()
+        ]
+
+    def _look(self, name: str) -> Any:
+        signature = inspect.signature(type(self.stacks[name]).forward)
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            ids = signature.bind(module, *args, **kwargs).arguments.get("input_ids")
+            self.special[name] = None
+            if isinstance(ids, Tensor) and self.ids is not None:
+                self.special[name] = torch.isin(ids, self.ids.to(ids.device))
+
+        return hook
+
+    def of(self, layer: AttentionLayer, crosses: bool, shape: tuple[int, int]) -> Tensor | None:
+        """Which keys (B, K) of a layer are special; None where the keys are no tokens of a call.
+
+        crosses: whether the keys are those of another stack.
+        """
+        above = [name for name in self.stacks if f"{layer.name}.".startswith(name and f"{name}.")]
+        own = max(above, key=len)
+        names = [name for name in self.stacks if name not in above] if crosses else [own]
+        found = (self.special.get(name) for name in names)
+        return next((keys for keys in found if keys is not None and keys.shape == shape), None)
+
+
+def can_cross(module: nn.Module) -> bool:
+    """Whether an attention module may be given the keys of another stack."""
+    return not SOURCES.isdisjoint(inspect.signature(type(module).forward).parameters)
+
+
+def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call of an attention module has its keys from another stack."""
+    given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
+    return any(given.get(name) is not None for name in SOURCES)

@@ -1,0 +1,67 @@
+"""Records by hand, and pages read back without the code that wrote them."""
+
+import base64
+import json
+import math
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Record:
+    """The attributes of an `AttentionRecord` that a page looks at."""
+
+    weights: list[Tensor | None]
+    valid: list[Tensor | None] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)
+    mappings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = len(self.weights)
+        self.valid = self.valid or [None] * count
+        self.layers = self.layers or [f"layer.{i}" for i in range(count)]
+        self.mappings = self.mappings or ["sparsemax"] * count
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, its script, style and title, and its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, str] = {"script": "", "style": "", "title": "", "data": ""}
+        self.open: str | None = None
+        self.feed(text)
+        self.close()
+        self.data: dict[str, Any] = json.loads(self.texts["data"])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        name = "data" if dict(attrs).get("id") == "data" else tag
+        self.open = name if name in self.texts else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = None
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts[self.open] += data
+
+
+def decoded(data: dict[str, Any], side: int, layer: int) -> Tensor:
+    """p (H, Q, K) that a page holds in 16 bits a weight; NaN where a key is not allowed."""
+    n = len(data["tokens"])
+    codes = numbers(data["sides"][side]["layers"][layer]["codes"], "<u2").reshape(-1, n, n)
+    p = ((codes - 65535) * data["step"]).exp()
+    return p.where(codes > 1, 0.0).where(codes > 0, math.nan)
+
+
+def numbers(text: str, dtype: str) -> Tensor:
+    """Base64 of numbers as float64."""
+    raw = numpy.frombuffer(base64.b64decode(text), dtype=dtype)
+    return torch.from_numpy(raw.astype("float64"))

@@ -1,0 +1,290 @@
+"""`python -m sparse_attn inspect`: what it shows, what it refuses, what it leaves alone."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizerFast,
+    CLIPModel,
+    DebertaConfig,
+    DebertaModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5Model,
+    dynamic_module_utils,
+)
+
+from sparse_attn import patch_model
+from sparse_attn.commands import main
+from tests.inspection.page_data import Page, decoded
+from tests.plugin.families import BERT, BY_NAME, LLAMA
+
+TEXT = "the cat sat"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "on", "a", "mat"]
+IDS = {word: number for number, word in enumerate(WORDS)}
+
+Save = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
+    """Save a model with a tokenizer of a few words, and name the folder."""
+
+    def saved(model: Any) -> str:
+        folder = tmp_path_factory.mktemp("model")
+        model.save_pretrained(folder)
+        BertTokenizerFast(vocab=IDS).save_pretrained(folder)
+        return str(folder)
+
+    return saved
+
+
+@pytest.fixture(scope="module")
+def bert(save: Save) -> str:
+    torch.manual_seed(0)
+    return save(spread(BertModel(BertConfig(**BERT))))
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def spread(model: Any) -> Any:
+    """Attention far from uniform."""
+    for parameter in model.parameters():
+        parameter.data.mul_(5)
+    return model
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a call prints that succeeds."""
+    capsys.readouterr()
+    main(["inspect", *arguments])
+    out, error = capsys.readouterr()
+    assert error == ""
+    return out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a refused call."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", *arguments])
+    assert stopped.value.code == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    (line,) = error.splitlines()
+    return line
+
+
+def page(path: str = "attention.html") -> dict[str, Any]:
+    return Page(Path(path).read_text(encoding="utf-8")).data
+
+
+def names(data: dict[str, Any]) -> list[str]:
+    return [side["name"] for side in data["sides"]]
+
+
+def shares(data: dict[str, Any], side: int) -> Tensor:
+    """Share of exact zeros among allowed pairs, by layer."""
+    p = [decoded(data, side, layer) for layer in range(len(data["layers"]))]
+    return torch.stack([(x == 0).sum() / (~x.isnan()).sum() for x in p])
+
+
+def test_softmax_beside_r_softmax(bert: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, bert, "the cats sat")
+    data = page()
+    assert names(data) == ["softmax", "r-softmax r=0.15"]
+    assert data["tokens"] == ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
+    assert data["special"] == [1, 0, 0, 0, 0, 1]
+    # Transformers' own softmax, on the same ids
+    ids = torch.tensor([[IDS[token] for token in data["tokens"]]])
+    model = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
+    with torch.no_grad():
+        own = model(ids, output_attentions=True).attentions
+    for layer, p in enumerate(own):
+        torch.testing.assert_close(decoded(data, 0, layer), p[0].double(), rtol=1e-3, atol=1e-6)
+    # floor(r (n - 1)) + 1 of n = 6 keys
+    assert shares(data, 1) == pytest.approx([1 / 6, 1 / 6])
+    assert all(
+        part in out for part in ("encoder.layer.1.attention.self", "16.7%", "attention.html")
+    )
+
+
+def test_two_mappings_a_pair_and_a_name(bert: str) -> None:
+    chosen = ["--mapping", "entmax:alpha=1.25", "--mapping", "plif:knots=8,bound=4"]
+    main(["inspect", bert, "the cat", "--pair", "on a mat", *chosen, "--output", "pair.html"])
+    data = page("pair.html")
+    assert names(data) == ["entmax alpha=1.25", "plif bound=4 knots=8"]
+    assert " ".join(data["tokens"]) == "[CLS] the cat [SEP] on a mat [SEP]"
+    assert not Path("attention.html").exists()
+
+
+def test_a_saved_model_beside_softmax(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = spread(BertForSequenceClassification(BertConfig(**BERT)))
+    patch_model(model, "r-softmax", r=0.6, layers=[0])
+    patch_model(model, "t-softmax", t=0.01, layers=[1], learn="t")
+    folder = save(model)
+    shown(capsys, folder, TEXT)
+    data = page()
+    assert names(data) == ["saved: r-softmax, t-softmax", "softmax"]
+    assert data["sides"][0]["mappings"] == ["r-softmax", "t-softmax"]
+    assert shares(data, 0)[0] == pytest.approx(3 / 5)
+    # the learned t is the one that was saved: only ties with the top survive
+    assert shares(data, 0)[1] > 0.5
+    assert shares(data, 1).tolist() == [0, 0]
+    shown(capsys, folder, TEXT, "--mapping", "sparsemax", "--force")
+    assert names(page()) == ["saved: r-softmax, t-softmax", "sparsemax"]
+
+
+def test_causal_model(save: Save) -> None:
+    main(["inspect", save(LlamaForCausalLM(LlamaConfig(**LLAMA))), TEXT])
+    assert torch.equal(decoded(page(), 1, 0)[0].isnan(), torch.ones(5, 5).triu(1).bool())
+
+
+def test_encoder_of_an_encoder_decoder(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    config = T5Config(**BY_NAME["t5"].config)
+    main(["inspect", save(T5Model(config)), TEXT])
+    assert all(layer.startswith("encoder.") for layer in page()["layers"])
+    assert (
+        "T5Model: its encoder reads the text; the decoder does not run" in capsys.readouterr().out
+    )
+
+
+def test_bytes_of_a_character_are_shown_apart(tmp_path: Path) -> None:
+    letters = sorted(ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), ByteDecoder()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    LlamaModel(LlamaConfig(**{**LLAMA, "vocab_size": len(letters)})).save_pretrained(tmp_path)
+    main(["inspect", str(tmp_path), "a \u00e9"])
+    # the two bytes of the last character are no text of their own
+    assert page()["tokens"] == ["a", " ", "\u00c3", "\u00a9"]
+
+
+REFUSED = {
+    "no such folder": (["./nowhere", TEXT], "MODEL='./nowhere': there is no such folder"),
+    "no model": ([".", TEXT], "MODEL='.': "),
+    "empty text": (["BERT", " \n"], "TEXT is empty"),
+    "empty pair": (["BERT", TEXT, "--pair", ""], "--pair is empty"),
+    "bytes": (["BERT", "caf\udce9"], "TEXT holds bytes that are no UTF-8"),
+    "mapping": (["BERT", TEXT, "--mapping", "sparsmax"], "'sparsmax' is unknown; did you mean"),
+    "parameter": (["BERT", TEXT, "--mapping", "entmax:r=1"], "'r' is no parameter of this mapping"),
+    "number": (["BERT", TEXT, "--mapping", "entmax:alpha"], "expected alpha=NUMBER, got 'alpha'"),
+    "range": (["BERT", TEXT, "--mapping", "r-softmax:r=2"], "expected a number in [0, 1]"),
+    "three": (["BERT", TEXT, *["--mapping", "softmax"] * 3], "--mapping is given 3 times"),
+    "same": (["BERT", TEXT, "--mapping", "softmax"], "both sides would be softmax"),
+    "too long": (["BERT", "the " * 200], "TEXT has 202 tokens, and --max-tokens allows 128"),
+    "positions": (["BERT", "the " * 40], "the model reads at most 32"),
+    "limit": (["BERT", TEXT, "--max-tokens", "0"], "--max-tokens 0: expected at least 1"),
+    "suffix": (["BERT", TEXT, "--output", "page.pdf"], "expected a name that ends in .html"),
+    "folder": (["BERT", TEXT, "--output", "no/page.html"], "there is no folder no"),
+    "is a folder": (["BERT", TEXT, "--output", "d.html", "--force"], "is a folder"),
+    "no text": (["BERT"], "the following arguments are required: TEXT"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_input(
+    case: str, bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.html").mkdir()
+    arguments, message = REFUSED[case]
+    arguments = [bert if argument == "BERT" else argument for argument in arguments]
+    assert message in refusal(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["d.html"]
+
+
+def test_models_that_cannot_be_shown(
+    save: Save, bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {**BERT, "type_vocab_size": 2}
+    folder = save(DebertaModel(DebertaConfig(**small)))
+    assert "DebertaModel does not dispatch its attention" in refusal(capsys, folder, TEXT)
+
+    clip = BY_NAME["clip"]
+    folder = save(CLIPModel(clip.make_config()))
+    assert "CLIPModel does not read text alone, but image and text" in refusal(capsys, folder, TEXT)
+
+    cut = shutil.copytree(bert, tmp_path / "cut")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert f"MODEL={str(cut)!r}: " in refusal(capsys, str(cut), TEXT)
+
+    config = json.loads((cut / "config.json").read_text())
+    shutil.copy(Path(bert) / "model.safetensors", cut)
+    (cut / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    assert "lacks weights of its attention" in refusal(capsys, str(cut), TEXT)
+    assert [path.name for path in tmp_path.iterdir()] == ["cut"]
+
+
+def test_a_page_is_replaced_only_by_force(
+    bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    link = tmp_path / "attention.html"
+    link.symlink_to(mine)
+    assert "--output attention.html: exists; add --force" in refusal(capsys, bert, TEXT)
+    shown(capsys, bert, TEXT, "--force")
+    assert names(page()) == ["softmax", "r-softmax r=0.15"]
+    # what the link pointed to is as it was
+    assert mine.read_text() == "mine"
+
+
+def test_code_of_a_model_runs_only_when_asked(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(bert, tmp_path / "remote")
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "own_code.OwnConfig", "AutoModel": "own_code.OwnModel"}
+    (folder / "config.json").write_text(
+        json.dumps({**config, "model_type": "own", "auto_map": own})
+    )
+    ran = tmp_path / "ran"
+    (folder / "own_code.py").write_text(
+        f"""
+from pathlib import Path
+from transformers import BertConfig, BertModel
+Path({str(ran)!r}).touch()
+class OwnConfig(BertConfig):
+    model_type = "own"
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+    )
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "--trust-remote-code" in refusal(capsys, str(folder), TEXT)
+    assert not ran.exists()
+    shown(capsys, str(folder), TEXT, "--trust-remote-code")
+    assert ran.exists()
+    assert page()["layers"]
+
+
+def test_transformers_speaks_as_before(bert: str) -> None:
+    logging = transformers.utils.logging
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    main(["inspect", bert, TEXT])
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

@@ -1,0 +1,93 @@
+"""`python -m sparse_attn mappings`, and what the command line says of itself."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparse_attn import MappingSpec, functional, mapping_names, register_mapping
+from sparse_attn.commands import main
+from sparse_attn.mappings import get_spec, registry
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(arguments)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_table_has_the_whole_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {line.split()[0]: line for line in printed(capsys, "mappings").splitlines() if line}
+    for name in mapping_names():
+        spec, line = get_spec(name), lines[name]
+        assert spec.source in line
+        for parameter in (*spec.parameters, *spec.options):
+            assert f"{parameter.name} = {parameter.default:g} in {parameter.range}" in line
+        zeros = "depends" if spec.dense else "yes" if spec.zeros else "no"
+        assert line.split()[1] == zeros
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("softmax", "cpu, triton, flex"),
+        ("r-softmax", "cpu, triton"),
+        ("weighted-softmax", "cpu, triton, flex"),
+        ("temperature-softmax", "flex"),
+        ("plif", "no; the reference computes it"),
+        ("mixed-entmax", "no; the reference computes it"),
+    ],
+)
+def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "mappings", name)
+    spec = get_spec(name)
+    facts = dict(re.findall(r"^(\w+(?: form)?) {2,}(.*)$", text, re.MULTILINE))
+    assert facts["fused"] == fused
+    assert facts["source"] == spec.source
+    assert f'patch_model(model, "{name}"' in facts["patch"]
+    for parameter in (*spec.parameters, *spec.options):
+        assert f"{parameter.name} = {parameter.default:g} in {parameter.range}" in text
+    if not name.startswith("mixed-"):
+        formula = str(spec.function.__doc__).splitlines()[0]
+        assert text.splitlines()[2] == formula
+        for key, function in (("function", spec.function), ("log form", spec.log_function)):
+            assert getattr(functional, facts[key].rsplit(".", 1)[1]) is function
+
+
+def test_a_mapping_of_the_user(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    register_mapping(MappingSpec("own", lambda scores, **_: scores, lambda scores, **_: scores))
+    assert "\nown " in printed(capsys, "mappings")
+    assert printed(capsys, "mappings", "own").startswith("own\n")
+
+
+@pytest.mark.parametrize("command", [[], ["mappings"], ["inspect"]])
+def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in command or ["mappings", "inspect"])
+    assert not command or f"python -m sparse_attn {command[0]} " in text.split("examples:")[1]
+
+
+def test_an_unknown_name_is_one_line_and_code_2() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "sparse_attn", "mappings", "r-softmx"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr == (
+        "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"
+    )

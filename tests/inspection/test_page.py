@@ -1,0 +1,194 @@
+"""The page as text: it holds what the record holds, and nothing in it runs or is fetched."""
+
+import base64
+import hashlib
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+from sparse_attn import patched
+from sparse_attn.inspection import record_attention
+from sparse_attn.inspection.page import attention_page, write_page
+from tests.inspection.page_data import Page, Record, decoded, numbers
+from tests.plugin.families import BERT, LLAMA
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</script x",
+    "<!-- <script ",
+    "]]>&lt;&amp;",
+    "\u2028\u2029",
+    "\ud800",
+    '"\\',
+    "$data ${title}",
+]
+
+
+EVEN = torch.full((1, 1, 2, 2), 0.5)
+
+
+def weights(heads: int, tokens: int, batch: int = 1) -> torch.Tensor:
+    """Probabilities with exact zeros."""
+    p = torch.rand(batch, heads, tokens, tokens)
+    p = p.where(p > 0.4, 0.0)
+    return p / p.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
+def test_zeros_stay_zero_and_nothing_else_becomes_zero() -> None:
+    p = torch.tensor([1.0, 0.5, 0.1, 1e-7, 1e-38, 1e-45, 0.0, 1 + 1e-7]).expand(1, 2, 8, 8)
+    valid = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+    page = attention_page({"a": Record([p], [valid])}, list("abcdefgh"))
+    found = decoded(Page(page).data, 0, 0)
+    expected = p[0].double().clamp(max=1).where(valid[0], math.nan)
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found == 0, expected == 0)
+    torch.testing.assert_close(found, expected, rtol=8e-4, atol=0, equal_nan=True)
+    assert found[0, 7, 0] == 1
+
+
+def test_the_text_asked_for_is_shown_and_its_padding_known() -> None:
+    p, valid = weights(2, 5, batch=2), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    valid[1, ..., 3:] = False
+    data = Page(attention_page({"a": Record([p], [valid])}, list("abcde"), sequence=1)).data
+    found = decoded(data, 0, 0)
+    assert found[..., 3:].isnan().all()
+    torch.testing.assert_close(found[..., :3], p[1, ..., :3].double(), rtol=8e-4, atol=0)
+    # padded queries count no more than padded keys
+    zeros = (p[1, :, :3, :3] == 0).double().mean((-2, -1))
+    assert data["sides"][0]["layers"][0]["zeros"] == pytest.approx(zeros.tolist())
+
+
+def test_numbers_are_those_of_the_record() -> None:
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**BERT)).eval()
+    ids = torch.randint(5, 40, (1, 9))
+    ids[0, :2] = 3
+    valid = torch.arange(9)[None] < 7
+    recording = record_attention(model, special_ids=[3], weights=True)
+    with torch.no_grad(), patched(model, "r-softmax", r=0.4), recording as record:
+        model(input_ids=ids, attention_mask=valid.long())
+    special = (ids[0] == 3).int().tolist()
+    data = Page(attention_page({"a": record}, [f"t{i}" for i in ids[0]], special_mask=special)).data
+    assert data["layers"] == record.layers
+    assert data["sides"][0]["mappings"] == ["r-softmax"] * 2
+    for i, layer in enumerate(data["sides"][0]["layers"]):
+        assert layer["zeros"] == pytest.approx(record.zeros[i].tolist(), abs=1e-12)
+        for name, mean in (("entropy", record.entropy[i]), ("special", record.special[i])):
+            rows = numbers(layer[name], "<f4").reshape(-1, 9)[:, :7]
+            torch.testing.assert_close(rows.mean(-1), mean, rtol=1e-6, atol=0)
+
+
+def test_causal_model_and_layers_that_did_not_run() -> None:
+    torch.manual_seed(0)
+    model = LlamaModel(LlamaConfig(**LLAMA)).eval()
+    with torch.no_grad(), record_attention(model, weights=True) as record:
+        model(torch.randint(5, 40, (1, 6)))
+    record.weights[0] = None
+    data = Page(attention_page({"a": record}, list("abcdef"))).data
+    assert data["layers"] == [record.layers[1]]
+    assert data["special"] is None
+    assert torch.equal(decoded(data, 0, 0)[0].isnan(), torch.ones(6, 6).triu(1).bool())
+
+
+def test_hostile_text_stays_text() -> None:
+    n = len(HOSTILE)
+    names = [[text] for text in HOSTILE[:2]]
+    sides = {
+        text: Record([weights(1, n)], layers=names[0], mappings=names[1]) for text in HOSTILE[:2]
+    }
+    page = attention_page(sides, HOSTILE, title=HOSTILE[0] + "$data")
+    plain = attention_page({"a": Record([weights(1, 1)]), "b": Record([weights(1, 1)])}, ["a"])
+    read = Page(page)
+    assert [tag for tag, _ in read.tags] == [tag for tag, _ in Page(plain).tags]
+    assert read.data["tokens"] == HOSTILE
+    assert read.data["layers"] == [HOSTILE[0]]
+    assert read.data["sides"][0]["mappings"] == [HOSTILE[1]]
+    assert [side["name"] for side in read.data["sides"]] == HOSTILE[:2]
+    assert read.texts["title"] == HOSTILE[0] + "$data"
+    # not even an end tag that only a browser takes for one
+    assert not set(read.texts["data"]) & set("<>&\u2028\u2029\ud800")
+
+
+def test_the_page_allows_its_own_script_and_no_network() -> None:
+    page = Page(attention_page({"a": Record([weights(1, 2)])}, ["a", "b"]))
+    (policy,) = (a["content"] for _, a in page.tags if "http-equiv" in a)
+    rules = dict(rule.split(" ", 1) for rule in str(policy).split("; "))
+    for tag in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.texts[tag].encode()).digest()).decode()
+        assert rules.pop(f"{tag}-src") == f"'sha256-{digest}'"
+    nothing = dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
+    assert rules == nothing | {"img-src": "data:"}
+    assert not [a for _, a in page.tags if "src" in a or a.get("href", "data:,") != "data:,"]
+
+
+def test_size() -> None:
+    p = torch.rand(1, 12, 64, 64).softmax(-1)
+    page = attention_page({"a": Record([p] * 12), "b": Record([p] * 12)}, ["token"] * 64)
+    assert len(page) < 3.5e6
+
+
+@pytest.mark.parametrize(
+    ("sides", "arguments", "message"),
+    [
+        ({}, {}, "one record or two"),
+        ({"a": Record([None])}, {}, "weights=True"),
+        (
+            {"a": Record([torch.ones(1, 1, 3, 3)])},
+            {},
+            "tokens: 2 given, but layer.0 of 'a' has 3 queries",
+        ),
+        ({"a": Record([EVEN])}, {"sequence": 1}, "sequence=1: expected 0 to 0"),
+        ({"a": Record([EVEN])}, {"sequence": -1}, "sequence=-1"),
+        ({"a": Record([EVEN])}, {"special_mask": [1]}, "special_mask: expected 2"),
+        ({"a": Record([EVEN * math.nan])}, {}, "layer.0 holds values that are not prob"),
+        ({"a": Record([EVEN + 1])}, {}, "not probabilities"),
+        (
+            {"a": Record([EVEN]), "b": Record([None, EVEN])},
+            {},
+            "records of the same layers, got 1 and 1 layers that ran, layer.0 and layer.1 first",
+        ),
+        (
+            {"a": Record([EVEN]), "b": Record([EVEN.expand(1, 2, 2, 2)])},
+            {},
+            "expected as many heads on both sides, got 1 and 2 in layer.0",
+        ),
+    ],
+)
+def test_wrong_arguments(sides: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_page(sides, ["a", "b"], **arguments)
+
+
+def test_too_much_for_a_page() -> None:
+    p = torch.zeros(1, 1, 1, 1).expand(1, 32, 100, 100)
+    record = Record([p] * 32)
+    with pytest.raises(ValueError, match=r"20\.5 million weights.* at most 62 tokens fit"):
+        attention_page({"a": record, "b": record}, ["a"] * 100)
+
+
+def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere, link = tmp_path / "elsewhere.html", tmp_path / "page.html"
+    elsewhere.write_text("mine")
+    link.symlink_to(elsewhere)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        write_page(link, "page")
+    assert write_page(link, "<é>", overwrite=True).read_text("utf-8") == "<é>"
+    # the link was replaced, not followed
+    assert elsewhere.read_text() == "mine"
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        self.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_page(elsewhere, "page", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere.html", "page.html"]
+    assert elsewhere.read_text() == "mine"

@@ -1,0 +1,281 @@
+"""What pictures draw is what they were given."""
+
+import importlib
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from transformers import BertConfig, BertModel, T5Config, T5Model
+
+from sparse_attn import Mapping, mapping_names, patch_model
+from sparse_attn.inspection import AttentionRecord, pictures, record_attention
+from sparse_attn.patching import set_parameter
+
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [5, 6, 7, 8, 0, 0, 0]])
+MASK = (IDS != 0).long()
+TOKENS = ["$a$", "x_1", r"$\frac", "\n", "_", "100 %", "$"]
+
+
+def bert(mapping: str = "", **arguments: object) -> BertModel:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=8,
+        initializer_range=0.5,
+    )
+    model = BertModel(config).eval()
+    return patch_model(model, mapping, **arguments) if mapping else model
+
+
+def recorded(model: BertModel, **arguments: bool) -> AttentionRecord:
+    with record_attention(model, **arguments) as record, torch.no_grad():
+        model(IDS, attention_mask=MASK)
+    return record
+
+
+def rendered(figure: Figure) -> np.ndarray:
+    """Its pixels (height, width, 3) in [0, 1]."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+
+
+def cells(figure: Figure, *places: tuple[int, int]) -> list[np.ndarray]:
+    """The pixels (n, 3) of the middles of these cells (row, column) of the first panel."""
+    pixels, place = rendered(figure), figure.axes[0].transData
+    found = []
+    for row, column in places:
+        (left, low), (right, high) = place.transform(
+            [(column - 0.3, row + 0.3), (column + 0.3, row - 0.3)]
+        )
+        rows = slice(int(len(pixels) - high), int(len(pixels) - low))
+        found.append(pixels[rows, int(left) : int(right)].reshape(-1, 3))
+    return found
+
+
+def ydata(figure: Figure, panel: int = 0) -> list[np.ndarray]:
+    return [np.asarray(line.get_ydata(), dtype=float) for line in figure.axes[panel].lines]
+
+
+def test_curves_of_every_mapping() -> None:
+    names = mapping_names()
+    figure = pictures.draw_curves(names)
+    bars = figure.axes[1].lines[::2]  # between them stand the samples beside the names
+    for row, (name, curve, bar) in enumerate(zip(names, ydata(figure), bars, strict=True)):
+        z = torch.from_numpy(bar.get_xdata())
+        assert (z - torch.linspace(-5, 5, 2001)).abs().max() < 1e-6
+        p = Mapping(name)(torch.stack([z, torch.zeros_like(z)], -1)).detach().numpy()
+        # NaN breaks the line where it jumps
+        np.testing.assert_array_equal(curve[~np.isnan(curve)], p[:, 0], err_msg=name)
+        np.testing.assert_array_equal(bar.get_ydata() == row, (p == 0).any(-1), err_msg=name)
+    assert np.isnan(ydata(pictures.draw_curves(["r-softmax"]))[0]).sum() == 2  # around z = 0
+    assert rendered(figure).min() < 0.1
+
+
+def test_curves_of_given_parameters() -> None:
+    learned = Mapping("t-softmax", t=3.0, learn="t")
+    figure = pictures.draw_curves([Mapping("entmax", alpha=1.25), learned])
+    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert labels == ["entmax\nalpha = 1.25", "t-softmax\nt = 3"]
+    # entmax drops the second from a gap of 1 / (alpha - 1) on, t-softmax from t on
+    for bar, gap in zip(ydata(figure, 1)[::2], (4.0, 3.0), strict=True):
+        assert np.isfinite(bar).mean() == pytest.approx((5 - gap) / 5, abs=0.002)
+
+
+def test_simplex_of_every_mapping() -> None:
+    steps = [(i, j, -i - j) for i in range(-24, 25) for j in range(-24, 25)]
+    scores = torch.tensor([z for z in steps if max(z) - min(z) <= 24]).double() * (1 / 6)
+    corners = torch.tensor([[0, 1], [-(0.75**0.5), -0.5], [0.75**0.5, -0.5]]).double()
+    for name in mapping_names():
+        p = Mapping(name)(scores).detach()
+        figure = pictures.draw_simplex(name)
+        for panel, points in zip(figure.axes, (scores, p), strict=True):
+            for line, support in zip(panel.lines, (3, 2, 1), strict=False):
+                expected = points[(p > 0).sum(-1) == support] @ corners
+                np.testing.assert_allclose(line.get_xydata(), expected, atol=1e-12, err_msg=name)
+    shares = [text.get_text() for text in pictures.draw_simplex("sparsemax").legends[0].texts]
+    assert shares == ["no zero (2 %)", "one zero: an edge (41 %)", "two zeros: a corner (57 %)"]
+    assert rendered(figure).min() < 0.1
+
+
+def test_zeros_are_blank_and_the_smallest_weight_is_not() -> None:
+    weights = torch.full((7, 7), 1 / 7).tril()
+    weights[5, 2], weights[6, 3] = 0.0, 1e-38
+    valid = torch.ones(7, 7, dtype=torch.bool).tril()
+    figure = pictures.draw_weights(weights, TOKENS, valid=valid, title="a $ and a $")
+    (image,) = figure.axes[0].images
+    np.testing.assert_array_equal(image.get_array().mask, weights == 0)
+    np.testing.assert_array_equal(image.get_array().filled(0), weights.double())
+    zero, small, even, masked = cells(figure, (5, 2), (6, 3), (5, 3), (2, 5))
+    assert (zero == 1).all()
+    assert small.min(-1).max() < 0.8
+    assert even.mean() < small.mean() - 0.2
+    assert masked.max() < 0.95
+    assert np.ptp(masked, axis=-1).max() < 0.02  # grey
+    assert masked.std() > 0.02  # hatched
+    # 1 of 7 + 6 + ... + 1 pairs
+    assert figure.get_suptitle() == "a $ and a $: 4 % exact zeros"
+
+
+def test_tokens_are_no_formulas() -> None:
+    figure = pictures.draw_weights(torch.eye(7), [*TOKENS[:6], "a" * 40])
+    rendered(figure)  # `$\frac` would not parse
+    for labels in (figure.axes[0].get_xticklabels(), figure.axes[0].get_yticklabels()):
+        assert [t.get_text() for t in labels] == [*TOKENS[:3], r"\n", *TOKENS[4:6], "a" * 13 + "…"]
+        assert not any(label.get_parse_math() for label in labels)
+
+
+def test_attention_of_a_padded_example() -> None:
+    record = recorded(bert("sparsemax"), weights=True)
+    figure = pictures.draw_attention(record, TOKENS, layer=1, head=2, example=1)
+    p = record.weights[1][1, 2].double().numpy()
+    shown = figure.axes[0].images[0].get_array()
+    hidden = p == 0
+    hidden[4:] = hidden[:, 4:] = True
+    assert 0 < hidden[:4, :4].sum() < 16
+    np.testing.assert_array_equal(shown.mask, hidden)
+    np.testing.assert_array_equal(shown.filled(0), np.where(hidden, 0, p))
+    (grey,) = figure.axes[0].collections
+    expected = np.zeros((7, 7), dtype=bool)
+    expected[4:] = expected[:, 4:] = True
+    np.testing.assert_array_equal(~grey.get_array().mask.reshape(7, 7), expected)
+    assert figure.get_suptitle().startswith("sparsemax, layer 1, head 2: ")
+
+
+def test_sparsity_with_layers_that_did_not_run() -> None:
+    config = T5Config(
+        vocab_size=20,
+        d_model=16,
+        d_kv=4,
+        d_ff=8,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
+    model = patch_model(T5Model(config).eval(), "sparsemax")
+    with record_attention(model) as record, torch.no_grad():
+        model.encoder(IDS, attention_mask=MASK)
+    figure = pictures.draw_sparsity(record)
+    shown = figure.axes[0].images[0].get_array()
+    assert shown.mask.all(-1).tolist() == [False] * 2 + [True] * 4
+    np.testing.assert_array_equal(shown[:2], 100 * record.zeros[:2])
+    texts = [t.get_text() for t in figure.axes[0].texts]
+    assert texts == [f"{100 * share:.0f}" for share in record.zeros[:2].flatten().tolist()]
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names[::3] == ["encoder.0.0.SelfAttention", "decoder.0.1.EncDecAttention"]
+    assert cells(figure, (4, 1))[0].max() < 0.95
+    assert [np.isnan(line).all() for line in ydata(pictures.draw_support(record))][2:] == [True] * 4
+    with pytest.raises(ValueError, match="record: saw no call of the model"):
+        pictures.draw_parameters(record)
+
+
+def test_support_by_position() -> None:
+    record = recorded(bert("sparsemax"))
+    lines = ydata(pictures.draw_support(record))
+    np.testing.assert_allclose(lines, record.support_by_position.mean(1))
+
+
+def test_layers_with_mappings_of_their_own() -> None:
+    model = bert("entmax", layers=[1])
+    figure = pictures.draw_sparsity(recorded(model))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["0  softmax", "1  entmax", "2  softmax"]
+    assert "entmax, softmax: " in figure.get_suptitle()
+
+
+def test_parameters_of_a_schedule() -> None:
+    model = bert("r-softmax", r=0.0)
+    with record_attention(model) as record, torch.no_grad():
+        for r in (0.1, 0.2, 0.4):
+            set_parameter(model, "r", r)
+            model(IDS)
+    figure = pictures.draw_parameters(record)
+    (line,) = figure.axes[0].lines
+    np.testing.assert_allclose(line.get_xydata(), [[1, 0.1], [2, 0.2], [3, 0.4]])
+    assert line.get_label() == "all layers"
+
+
+def test_parameters_by_head() -> None:
+    model = bert("t-softmax", t=[1.0, 2.0, 3.0], per="head", learn="t", layers=[0])
+    patch_model(model, "t-softmax", t=5.0, layers=[2])
+    with record_attention(model) as record, torch.no_grad():
+        for _ in range(2):
+            model(IDS)
+            for parameter in model.parameters():
+                parameter.add_(0.1)
+    figure = pictures.draw_parameters(record, "t")
+    heads = record.parameters["t"][:, 0]
+    assert heads[0].tolist() == pytest.approx([1, 2, 3])
+    *single, first, second, third = ydata(figure)
+    np.testing.assert_allclose(single, heads.T)
+    np.testing.assert_allclose(first, heads.mean(-1))
+    assert np.isnan(second).all()
+    assert third.tolist() == [5, 5]
+    figure = pictures.draw_parameters(record)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["t", "layer"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: pictures.draw_curves("softmax"), "mappings: expected a list .* got 'softmax'"),
+        (lambda: pictures.draw_curves([]), "mappings: expected a list"),
+        (lambda: pictures.draw_simplex("softmix"), "mapping='softmix' is unknown"),
+        (
+            lambda: pictures.draw_simplex(Mapping("r-softmax", r=[0.1, 0.2], heads=2)),
+            "mapping: expected one value of each parameter, got r-softmax with heads=2",
+        ),
+        (lambda: pictures.draw_weights(torch.ones(1, 2, 2), "ab"), r"weights: .* \(1, 2, 2\)"),
+        (lambda: pictures.draw_weights(torch.ones(0, 0), ""), r"weights: .* \(0, 0\)"),
+        (lambda: pictures.draw_weights(-torch.eye(2), "ab"), "weights: .* got negative or NaN"),
+        (lambda: pictures.draw_weights(torch.eye(2) / 0, "ab"), "weights: .* got negative or NaN"),
+        (lambda: pictures.draw_weights(torch.eye(2), "abc"), "tokens: .* 2 queries, .* got 3"),
+        (lambda: pictures.draw_weights(torch.ones(2, 3), "ab"), "key_tokens .* 3 keys, .* got 2"),
+        (
+            lambda: pictures.draw_weights(torch.eye(61), "a" * 61),
+            "tokens: expected at most 60 queries, .* got 61; draw a part",
+        ),
+        (
+            lambda: pictures.draw_weights(torch.eye(2), "ab", valid=torch.ones(1, 2).bool()),
+            r"valid: expected a boolean tensor of shape \(2, 2\), got torch.bool of shape \(1, 2\)",
+        ),
+    ],
+)
+def test_wrong_arguments(draw: Callable[[], Figure], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw()
+
+
+def test_wrong_records() -> None:
+    model = bert()
+    with record_attention(model, weights=True) as empty:
+        pass
+    for draw in (pictures.draw_sparsity, pictures.draw_support, pictures.draw_parameters):
+        with pytest.raises(ValueError, match="record: saw no call of the model"):
+            draw(empty)
+    record = recorded(model)
+    with pytest.raises(ValueError, match=r"record: has no weights of .*weights=True"):
+        pictures.draw_attention(record, TOKENS, layer=0, head=0)
+    with pytest.raises(ValueError, match="record: softmax has no parameters"):
+        pictures.draw_parameters(record)
+    record = recorded(bert("r-softmax"), weights=True)
+    with pytest.raises(ValueError, match="name='t': expected one of r"):
+        pictures.draw_parameters(record, "t")
+    for name, highest in (("layer", 2), ("head", 2), ("example", 1)):
+        place = {"layer": 0, "head": 0, name: highest + 1}
+        with pytest.raises(ValueError, match=f"{name}={highest + 1}: expected 0 to {highest}"):
+            pictures.draw_attention(record, TOKENS, **place)
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    monkeypatch.delitem(sys.modules, "sparse_attn.inspection.looks")
+    with pytest.raises(ImportError, match=r"pip install 'sparse-attn\[plots\]'"):
+        importlib.import_module("sparse_attn.inspection.looks")
