@@ -42,11 +42,17 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         **kwargs: passed on to `cls.from_pretrained`; `attn_implementation` is what `unpatch_model`
             goes back to.
 
+    Returns:
+        What `cls.from_pretrained` returns: the model, or with output_loading_info a pair.
+
     Raises:
         ValueError: nothing was patched when this model was saved, or it was saved by a model that
             had been loaded in that plain way.
+        TypeError: `cls` is no model class, or `config` a path and not a config object.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
+    if not hasattr(cls, "from_pretrained"):
+        raise TypeError(f"cls={cls!r}: expected a model class, such as AutoModel, before the path")
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     implementation = kwargs.pop("attn_implementation", None)
     config = copy.deepcopy(kwargs.pop("config", None))
@@ -141,7 +147,12 @@ def _saved_tensors(
     if single is not None:
         files = [single]
     else:
-        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **hub)
+        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional)
+        if index is None:
+            raise RuntimeError(
+                f"{path}: has no {SAFE_WEIGHTS_NAME}, which learned parameters are read from; save "
+                "the patched model again by save_pretrained"
+            )
         files, _ = get_checkpoint_shard_files(path, index, **hub)
     tensors = {}
     for file in files:

@@ -73,10 +73,11 @@ def patch_model(
 
 
 def unpatch_model(model: ModelT) -> ModelT:
-    """Put a patched model back as it was: outputs, state_dict keys and config. In place.
+    """Put a patched `model` back as it was: outputs, state_dict keys and config. In place.
 
     Raises:
         ValueError: the model is not patched.
+        TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
     if not is_patched(root):
@@ -95,7 +96,10 @@ def unpatch_model(model: ModelT) -> ModelT:
 def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
     """`with patched(model, "sparsemax"): ...`, afterwards the model is as it was before.
 
-    Arguments and errors as `patch_model`. A model that was already patched gets its mappings back.
+    A model that was already patched gets its mappings back.
+
+    Args:
+        model, mapping, **arguments: as `patch_model`, as are errors.
     """
     root = root_of(model)
     before = None

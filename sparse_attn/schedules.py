@@ -80,11 +80,16 @@ class SparsitySchedule:
     def apply(self, model: nn.Module, progress: float) -> float:
         """Set the parameter in the attention of a patched model, or in a `MultiLabelHead`.
 
+        Args:
+            model: the model, plain or wrapped, or the head.
+            progress: share of training done, in [0, 1].
+
         Returns:
-            Its value.
+            The value that was set.
 
         Raises:
             ValueError: no mapping of the model has this parameter, or the value is out of range.
+            TypeError: a model that is not from Transformers.
         """
         value = self.value(progress)
         if isinstance(model, MultiLabelHead):
@@ -155,7 +160,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> SparsityScheduleCallback:
-        """The callback that `state` describes."""
+        """The callback that `state` describes. Errors as `SparsitySchedule`."""
         return cls(SparsitySchedule(**state["args"]), state["attributes"].get("module"))
 
     def _apply(self, progress: float, model: nn.Module) -> None:

@@ -52,7 +52,11 @@ class Head(nn.Module):
     Attributes:
         hidden: size of the hidden states.
         vocab: number of classes V.
-        mapping: what turns scores into probabilities.
+        mapping: what turns scores into probabilities, given by its name or itself.
+
+    Raises:
+        ValueError: a size below 1, or a mapping with a value for each attention head.
+        TypeError: a mapping that is neither a name nor a `Mapping`.
     """
 
     def __init__(self, hidden: int, vocab: int, mapping: str | Mapping) -> None:
@@ -66,10 +70,14 @@ class Head(nn.Module):
 
     @abstractmethod
     def log_prob(self, hidden: Tensor) -> Tensor:
-        """log p of every class: (..., hidden) to (..., vocab), -inf at exact zeros."""
+        """log p of every class, in nats: (..., hidden) to (..., vocab), -inf at exact zeros.
+
+        Raises:
+            ValueError: hidden states of another size.
+        """
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """`log_prob`."""
+        """log p as `log_prob`; so are arguments, returns and errors."""
         return self.log_prob(hidden)
 
     def nll(
@@ -96,13 +104,14 @@ class Head(nn.Module):
             chunk: rows of scores, tokens x components, held at once.
 
         Returns:
-            In float32 at least.
+            (), or the shape of targets with "none", in float32 at least.
 
         Raises:
             ValueError: shapes that do not fit, a target out of range, an unknown reduction, chunk
                 below 1, or a gradient asked for where the mapping returns zeros: -log 0 is
                 infinite; `loss` trains those that have a loss of their own.
-            TypeError: targets that are not whole numbers.
+            TypeError: targets that are not whole numbers, or hidden states of another dtype than
+                the head where there is no autocast.
         """
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=False)
 
@@ -116,7 +125,7 @@ class Head(nn.Module):
     ) -> Tensor:
         """What trains the head: `nll`, or for sparsemax and entmax the loss that belongs to them.
 
-        Arguments and errors as `nll`.
+        Arguments, returns and errors as `nll`.
         """
         if self.mapping.name not in LOSSES:
             return self.nll(hidden, targets, ignore_index, reduction, chunk)
@@ -124,7 +133,11 @@ class Head(nn.Module):
 
     @abstractmethod
     def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        """`chunked_loss` of some tokens of hidden (..., hidden): [N], or scale times the sum."""
+        """`chunked_loss` of `tokens` of hidden (..., hidden): [N], or scale times the sum.
+
+        Raises:
+            TypeError: hidden of another dtype than the head, without autocast.
+        """
 
     @torch.compiler.disable
     def _reduced(
@@ -267,6 +280,14 @@ def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[di
 
     The slopes of a PLIF want another rate than the network, 0.02 in Ganea et al. 2019 beside an SGD
     rate of 20. Usage: `torch.optim.SGD(parameter_groups(model, lr=20.0, mapping_lr=0.02))`.
+
+    Args:
+        module: a head, or a model with patched attention or head.
+        lr: learning rate of everything else.
+        mapping_lr: learning rate of what mappings learn.
+
+    Returns:
+        At most two groups, that of the mappings last, of the parameters that require a gradient.
     """
     mappings = [m for m in module.modules() if isinstance(m, Mapping)]
     own = _unique(p for mapping in mappings for p in mapping.parameters())

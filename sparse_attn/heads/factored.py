@@ -135,18 +135,25 @@ class FactoredSphericalHead(nn.Module):
         return back, vectors, scalars
 
     def loss_of(self, a: Tensor, q: Tensor, s: Tensor) -> Tensor:
-        """The loss of each row by its a = z_c, q = ||z||^2 and s = sum_k z_k."""
+        """The loss of each row, [m].
+
+        Args:
+            a, q, s: z_c, ||z||^2 and sum_k z_k of each row, [m].
+        """
         return LOSSES[self.objective].of(a, q, s, self.vocab, self.eps)
 
     def record(self, batch: Batch) -> None:
-        """Add a gradient to what the next `step` descends; backward calls this."""
+        """Add the gradient of a `batch` to what the next `step` descends; backward calls this."""
         if not self._recorded:
             self._version = self.matrix.version
         # with their graph they would keep it alive, and no deepcopy of the layer were possible
         self._recorded.append(Batch(*(part.detach() for part in batch)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the recorded gradient; an optimizer, or a model around the head, does not."""
+        """Forget the recorded gradient; an optimizer, or a model around the head, does not.
+
+        `set_to_none` is that of nn.Module.zero_grad.
+        """
         self._recorded.clear()
         super().zero_grad(set_to_none)
 

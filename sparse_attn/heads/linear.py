@@ -30,6 +30,7 @@ class LinearHead(Head):
     Raises:
         ValueError: sizes below 1, a `tie` of another shape, or a mapping with a value for each
             attention head.
+        TypeError: a `tie` or a mapping of another type.
     """
 
     bias: nn.Parameter | None
@@ -48,7 +49,11 @@ class LinearHead(Head):
         self.register_parameter("bias", word_biases(self.weight) if bias else None)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """W h + b: (..., hidden) to (..., vocab)."""
+        """W h + b: (..., hidden) to (..., vocab).
+
+        Raises:
+            ValueError: hidden states of another size.
+        """
         check_hidden(hidden, self.hidden)
         return F.linear(hidden, self.weight, self.bias)
 

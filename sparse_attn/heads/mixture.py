@@ -23,6 +23,7 @@ class MixtureHead(Head):
     out in logarithms, so that p sums to 1 without the 1e-8 that the reference code adds. Of every
     token that counts `nll` holds the K hidden states h_k, beside a chunk of scores. The logarithms
     are in float32 at least.
+    Source: Yang et al. 2018; Kanai et al. 2018, table 1; Ganea et al. 2019, table 1.
 
     Args:
         hidden: size of the hidden states h.
@@ -40,6 +41,7 @@ class MixtureHead(Head):
     Raises:
         ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of another shape,
             or a mapping that returns zeros.
+        TypeError: a `tie`, a mapping or a prior of another type.
     """
 
     bias: nn.Parameter | None
@@ -85,7 +87,11 @@ class MixtureHead(Head):
         self.prior = nn.Linear(hidden, components, bias=False, **kind)
 
     def latents(self, hidden: Tensor) -> Tensor:
-        """h_k: (..., hidden) to (..., K, latent), with dropout in training."""
+        """h_k: (..., hidden) to (..., K, latent), with dropout in training.
+
+        Raises:
+            ValueError: hidden states of another size.
+        """
         check_hidden(hidden, self.hidden)
         latents = torch.tanh(self.latent(hidden))
         if self.training and self.dropout:
@@ -100,7 +106,7 @@ class MixtureHead(Head):
         return F.dropout(self.weight.new_ones(shape), self.dropout)
 
     def log_prior(self, hidden: Tensor) -> Tensor:
-        """log pi: (..., hidden) to (..., K)."""
+        """log pi, in nats: (..., hidden) to (..., K)."""
         return self.prior_mapping.log(widened(self.prior(hidden)))
 
     def log_prob(self, hidden: Tensor) -> Tensor:

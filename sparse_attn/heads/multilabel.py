@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.amp import is_autocast_available
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import as_mapping, check_hidden, positive
@@ -78,6 +77,7 @@ class MultiLabelHead(nn.Module):
     Raises:
         ValueError: a size below 1, a mapping that cannot be trained or whose sparsity cannot be
             predicted, a loss that is not the mapping's, or a threshold out of range.
+        TypeError: a mapping that is neither a name nor a `Mapping`, a threshold that is no number.
     """
 
     bias: nn.Parameter | None
@@ -140,7 +140,7 @@ class MultiLabelHead(nn.Module):
         self.record["threshold"] = float(value)
 
     def set_parameter(self, name: str, value: float) -> None:
-        """Set a fixed parameter of the mapping, as a schedule does.
+        """Set the fixed parameter `name` of the mapping to `value`, as a schedule does.
 
         Raises:
             ValueError: out of range, or the mapping has no such fixed parameter.
@@ -155,7 +155,12 @@ class MultiLabelHead(nn.Module):
         self.record["params"] = self.mapping.describe()["params"]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """log p of every label: (..., hidden) to (..., labels), -inf at exact zeros."""
+        """log p of every label, in nats: (..., hidden) to (..., labels), -inf at exact zeros.
+
+        Raises:
+            ValueError: hidden states of another size.
+            TypeError: hidden states that are not floating point.
+        """
         arguments = self._arguments(self._prediction(hidden))
         return self.mapping.spec.log_function(self.scores(hidden), **arguments)
 
@@ -177,6 +182,7 @@ class MultiLabelHead(nn.Module):
         Raises:
             ValueError: a shape that does not fit, an unknown reduction or, on the CPU, a target
                 other than 0 and 1.
+            TypeError: hidden states that are not floating point, a target that is no real tensor.
         """
         check_reduction(reduction)
         check_hidden(hidden, self.hidden)
@@ -204,18 +210,18 @@ class MultiLabelHead(nn.Module):
         return self.decide(self(hidden))
 
     def decide(self, log_p: Tensor) -> Tensor:
-        """p > threshold, from log p of any shape."""
+        """p > threshold, a boolean of the shape of log_p."""
         return above(log_p, self.threshold)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """W h + b in float32 at least: (..., hidden) to (..., labels)."""
+        """W h + b in float32 at least: (..., hidden) to (..., labels). Errors as `forward`."""
         return _linear(hidden, self.weight, self.bias)
 
     def count_scores(self, hidden: Tensor) -> Tensor:
-        """Scores of 0 to n labels, (..., labels + 1), whose argmax is k.
+        """Scores of 0 to n labels: (..., hidden) to (..., labels + 1), whose argmax is k.
 
         Raises:
-            ValueError: the head does not predict a number of labels.
+            ValueError: the head does not predict a number of labels; others as `forward`.
         """
         prediction = self._prediction(hidden)
         if prediction is None or self.predicted != "r":
@@ -255,8 +261,8 @@ def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         raise TypeError(f"hidden: expected floating point, got {hidden.dtype}; use .float()")
     bias = None if bias is None else widened(bias)
     kind = hidden.device.type
-    # the meta device has no autocast
-    off = torch.autocast(kind, enabled=False) if is_autocast_available(kind) else nullcontext()
+    # the meta device has no autocast; torch 2.11 cannot compile is_autocast_available
+    off = nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
     with off:
         return F.linear(widened(hidden), widened(weight), bias)
 

@@ -77,10 +77,11 @@ def patch_multilabel_head(
 
 
 def unpatch_multilabel_head(model: ModelT) -> ModelT:
-    """Put the linear layer back, with W and b as they are now: names and config too. In place.
+    """Put the linear layer of `model` back, W and b as they are now, names, config. In place.
 
     Raises:
         ValueError: the head is not patched, or it is wrapped.
+        TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
     if not hasattr(root, MULTILABEL_MARK):

@@ -23,7 +23,7 @@ def search_threshold(
     F1 = 2 |predicted and present| / (|predicted| + |present|), 0 where both are empty. Find it on
     a validation set: `head.threshold = search_threshold(log_p, target)`. p sums to 1, so that k
     labels have about 1/k each: with ten labels and more in a row give smaller candidates.
-    Source of the candidates: Balazy et al. 2023.
+    Source of the candidates: Balazy et al. 2023, table 1.
 
     Args:
         log_p: (..., labels), what a head returns.
@@ -34,7 +34,8 @@ def search_threshold(
 
     Raises:
         ValueError: no candidates or one out of range, an unknown average, a target of another
-            shape or with other values.
+            shape or with other values, a log_p with NaN or above 0.
+        TypeError: a candidate that is no number, a target that is no real tensor.
     """
     if not candidates:
         raise ValueError("candidates: expected at least one number in [0, 1), got none")

@@ -78,10 +78,11 @@ def patch_lm_head(
 
 
 def unpatch_lm_head(model: ModelT) -> ModelT:
-    """Put the plain output layer back: outputs, state_dict keys and config. In place.
+    """Put the plain output layer of `model` back: outputs, state_dict keys and config. In place.
 
     Raises:
         ValueError: the head is not patched.
+        TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
     head = root.get_output_embeddings()

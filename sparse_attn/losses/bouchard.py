@@ -37,7 +37,7 @@ def bouchard_bound(
 
     The gradient at an optimum is exact (envelope theorem); second derivatives leave out how the
     optimum moves.
-    Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016.
+    Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016, no table.
 
     Args:
         scores: z, (..., n), floating point. -inf acts as a mask; NaN or +inf gives NaN.
@@ -47,7 +47,8 @@ def bouchard_bound(
         mask: boolean, True = takes part, broadcastable to scores.
 
     Returns:
-        (...), in float32 at least; 0 where nothing takes part.
+        (...), in float32 at least; 0 where nothing takes part, inf where the squares of the scores
+        are too large for the dtype.
 
     Raises:
         ValueError: shapes that do not fit, an unknown word for xi; a negative xi, which in a tensor
@@ -60,10 +61,9 @@ def bouchard_bound(
         present = aligned("mask", mask, scores)
     z, valid = valid_scores(scores, present)
     worked = valid.any(-1)
-    valid = valid | ~worked.unsqueeze(-1)
     base, x = _centred(z, valid, alpha)
-    bound = _bound(x, valid, xi, alpha is None) + base.squeeze(-1)
-    return (bound + spoiled(z)).masked_fill(~worked, 0.0)
+    bound = _bound(x, valid | ~worked.unsqueeze(-1), xi, alpha is None) + base.squeeze(-1)
+    return (_overflow(bound, xi, alpha) + spoiled(z)).masked_fill(~worked, 0.0)
 
 
 def bouchard_loss(
@@ -77,7 +77,7 @@ def bouchard_loss(
 ) -> Tensor:
     """L = B - <eta, z>, B of `bouchard_bound`: at least -<eta, log softmax(z)>.
 
-    Source: de Brebisson & Vincent 2016.
+    Source: de Brebisson & Vincent 2016, no table.
 
     Args:
         scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
@@ -87,9 +87,9 @@ def bouchard_loss(
         ValueError: on the CPU also a row without labels.
     """
     rows = labelled_rows(scores, target, mask, distribution=True)
-    _, x = _centred(rows.scores, rows.valid, alpha)
+    _, x = _centred(rows.scores, rows.valid & rows.worked.unsqueeze(-1), alpha)
     bound = _bound(x, rows.valid, xi, alpha is None)
-    return rows.reduced(bound - rows.labels.dot(x), reduction)
+    return rows.reduced(_overflow(bound - rows.labels.dot(x), xi, alpha), reduction)
 
 
 def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Tensor]:
@@ -102,6 +102,15 @@ def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Ten
     else:
         base = _fixed("alpha", alpha, -INF, z[..., 0]).unsqueeze(-1)
     return base, (z - base).masked_fill(~valid, 0.0)
+
+
+def _overflow(losses: Tensor, *given: str | Value | None) -> Tensor:
+    """inf for NaN that nobody gave: squares of finite scores that the dtype cannot hold."""
+    overflows = losses.isnan()
+    for value in given:
+        if isinstance(value, Tensor):
+            overflows = overflows & ~value.isnan().any()
+    return losses.masked_fill(overflows, INF)
 
 
 def _bound(x: Tensor, valid: Tensor, xi: str | Value, free: bool) -> Tensor:
@@ -128,7 +137,8 @@ def _fixed(name: str, value: Value, low: float, like: Tensor) -> Tensor:
                 + ("" if low == -INF else f", at least {low:g}")
             )
     try:
-        return given.to(like).broadcast_to(like.shape)
+        most = torch.finfo(like.dtype).max
+        return given.to(like).clamp(-most, most).broadcast_to(like.shape)
     except RuntimeError:
         raise ValueError(
             f"{name}: shape {tuple(given.shape)} does not broadcast to {tuple(like.shape)}"
@@ -157,7 +167,8 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
         alpha = pull / weight.sum(-1, keepdim=True)
     # log(1 + e^xi) - xi/2 - lambda xi^2, of which large parts cancel
     constant = F.softplus(-xi) + xi / 2 - xi * torch.tanh(xi / 2) / 4
-    terms = (x - alpha) / 2 + curvature * (x - alpha).square() + constant
+    away = x - alpha
+    terms = away * (1 / 2 + curvature * away) + constant
     return terms.masked_fill(~valid, 0.0).sum(-1) + alpha.squeeze(-1)
 
 
@@ -188,7 +199,7 @@ def shared_bouchard_bound(mean: Tensor, variance: Tensor, n: int | Tensor) -> Te
     gives; second derivatives leave out how xi moves. The gap to log-sum-exp is
     (n - 1) log(n/(n - 1)) for equal scores and grows fast: 89 at n = 10^4 and unit variance.
 
-    Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016.
+    Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016, no table.
 
     Args:
         mean, variance: of the n scores of each row, population variance; any shape.
@@ -260,8 +271,8 @@ def _excess(xi: Tensor, variance: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
 def _curvature(xi: Tensor) -> Tensor:
     """lambda(xi) = tanh(xi/2) / (4 xi), which is even; 1/8 at xi = 0."""
     small = xi.abs() < 0.03
-    y = xi.square()
+    y = xi.masked_fill(~small, 0.0).square()
     # the derivative of the quotient would divide by xi^2; the series ends where float64 does
     series = 1 / 8 - y * (1 / 96 - y * (1 / 960 - y * 17 / 161280))
     far = xi.masked_fill(small, 1.0)
-    return torch.where(small, series, torch.tanh(far / 2) / (4 * far))
+    return torch.where(small, series, torch.tanh(far / 2) / 4 / far)

@@ -19,8 +19,8 @@ def sparsemax_loss(
 
     Convex, at least 0, with the gradient p - eta. For one label c it is 0 once z_c exceeds every
     other score by 1.
-    Source: Martins & Astudillo 2016, eq. 8 (one label) and section 3.4 (several); called huber loss
-    in Balazy et al. 2023.
+    Source: Martins & Astudillo 2016, section 3.2 (one label) and 3.4 (several); called huber loss
+    in Balazy et al. 2023, table 1.
 
     Args:
         scores: z, (..., n), floating point. -inf acts as a mask; NaN or +inf gives NaN.
@@ -31,9 +31,9 @@ def sparsemax_loss(
         reduction: "mean" over the rows that count (NaN if none does), "sum", or "none": (...).
 
     Returns:
-        In float32 at least. A row without labels has loss 0 and counts; one that is masked as a
-        whole has loss 0 and does not count. A label whose score is -inf gives inf. There is no
-        second derivative: p is held fixed.
+        (), or (...) with "none", in float32 at least. A row without labels has loss 0 and counts;
+        one that is masked as a whole has loss 0 and does not count. A label whose score is -inf
+        gives inf. There is no second derivative: p is held fixed.
 
     Raises:
         ValueError: shapes that do not fit, an unknown reduction; on the CPU, where a look does not

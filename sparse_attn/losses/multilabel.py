@@ -9,7 +9,7 @@ from sparse_attn.functional import r_softmax, t_softmax
 from sparse_attn.losses.rows import Rows, check_scores, labelled_rows, reduce
 from sparse_attn.losses.targets import check_weights
 from sparse_attn.mappings.base import INF, Value, per_row, widened
-from sparse_attn.mappings.projection import LAM, Q
+from sparse_attn.mappings.projection import LAM, Q, sums
 
 
 def sparsegen_hinge_loss(
@@ -31,7 +31,7 @@ def sparsegen_hinge_loss(
 
     Args:
         scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
-        lam: finite, below 1; a float or a tensor broadcastable to the rows, with its gradient.
+        lam: in (-inf, 1); a float or a tensor broadcastable to the rows, with its gradient.
 
     Raises:
         ValueError: lam out of range.
@@ -68,8 +68,9 @@ def sparsehourglass_loss(
     """
     rows = labelled_rows(scores, target, mask)
     z = rows.scores
-    size = rows.valid.sum(-1, keepdim=True) * per_row(q, Q, z)
-    temperature = (z.sum(-1, keepdim=True).abs() + size) / (1 + size)  # 1/a
+    _, total, size, unit = sums(z, rows.valid, per_row(q, Q, z))
+    inverse = (total.abs() + size * unit) / (1 + size) / unit  # 1/a
+    temperature = inverse.clamp(max=torch.finfo(z.dtype).max)
     return rows.reduced(_hinge(rows, rows.shifted, rows.eta * temperature), reduction)
 
 
@@ -113,8 +114,11 @@ def t_softmax_multilabel_loss(
     Source: Balazy et al. 2023, eq. 2 and 4.
 
     Args:
+        scores, target, mask, reduction: as `r_softmax_multilabel_loss`, as are returns and errors.
         t: in [0, inf]; a float or a tensor broadcastable to the rows, with its gradient.
-        others, returns, raises: as `r_softmax_multilabel_loss`, for t in place of r.
+
+    Raises:
+        ValueError: t out of range.
     """
     rows = labelled_rows(scores, target, mask, binary=True)
     p = t_softmax(rows.scores, t, mask=rows.valid)
@@ -122,9 +126,9 @@ def t_softmax_multilabel_loss(
 
 
 def label_count_loss(count_logits: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """-log softmax(count_logits)_k, k = sum_i y_i the number of labels, which may be 0.
+    """-log softmax(count_logits)_k, in nats, k = sum_i y_i the number of labels, which may be 0.
 
-    Source: Balazy et al. 2023 (the number of labels, predicted, gives r = 1 - k/n).
+    Source: Balazy et al. 2023, table 1 (the number of labels, predicted, gives r = 1 - k/n).
 
     Args:
         count_logits: (..., n + 1), floating point; class k stands for k labels.
@@ -132,7 +136,7 @@ def label_count_loss(count_logits: Tensor, target: Tensor, *, reduction: str = "
         reduction: "mean" (NaN if there are no rows), "sum", or "none": (...).
 
     Returns:
-        In float32 at least.
+        (), or (...) with "none", in float32 at least.
 
     Raises:
         ValueError: shapes that do not fit, an unknown reduction; on the CPU also y that is neither
@@ -172,6 +176,9 @@ def _pair_hinge(d: Tensor, left: Tensor, right: Tensor) -> Tensor:
     left is above, less how many of left an entry of right is below. A tie has slope 0, as
     max(0, 0) has.
     """
+    # so far apart that no difference of them would be finite
+    most = torch.finfo(d.dtype).max / 2
+    d = d.clamp(-most, most)
     fixed = d.detach()
     below = _count(fixed, right, at_most=False)
     above = left.sum(-1, keepdim=True) - _count(fixed, left, at_most=True)

@@ -45,9 +45,10 @@ class Rows:
     def shifted(self) -> Tensor:
         """z - max z, for losses that do not change with z + const: differences keep their digits.
 
-        The maximum is held fixed, which changes no gradient of such a loss.
+        Finite. The maximum is held fixed, which changes no gradient of such a loss.
         """
-        return self.scores - top_score(self.scores, self.valid)
+        away = self.scores - top_score(self.scores, self.valid)
+        return away.clamp(min=torch.finfo(away.dtype).min)
 
     def reduced(self, losses: Tensor, reduction: str) -> Tensor:
         """The losses (...), or their sum or mean, under the rules of all losses."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import widened
+from sparse_attn.mappings.base import INF, widened
 
 IGNORED = -100
 """A class index that says: this row does not count."""
@@ -83,6 +83,9 @@ def read_target(target: Tensor, scores: Tensor, binary: bool) -> Labels:
             check_weights(target, binary)
         dtype = widened(scores).dtype
         weights = target.detach().to(torch.promote_types(target.dtype, dtype))
+        # finite weights whose sum is not
+        overflows = weights.sum(-1, keepdim=True) == INF
+        weights = weights * torch.where(overflows, 0.5 / weights.shape[-1], 1.0)
         total = weights.sum(-1, keepdim=True)
         return WeightedLabels((weights / total.masked_fill(total == 0, 1.0)).to(dtype))
     if target.shape != scores.shape[:-1]:

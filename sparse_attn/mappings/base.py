@@ -24,9 +24,14 @@ INF = math.inf
 class ParameterSpec:
     """One scalar parameter of a mapping: its default and the range it may take.
 
-    `low` and `high` bound the range; `low_open` and `high_open` say whether the bound is out.
-    `per_entry` marks the one kind that broadcasts to the scores instead of to their rows;
-    `learnable` whether gradients reach it.
+    Attributes:
+        name: keyword of the mapping's function and of `Mapping`.
+        default: the value where none is given.
+        low, high: ends of the range.
+        low_open, high_open: whether that end is out of the range.
+        per_entry: whether it broadcasts to the scores instead of to their rows.
+        learnable: whether gradients reach it.
+        whole: whether it is a count.
     """
 
     name: str
@@ -37,6 +42,7 @@ class ParameterSpec:
     high_open: bool = False
     per_entry: bool = False
     learnable: bool = True
+    whole: bool = False
 
     @property
     def range(self) -> str:
@@ -49,17 +55,18 @@ class ParameterSpec:
         """Whether the value is in the range; NaN is not."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
-        return above and below
+        return above and below and not (self.whole and value % 1)
 
     def contains_all(self, values: Tensor) -> Tensor:
-        """Which elements are in the range, open ends included: learned ones round to them."""
+        """Which `values`, any shape, are in the range, ends too: learned ones round to them."""
         return (values >= self.low) & (values <= self.high)
 
     def check(self, value: float) -> None:
         """Raise ValueError if `value` is NaN or outside the range."""
         if not self.contains(value):
             raise ValueError(
-                f"{self.name}={value} is out of range: expected a number in {self.range}; "
+                f"{self.name}={value} is out of range: expected a {'whole ' * self.whole}number in "
+                f"{self.range}; "
                 f"the default is {self.default:g}"
             )
 
@@ -116,8 +123,10 @@ def on_rows(
     gradient; so does every position of a row that has no valid one. Computed in float32 at least,
     returned in the dtype of `scores`. `checks` names the parameters and gives their ranges.
     """
-    if scores.numel() == 0:
-        return scores.clone()
+    if scores.numel() == 0 and scores.shape[dim] == 0:
+        # nothing to compute; what is learned stays in the graph
+        learned = (p.sum() for p in parameters if isinstance(p, Tensor))
+        return sum(learned, start=scores.clone())
     rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     # a row without valid positions is worked out as if all were, and thrown away below
     result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
@@ -181,13 +190,16 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
 
 def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
     """A parameter as a tensor that broadcasts along the rows, shape (1,) or (..., 1)."""
+    # 1e300 is a number in float64, but infinity in float32, which not every range includes
+    most = torch.finfo(rows.dtype).max
+    ends = (-most if check.low_open else -INF, most if check.high_open else INF)
     if not isinstance(value, Tensor):
         check.check(value)
         # a product keeps a compiled float an input; new_full would build its value into the graph
-        return rows.new_ones(1) * value
+        return (rows.new_ones(1) * value).clamp(*ends)
     value = value.to(rows)
     # a ValueError would need the values, and so a wait for the device
-    value = value.masked_fill(~check.contains_all(value), math.nan)
+    value = value.masked_fill(~check.contains_all(value), math.nan).clamp(*ends)
     try:
         return value.broadcast_to(rows.shape[:-1]).unsqueeze(-1)
     except RuntimeError:
@@ -203,9 +215,9 @@ def above_zero(**arguments: Value) -> bool:
 
 
 def shift_to_top(rows: Tensor, valid: Tensor) -> Tensor:
-    """z - max z over the valid positions of each row: at most 0, and 0 where not valid."""
+    """z - max z over the valid positions of each row: finite, at most 0, and 0 where not valid."""
     top = rows.masked_fill(~valid, -INF).amax(-1, keepdim=True)
-    return (rows - top).masked_fill(~valid, 0.0)
+    return (rows - top).clamp(min=torch.finfo(rows.dtype).min).masked_fill(~valid, 0.0)
 
 
 def softplus_inverse(x: Tensor) -> Tensor:

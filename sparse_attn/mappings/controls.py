@@ -26,7 +26,8 @@ MIXED = "mixed-"
 
 
 def _over_temperature(z: Tensor, temperature: Tensor) -> Tensor:
-    return z / temperature
+    # the slope of a quotient would be NaN where z / T is too large for the dtype
+    return z * (1 / temperature)
 
 
 def temperature_softmax(
@@ -39,7 +40,9 @@ def temperature_softmax(
     Args:
         scores: any shape, floating point.
         temperature: T in [0.001, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for T out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for T out of range.
     """
     return _temperature_softmax(scores, temperature, mask, dim, log=False)
 
@@ -47,7 +50,7 @@ def temperature_softmax(
 def log_temperature_softmax(
     scores: Tensor, temperature: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `temperature_softmax`."""
+    """log p of `temperature_softmax`, in nats. Else as there."""
     return _temperature_softmax(scores, temperature, mask, dim, log=True)
 
 
@@ -91,7 +94,9 @@ def top_k_softmax(scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: 
         scores: any shape, floating point.
         k: in [1, inf]; a float, so that a schedule can move it, or a tensor broadcastable to the
             shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for k out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for k out of range.
     """
     return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,))
 
@@ -99,7 +104,7 @@ def top_k_softmax(scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: 
 def log_top_k_softmax(
     scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `top_k_softmax`: -inf outside the support."""
+    """log p of `top_k_softmax`, in nats: -inf outside the support. Else as there."""
     return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,), log=True)
 
 
@@ -138,7 +143,9 @@ def random_drop_softmax(
     Args:
         scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for r out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for r out of range.
     """
     return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,))
 
@@ -146,7 +153,7 @@ def random_drop_softmax(
 def log_random_drop_softmax(
     scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `random_drop_softmax`: -inf where dropped."""
+    """log p of `random_drop_softmax`, in nats: -inf where dropped. Else as there."""
     return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,), log=True)
 
 

@@ -104,10 +104,10 @@ class Mapping(nn.Module):
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
     def set_value(self, name: str, value: float | Sequence[float]) -> None:
-        """Set a fixed parameter, checked against its range.
+        """Set the fixed parameter `name` to `value`, a number or one for each head.
 
         Raises:
-            TypeError: the mapping has no such fixed parameter.
+            TypeError: the mapping has no such fixed parameter, or `value` is no number.
             ValueError: out of range, or not one value a head.
         """
         spec = next((p for p in self.spec.parameters if p.name == name), None)
@@ -134,22 +134,29 @@ class Mapping(nn.Module):
         self.register_buffer(name, values, persistent=False)
 
     def value(self, name: str) -> float | Tensor:
-        """A parameter's current value: a float, or a tensor [1] or [heads], with its graph."""
+        """The parameter `name` now: a float, or a tensor [1] or [heads], with its graph."""
         if name in self.learned:
             spec = next(p for p in self.spec.parameters if p.name == name)
             return _into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-        """Probabilities, shape and dtype of scores; see the function for the formula."""
+        """p = map(scores; parameters), by the function of that name.
+
+        Args:
+            scores, mask, dim: as `softmax`, as are returns and errors; (..., H, Q, K) with `heads`.
+        """
         return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-        """Log-probabilities: -inf at exact zeros and masked positions."""
+        """log p, in nats: -inf at exact zeros and masked positions. Else as `forward`."""
         return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def arguments(self) -> dict[str, float | Tensor]:
-        """What the functions of the spec take beside the scores, by name, in their order."""
+        """What the functions of the spec take beside the scores, by name, in their order.
+
+        A learned parameter is a tensor that broadcasts to the rows, () or [heads, 1].
+        """
         arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)

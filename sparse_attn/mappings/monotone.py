@@ -14,8 +14,8 @@ from sparse_attn.mappings.pointwise import normalize
 BOUND = ParameterSpec(
     "bound", default=20.0, low=0.0, low_open=True, high_open=True, learnable=False
 )
-KNOTS = ParameterSpec("knots", default=1000, low=1, high_open=True)
-UNITS = ParameterSpec("units", default=64, low=1, high_open=True)
+KNOTS = ParameterSpec("knots", default=1000, low=1, high_open=True, whole=True)
+UNITS = ParameterSpec("units", default=64, low=1, high_open=True, whole=True)
 GANEA = "Ganea et al. 2019"
 
 
@@ -131,8 +131,10 @@ def plif(
         scores: any shape, floating point.
         raw_slopes: [K], shared by all rows; K may be a million. Its gradient on a GPU is summed by
             atomic additions, so its last digits vary from run to run.
-        bound: T > 0, in units of the scores.
-        mask, dim, returns, raises: as `softmax`; ValueError also for bound out of range.
+        bound: T in (0, inf), in units of the scores.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for bound out of range.
     """
     return _plif(scores, raw_slopes, bound, mask, dim, log=False)
 
@@ -145,7 +147,7 @@ def log_plif(
     mask: Tensor | None = None,
     dim: int = -1,
 ) -> Tensor:
-    """log p of `plif`."""
+    """log p of `plif`, in nats. Else as there."""
     return _plif(scores, raw_slopes, bound, mask, dim, log=True)
 
 
@@ -177,7 +179,9 @@ def monotone(
     Args:
         scores: any shape, floating point.
         raw_gain, raw_slope, offset: [K], shared by all rows.
-        mask, dim, returns, raises: as `softmax`.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`.
     """
     return _monotone(scores, raw_gain, raw_slope, offset, mask, dim, log=False)
 
@@ -191,7 +195,7 @@ def log_monotone(
     mask: Tensor | None = None,
     dim: int = -1,
 ) -> Tensor:
-    """log p of `monotone`."""
+    """log p of `monotone`, in nats. Else as there."""
     return _monotone(scores, raw_gain, raw_slope, offset, mask, dim, log=True)
 
 

@@ -31,10 +31,12 @@ def normalize(
 ) -> Tensor:
     """softmax(log g) over the valid positions of each row (..., n).
 
-    The mask is applied after g: g(-inf) is not 0 for the even functions. log 0 is written as the
-    lowest finite number, so that a row in which every g is 0 comes out uniform instead of 0/0.
+    The mask is applied after g: g(-inf) is not 0 for the even functions. log 0, and what is too
+    large for the dtype, is written as the last finite number, so that a row in which every g is 0
+    comes out uniform instead of 0/0.
     """
-    log_weights = log_g(rows, *values).masked_fill(~valid, -INF)
+    most = torch.finfo(rows.dtype).max
+    log_weights = log_g(rows, *values).clamp(-most, most).masked_fill(~valid, -INF)
     if not log:
         return log_weights.softmax(-1)
     log_p = log_weights.log_softmax(-1)
@@ -50,11 +52,16 @@ def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
 
 
 def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
-    """log(z^2 + eps) without the square, which overflows float16 beyond 255."""
+    """log(z^2 + eps) as that of s^2 and (z/s)^2 + eps/s^2, s^2 the larger of z^2 and eps.
+
+    The square alone would overflow. Unlike that of a root, the slope to eps is finite at eps = 0.
+    """
     eps = eps if isinstance(eps, Tensor) else z.new_full((), eps)
-    nothing = (z == 0) & (eps == 0)
-    length = torch.hypot(z.masked_fill(nothing, 1.0), eps.sqrt())
-    return (2 * length.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
+    size = torch.maximum(z.detach().abs(), eps.detach().sqrt())
+    nothing = size == 0
+    size = size.masked_fill(nothing, 1.0)
+    rest = ((z / size).square() + eps / size / size).masked_fill(nothing, 1.0)
+    return (2 * size.log() + rest.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
 
 
 def _log_taylor_g(z: Tensor) -> Tensor:
@@ -71,6 +78,8 @@ def _log_relu(z: Tensor) -> Tensor:
 def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = e^{z_i} / sum_j e^{z_j}.
 
+    Source: Bridle 1990.
+
     Args:
         scores: any shape, floating point.
         mask: boolean, True = takes part, broadcastable to scores.
@@ -78,17 +87,17 @@ def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Ten
 
     Returns:
         Probabilities, shape and dtype of scores; exactly 0 where masked, a row of zeros where
-        nothing is valid.
+        nothing is valid. NaN or +inf in a row gives NaN in that row.
 
     Raises:
         TypeError: scores not floating point or mask not boolean.
-        ValueError: mask does not broadcast to scores.
+        ValueError: mask, or a parameter of another mapping, of a shape that does not broadcast.
     """
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity)
 
 
 def log_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `softmax`."""
+    """log p of `softmax`, in nats. Else as there."""
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity, log=True)
 
 
@@ -102,8 +111,11 @@ def sigsoftmax(
 
     Args:
         scores: any shape, floating point.
-        bias: b, finite; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for a bias that is not finite.
+        bias: b in (-inf, inf), added to the scores; a float or a tensor broadcastable to the shape
+            of the rows.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for a bias that is not finite.
     """
     return on_rows(
         normalize, scores, bias, mask=mask, dim=dim, checks=(BIAS,), log_g=_log_sigsoftmax_g
@@ -113,7 +125,7 @@ def sigsoftmax(
 def log_sigsoftmax(
     scores: Tensor, bias: Value = 0.0, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `sigsoftmax`."""
+    """log p of `sigsoftmax`, in nats. Else as there."""
     return on_rows(
         normalize,
         scores,
@@ -130,13 +142,14 @@ def taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1)
     """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, which decreases below z = -1.
 
     Equal to `spherical_softmax(scores + 1, eps=1.0)`.
-    Source: de Brebisson & Vincent 2016 (Taylor softmax). Arguments as `softmax`.
+    Source: de Brebisson & Vincent 2016, tables 1 to 6 (Taylor softmax).
+    Arguments, returns and errors as `softmax`.
     """
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g)
 
 
 def log_taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `taylor_softmax`."""
+    """log p of `taylor_softmax`, in nats. Else as there."""
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g, log=True)
 
 
@@ -147,12 +160,14 @@ def spherical_softmax(
 
     eps bounds the slope of the log-likelihood by 1/sqrt(eps); eps = 0 is invariant to the scale of
     z, and a row of zeros is then uniform. At z = 0 every gradient is 0: do not start there.
-    Source: de Brebisson & Vincent 2016 (spherical softmax).
+    Source: de Brebisson & Vincent 2016, tables 1 and 3 to 6 (spherical softmax).
 
     Args:
         scores: any shape, floating point.
         eps: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for eps out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for eps out of range.
     """
     return on_rows(
         normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus
@@ -162,7 +177,7 @@ def spherical_softmax(
 def log_spherical_softmax(
     scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `spherical_softmax`."""
+    """log p of `spherical_softmax`, in nats. Else as there."""
     return on_rows(
         normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus, log=True
     )
@@ -171,39 +186,42 @@ def log_spherical_softmax(
 def softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = e^{|z_i|} / sum_j e^{|z_j|}; the slope at z = 0 is taken as 0.
 
-    Source: de Brebisson & Vincent 2016 (control experiment). Arguments as `softmax`.
+    Source: de Brebisson & Vincent 2016, tables 1 and 5 (softmax abs).
+    Arguments, returns and errors as `softmax`.
     """
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs)
 
 
 def log_softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `softmax_abs`."""
+    """log p of `softmax_abs`, in nats. Else as there."""
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs, log=True)
 
 
 def normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = max(0, z_i) / sum_j max(0, z_j); uniform where no score is positive (0/0).
 
-    Source: Kanai et al. 2018, table 1 (g: ReLU). Arguments as `softmax`.
+    Source: Kanai et al. 2018, table 1 (g: ReLU).
+    Arguments, returns and errors as `softmax`.
     """
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu)
 
 
 def log_normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `normalized_relu`."""
+    """log p of `normalized_relu`, in nats. Else as there."""
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu, log=True)
 
 
 def normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = sigma(z_i) / sum_j sigma(z_j).
 
-    Source: Kanai et al. 2018, table 1 (g: Sigmoid). Arguments as `softmax`.
+    Source: Kanai et al. 2018, table 1 (g: Sigmoid).
+    Arguments, returns and errors as `softmax`.
     """
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid)
 
 
 def log_normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `normalized_sigmoid`."""
+    """log p of `normalized_sigmoid`, in nats. Else as there."""
     return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid, log=True)
 
 
@@ -218,7 +236,7 @@ SPECS = (
         translation_invariant=True,
         log_g=_identity,
         kernel="softmax",
-        source="Boltzmann",
+        source="Bridle 1990",
     ),
     MappingSpec(
         "sigsoftmax",
@@ -235,7 +253,7 @@ SPECS = (
         log_taylor_softmax,
         log_g=_log_taylor_g,
         kernel="taylor-softmax",
-        source=BREBISSON,
+        source=f"{BREBISSON}, tables 1 to 6",
     ),
     MappingSpec(
         "spherical-softmax",
@@ -246,7 +264,7 @@ SPECS = (
         dense=above_zero,
         log_g=_log_square_plus,
         kernel="spherical-softmax",
-        source=BREBISSON,
+        source=f"{BREBISSON}, tables 1 and 3 to 6",
     ),
     MappingSpec(
         "softmax-abs",
@@ -254,7 +272,7 @@ SPECS = (
         log_softmax_abs,
         log_g=torch.abs,
         kernel="softmax-abs",
-        source=BREBISSON,
+        source=f"{BREBISSON}, tables 1 and 5",
     ),
     MappingSpec(
         "normalized-relu",

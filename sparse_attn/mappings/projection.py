@@ -12,7 +12,7 @@ from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on
 LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
 Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)
 ALPHA = ParameterSpec("alpha", default=1.5, low=1.0, high=2.0)
-LAHA = "Laha et al. 2018"
+LAHA = "Laha et al. 2018, section 3"
 
 
 def _sparsemax_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
@@ -24,19 +24,30 @@ def _sparsegen_rows(rows: Tensor, valid: Tensor, lam: Tensor, *, log: bool) -> T
 
 
 def _sparsecone_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
-    size = valid.sum(-1, keepdim=True) * q
-    return _sparsemax(
-        rows, valid, (rows.sum(-1, keepdim=True) + size).clamp(min=0) / (1 + size), log
-    )
+    rows, total, size, unit = sums(rows, valid, q)
+    return _sparsemax(rows, valid, (total + size * unit).clamp(min=0) / (1 + size), log)
 
 
 def _sparsehourglass_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
-    size = valid.sum(-1, keepdim=True) * q
-    return _sparsemax(rows, valid, (rows.sum(-1, keepdim=True).abs() + size) / (1 + size), log)
+    rows, total, size, unit = sums(rows, valid, q)
+    return _sparsemax(rows, valid, (total.abs() + size * unit) / (1 + size), log)
+
+
+def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """u z, u sum z, n q and u <= 1, which is below 1 where the sum could overflow; all finite."""
+    most = torch.finfo(rows.dtype).max / 4
+    n = rows.shape[-1]
+    large = rows.detach().abs().amax(-1, keepdim=True) > most / n
+    unit = torch.where(large, 0.25 / n, 1.0)
+    size = (valid.sum(-1, keepdim=True) * q).clamp(max=most)
+    rows = rows * unit
+    return rows, rows.sum(-1, keepdim=True), size, unit
 
 
 def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, log: bool) -> Tensor:
     """sparsemax(z / temperature); temperature 0 leaves the maxima, ties shared."""
+    # below the smallest normal number 1 / temperature overflows
+    temperature = temperature.masked_fill(temperature < torch.finfo(rows.dtype).tiny, 0.0)
     p = _project(_scale_below_top(rows, valid, temperature))
     if not log:
         return p
@@ -157,13 +168,14 @@ def sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> T
     """p = argmin over the simplex of ||p - z||^2 = max(0, z - tau(z)); exact zeros.
 
     Jacobian diag(s) - s s^T / |S| with s the indicator of the support S.
-    Source: Martins & Astudillo 2016, alg. 1. Arguments as `softmax`.
+    Source: Martins & Astudillo 2016, alg. 1.
+    Arguments, returns and errors as `softmax`.
     """
     return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim)
 
 
 def log_sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `sparsemax`: -inf outside the support."""
+    """log p of `sparsemax`, in nats: -inf outside the support. Else as there."""
     return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim, log=True)
 
 
@@ -171,12 +183,14 @@ def sparsegen(scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: in
     """p = sparsemax(z / (1 - lam)), sparsegen-lin.
 
     lam = 0 is sparsemax, lam -> 1 the maximum, lam -> -inf uniform.
-    Source: Laha et al. 2018.
+    Source: Laha et al. 2018, section 3.
 
     Args:
         scores: any shape, floating point.
-        lam: finite, below 1; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for lam out of range.
+        lam: in (-inf, 1); a float or a tensor broadcastable to the shape of the rows.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for lam out of range.
     """
     return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,))
 
@@ -184,7 +198,7 @@ def sparsegen(scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: in
 def log_sparsegen(
     scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `sparsegen`: -inf outside the support."""
+    """log p of `sparsegen`, in nats: -inf outside the support. Else as there."""
     return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,), log=True)
 
 
@@ -192,12 +206,14 @@ def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int
     """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
 
     Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf.
-    Source: Laha et al. 2018.
+    Source: Laha et al. 2018, section 3.
 
     Args:
         scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for q out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for q out of range.
     """
     return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
 
@@ -205,7 +221,7 @@ def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int
 def log_sparsecone(
     scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `sparsecone`: -inf outside the support."""
+    """log p of `sparsecone`, in nats: -inf outside the support. Else as there."""
     return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
 
 
@@ -215,12 +231,14 @@ def sparsehourglass(
     """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
 
     q = 0 is scale-invariant, and where sum z = 0 besides, the maxima share; q -> inf is sparsemax.
-    Source: Laha et al. 2018.
+    Source: Laha et al. 2018, section 3.
 
     Args:
         scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for q out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for q out of range.
     """
     return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
 
@@ -228,7 +246,7 @@ def sparsehourglass(
 def log_sparsehourglass(
     scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `sparsehourglass`: -inf outside the support."""
+    """log p of `sparsehourglass`, in nats: -inf outside the support. Else as there."""
     return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
 
 
@@ -237,12 +255,14 @@ def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int
 
     alpha = 1 is softmax, alpha = 2 sparsemax. Beyond 2 the slope at the edge of the support is
     infinite; such alpha are refused.
-    Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019.
+    Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019, prop. 1.
 
     Args:
         scores: any shape, floating point.
         alpha: in [1, 2]; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for alpha out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for alpha out of range.
     """
     return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,))
 
@@ -250,7 +270,7 @@ def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int
 def log_entmax(
     scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `entmax`: -inf outside the support."""
+    """log p of `entmax`, in nats: -inf outside the support. Else as there."""
     return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,), log=True)
 
 
@@ -262,7 +282,7 @@ SPECS = (
         zeros=True,
         translation_invariant=True,
         kernel="sparsemax",
-        source="Martins & Astudillo 2016",
+        source="Martins & Astudillo 2016, alg. 1",
     ),
     MappingSpec(
         "sparsegen",
@@ -300,6 +320,6 @@ SPECS = (
         zeros=True,
         translation_invariant=True,
         kernel="entmax",
-        source="Peters et al. 2019",
+        source="Peters et al. 2019, eq. 10",
     ),
 )

@@ -20,9 +20,12 @@ def mapping_names() -> tuple[str, ...]:
 
 
 def get_spec(name: str) -> MappingSpec:
-    """The record of a mapping; ValueError names the nearest names if there is none.
+    """The record of the mapping `name`.
 
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
+
+    Raises:
+        ValueError: there is none; the message has the nearest names.
     """
     if name not in _SPECS and str(name).startswith(controls.MIXED):
         return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
@@ -33,7 +36,7 @@ def get_spec(name: str) -> MappingSpec:
 
 
 def register_mapping(spec: MappingSpec) -> None:
-    """Add a mapping, which then works in attention, in heads and on the command line.
+    """Add the mapping of `spec`, which then works in attention, in heads and on the command line.
 
     Raises:
         ValueError: the name is taken, or the record names a kernel: those compute the mappings

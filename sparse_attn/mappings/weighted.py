@@ -23,34 +23,37 @@ GRADIENTS = ("exact", "detached")
 BALAZY = "Balazy et al. 2023"
 
 
-def _normalize_weighted(shifted: Tensor, weights: Tensor, log: bool) -> Tensor:
-    """w e^s / sum w e^s for s <= 0, where some weight at s = 0 is 1 or the row has no weight."""
-    weighted = weights * shifted.exp()
-    total = weighted.sum(-1, keepdim=True)
-    empty = total == 0
-    total = total.masked_fill(empty, 1.0)
-    if not log:
-        return weighted / total
-    positive = weights != 0
-    log_weights = weights.masked_fill(~positive, 1.0).log()
-    return (shifted + log_weights - total.log()).masked_fill(~positive, -INF)
-
-
 def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor):
         WEIGHTS.check(weights)
-        weights = scores.new_full((1,), weights)
+        # a constant cancels, whatever its size in the dtype of scores
+        weights = scores.new_full((1,), float(weights > 0))
     return aligned("weights", weights, scores).movedim(dim, -1)
 
 
 def _weighted_rows(rows: Tensor, valid: Tensor, *, weights: Tensor, log: bool) -> Tensor:
     weights = weights.to(rows).masked_fill(~valid, 0.0)
     counted = weights != 0
-    top = rows.masked_fill(~counted, -INF).amax(-1, keepdim=True)
-    shifted = rows - top.masked_fill(top == -INF, 0.0)
+    # |w|, so that the formula is linear in w on both sides of 0
+    log_weights = weights.masked_fill(~counted, 1.0).abs().log()
+    shifted = rows - _top(rows.detach(), counted)
+    shifted = shifted - _top((shifted + log_weights).detach(), counted)
     # a weight of 0 on a larger score: its slope needs e^s, which must not overflow
     shifted = shifted.where(counted, shifted.clamp(max=40.0))
-    return _normalize_weighted(shifted, weights, log)
+    # w e^s <= 1, though e^s may overflow
+    root = (shifted / 2).exp()
+    weighted = weights * root * root
+    total = weighted.sum(-1, keepdim=True)
+    total = total.masked_fill(total == 0, 1.0)
+    if not log:
+        return weighted / total
+    return (shifted + log_weights - total.log()).masked_fill(~counted, -INF)
+
+
+def _top(rows: Tensor, counted: Tensor) -> Tensor:
+    """The largest counted entry of each row, 0 where there is none."""
+    top = rows.masked_fill(~counted, -INF).amax(-1, keepdim=True)
+    return top.masked_fill(top == -INF, 0.0)
 
 
 def _t_softmax_rows(rows: Tensor, valid: Tensor, t: Tensor, *, log: bool) -> Tensor:
@@ -62,12 +65,20 @@ def _normalize_within(shifted: Tensor, valid: Tensor, t: Tensor, log: bool) -> T
 
     In this form the largest weight is 1, t = inf is softmax and t = 0 leaves the maxima.
     """
+    # below the smallest normal number 1/t overflows
+    t = t.masked_fill(t < torch.finfo(t.dtype).tiny, 0.0)
     inside = (shifted > -t) & valid
     # entries outside never meet the division, whose slope may be infinite there
     ratio = shifted.masked_fill(~inside, 0.0) / t.masked_fill(t == 0, 1.0)
     top = ((shifted == 0) & valid).to(shifted)
     weights = torch.where(inside, 1 + ratio, top)
-    return _normalize_weighted(shifted, weights, log)
+    weighted = weights * shifted.exp()
+    total = weighted.sum(-1, keepdim=True)
+    if not log:
+        return weighted / total
+    positive = weights != 0
+    log_weights = weights.masked_fill(~positive, 1.0).log()
+    return (shifted + log_weights - total.log()).masked_fill(~positive, -INF)
 
 
 def _r_softmax_rows(rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, log: bool) -> Tensor:
@@ -100,9 +111,11 @@ def weighted_softmax(
 
     Args:
         scores: any shape, floating point.
-        weights: w >= 0, a float or a tensor broadcastable to scores, which is not checked. A row
-            whose weights are all 0 gives zeros.
-        mask, dim, returns, raises: as `softmax`.
+        weights: w in [0, inf), a float or a tensor broadcastable to scores, whose values are not
+            checked. A row whose weights are all 0 gives zeros.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for a number out of range.
     """
     weights = _entry_weights(weights, scores, dim)
     return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights)
@@ -111,7 +124,7 @@ def weighted_softmax(
 def log_weighted_softmax(
     scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
-    """log p of `weighted_softmax`: -inf where the weight is 0."""
+    """log p of `weighted_softmax`, in nats: -inf where the weight is 0. Else as there."""
     weights = _entry_weights(weights, scores, dim)
     return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights, log=True)
 
@@ -126,13 +139,15 @@ def t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int 
         scores: any shape, floating point.
         t: in [0, inf], in units of the scores; a float or a tensor broadcastable to the shape of
             the rows.
-        mask, dim, returns, raises: as `softmax`; ValueError also for t out of range.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for t out of range.
     """
     return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,))
 
 
 def log_t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `t_softmax`: -inf outside the support."""
+    """log p of `t_softmax`, in nats: -inf outside the support. Else as there."""
     return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,), log=True)
 
 
@@ -155,8 +170,9 @@ def r_softmax(
         scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
         gradient: "exact", or "detached" for that of the authors' code, which holds t constant.
-        mask, dim, returns, raises: as `softmax`; ValueError also for r out of range or an unknown
-            `gradient`.
+        mask, dim: as `softmax`.
+
+    Returns and errors as `softmax`; ValueError also for r out of range or an unknown `gradient`.
     """
     return _r_softmax(scores, r, gradient, mask, dim, log=False)
 
@@ -169,7 +185,7 @@ def log_r_softmax(
     mask: Tensor | None = None,
     dim: int = -1,
 ) -> Tensor:
-    """log p of `r_softmax`: -inf outside the support."""
+    """log p of `r_softmax`, in nats: -inf outside the support. Else as there."""
     return _r_softmax(scores, r, gradient, mask, dim, log=True)
 
 

@@ -200,7 +200,7 @@ def step_cost(vocab):
 
     with FlopCounterMode(display=False) as flops:
         step()
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as record:
         step()
     largest = max(e.nbytes() for e in record.profiler.kineto_results.events()
                   if e.name() == "[memory]")  # fmt: skip

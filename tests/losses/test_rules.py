@@ -257,3 +257,26 @@ def test_known_values():
     close(losses.sparsegen_hinge_loss(z, y), 0.3, 0, 1e-12)
     close(losses.sparsehourglass_loss(z, y, 0.5), 0.3, 0, 1e-12)
     close(losses.r_softmax_multilabel_loss(z, y, 0.5), 0.1230984, 0, 5e-8)
+
+
+MOST = torch.finfo(torch.float32).max
+
+
+def test_label_weights_whose_sum_overflows_are_labels():
+    z, heavy = torch.tensor(Z), torch.tensor([MOST, 0.0, MOST, 0.0])
+    close(losses.sparsemax_loss(z, heavy), losses.sparsemax_loss(z, heavy / MOST).item(), 1e-6)
+
+
+@pytest.mark.parametrize("q", [1e300, MOST])
+def test_a_huge_q_is_sparsemax(q):
+    z, y = torch.tensor(Z), torch.tensor([1, 0, 1, 1])
+    expected = losses.sparsegen_hinge_loss(z, y).item()
+    close(losses.sparsehourglass_loss(z, y, q), expected, 1e-6)
+
+
+@every_loss
+def test_finite_scores_of_any_size_give_no_nan(loss):
+    """Squares and differences that float32 cannot hold make the loss large, or inf."""
+    for row in ([MOST, -MOST, 0.0, 1e30], [1e20, 1e20, -1e20, 0.0], [-MOST] * 4):
+        for label in range(4):
+            assert loss(torch.tensor(row), torch.tensor(label)) >= 0

@@ -323,7 +323,12 @@ def test_learned_maps_take_their_options():
 
 @pytest.mark.parametrize(
     ("name", "option", "value"),
-    [("plif", "knots", 0), ("plif", "bound", 0.0), ("monotone", "units", 0)],
+    [
+        ("plif", "knots", 0),
+        ("plif", "knots", 2.5),
+        ("plif", "bound", 0.0),
+        ("monotone", "units", 0),
+    ],
 )
 def test_options_have_ranges(name, option, value):
     with pytest.raises(ValueError, match=rf"\b{option}\b.*{value}"):

@@ -56,3 +56,67 @@ def test_log_g_of_the_spec_gives_the_mapping(name: str) -> None:
         arguments = tuple(parameter.default for parameter in spec.parameters)
     p = spec.log_g(scores, *arguments).softmax(-1)
     torch.testing.assert_close(p, spec.function(scores, *arguments))
+
+
+MOST = torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "row", "expected"),
+    [
+        (maps.r_softmax, (0.15,), [MOST, -MOST, -MOST], [1, 0, 0]),
+        (maps.t_softmax, (math.inf,), [MOST, -MOST, MOST], [0.5, 0, 0.5]),
+        (maps.sparsehourglass, (0.0,), [MOST, MOST, 0], [0.5, 0.5, 0]),
+        (maps.sparsecone, (0.0,), [MOST, MOST, 0], [0.5, 0.5, 0]),
+        (maps.sparsehourglass, (1e300,), [0.25, 0, 0.75], [0.25, 0, 0.75]),
+        (maps.sparsecone, (MOST,), [0.25, 0, 0.75], [0.25, 0, 0.75]),
+        (maps.sigsoftmax, (), [-MOST, -MOST], [0.5, 0.5]),
+        (maps.temperature_softmax, (1e-3,), [MOST, 0, MOST], [0.5, 0, 0.5]),
+        (maps.plif, (torch.tensor([3.0, 3.0]),), [MOST, 0, MOST], [0.5, 0, 0.5]),
+        (maps.spherical_softmax, (1e300,), [0, 1, 2], [1 / 3, 1 / 3, 1 / 3]),
+        (maps.weighted_softmax, (torch.tensor([MOST, MOST]),), [0, 0], [0.5, 0.5]),
+        (maps.weighted_softmax, (1e300,), [0, 0], [0.5, 0.5]),
+        (maps.weighted_softmax, (1e-300,), [0, 0], [0.5, 0.5]),
+    ],
+)
+def test_what_overflows_float32_on_the_way_is_no_nan(function, arguments, row, expected) -> None:
+    p = function(torch.tensor(row, dtype=torch.float32), *arguments)
+    torch.testing.assert_close(p, torch.tensor(expected, dtype=torch.float32))
+
+
+def test_a_constant_weight_is_not_rounded_to_half_precision() -> None:
+    scores = torch.randn(5).half()
+    assert torch.equal(maps.weighted_softmax(scores, 1e-8), maps.softmax(scores))
+
+
+def test_the_gradient_of_eps_at_0() -> None:
+    """dp_i/d eps = p_i (1/z_i^2 - sum_j p_j / z_j^2), also at the end of its range."""
+    eps = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    p = maps.spherical_softmax(z, eps)
+    (gradient,) = torch.autograd.grad(p[0], eps)
+    expected = p[0] * (1 - (p / z.square()).sum())
+    torch.testing.assert_close(gradient, expected.detach())
+
+
+def test_a_subnormal_t_leaves_other_entries_without_gradient() -> None:
+    scores = torch.tensor([2.0, 2.0, 1.0], requires_grad=True)
+    log_p = maps.log_t_softmax(scores, 1.4e-45)
+    (gradient,) = torch.autograd.grad(log_p[0], scores)
+    assert gradient.isfinite().all()
+
+
+def test_an_overflowing_temperature_still_learns() -> None:
+    temperature = torch.tensor(1e-3, requires_grad=True)
+    scores = torch.tensor([[MOST, 0.0], [1e-3, 0.0]])
+    p = maps.temperature_softmax(scores, temperature)
+    (gradient,) = torch.autograd.grad(p[:, 0].sum(), temperature)
+    assert gradient.isfinite()
+    assert gradient != 0
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_parameters_stay_in_the_graph_of_an_empty_batch(shape) -> None:
+    t = torch.tensor(1.0, requires_grad=True)
+    maps.t_softmax(torch.zeros(shape), t).sum().backward()
+    assert t.grad == 0

@@ -60,7 +60,7 @@ def test_logits_are_log_p_and_the_loss_is_the_heads(model, mapping):
     output.loss.backward()
     loss.backward()
     for actual, wanted in zip(plain.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-4, atol=1e-6)
+        assert_near(actual.grad, wanted.grad, 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -196,6 +196,15 @@ def test_record_of_another_version_is_refused(tmp_path):
         load_pretrained(AutoModel, tmp_path)
 
 
+def test_learned_parameters_come_from_safetensors_alone(tmp_path):
+    model = patch_model(BY_NAME["bert"].build(), "t-softmax", learn="t")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(RuntimeError, match=r"has no model\.safetensors.* by save_pretrained"):
+        load_pretrained(AutoModel, tmp_path)
+
+
 def test_missing_learned_parameters_are_refused(tmp_path):
     family = BY_NAME["bert"]
     family.build().save_pretrained(tmp_path / "plain")

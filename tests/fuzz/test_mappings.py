@@ -1,0 +1,254 @@
+"""What every mapping promises of every row, on the rows and parameters that are hardest."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sparse_attn.mappings import get_spec, mapping_names
+from tests.fuzz.strategies import (
+    DTYPES,
+    FINITE,
+    LAYOUTS,
+    SHAPES,
+    SPOILING,
+    computed,
+    examples,
+    invertible,
+    lay_out,
+    masks,
+    parameters,
+    same,
+    subsets,
+    tensors,
+    unchanged,
+)
+
+NAMES = (*mapping_names(), "mixed-r-softmax", "mixed-sparsehourglass", "mixed-spherical-softmax")
+each = pytest.mark.parametrize("name", NAMES)
+
+
+@dataclass
+class Call:
+    """One call of a mapping."""
+
+    name: str
+    scores: Tensor
+    mask: Tensor | None
+    dim: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What a gradient can go to."""
+        fixed = [p.name for p in get_spec(self.name).parameters if not p.learnable]
+        found = {"scores": self.scores, **self.arguments}
+        return {n: a for n, a in found.items() if isinstance(a, Tensor) and n not in fixed}
+
+    def __call__(self, log: bool = False, **changed: Any) -> Tensor:
+        """p, or log p."""
+        spec = get_spec(self.name)
+        arguments = {"scores": self.scores, "mask": self.mask, "dim": self.dim, **self.arguments}
+        return (spec.log_function if log else spec.function)(**{**arguments, **changed})
+
+    def solve(self, wanted: Any = None, log: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """p or log p, and the gradients of a weighted sum of what is finite of it."""
+        names = list(self.tensors) if wanted is None else list(wanted)
+        leaves = {name: self.tensors[name].detach().requires_grad_() for name in names}
+        result = self(log, **leaves)
+        weights = torch.arange(1.0, 1 + result.numel()).cos().view(result.shape).to(result)
+        weights = weights.masked_fill(~result.detach().isfinite(), 0.0)
+        found = [torch.zeros_like(leaf) for leaf in leaves.values()]
+        # a learned function, or weights of entries, see nothing of rows without positions
+        if result.requires_grad:
+            empty = self.scores.shape[self.dim] == 0
+            found = torch.autograd.grad(
+                result, list(leaves.values()), weights, allow_unused=empty, materialize_grads=empty
+            )
+        else:
+            assert not names or self.scores.shape[self.dim] == 0
+        return result.detach(), dict(zip(names, found, strict=True))
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """A tensor of the shape of scores as rows, (rows, n)."""
+        moved = tensor.movedim(self.dim, -1)
+        return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+
+    @property
+    def present(self) -> Tensor:
+        """(rows, n): neither masked nor -inf."""
+        valid = self.scores != -math.inf
+        return self.rows(valid if self.mask is None else valid & self.mask)
+
+    @property
+    def spoiled(self) -> Tensor:
+        """(rows,): with NaN or +inf at a position that is present."""
+        bad = self.scores.isnan() | (self.scores == math.inf)
+        return (self.present & self.rows(bad)).any(-1)
+
+
+@st.composite
+def calls(
+    draw: Any, name: str, kinds: Sequence[str], dtypes: Sequence[torch.dtype] = DTYPES
+) -> Call:
+    spec = get_spec(name)
+    dtype, shape = draw(st.sampled_from(dtypes)), draw(st.sampled_from(SHAPES))
+    dim = draw(st.integers(-len(shape), len(shape) - 1))
+    rows = list(shape)
+    n = rows.pop(dim)
+    scores = draw(tensors((*rows, n), dtype, kinds)).movedim(-1, dim)
+    call = Call(name, scores, draw(masks(shape)), dim)
+    for parameter in () if spec.weights else spec.parameters:
+        broadcasts_to = shape if parameter.per_entry else rows
+        call.arguments[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
+    if spec.weights is not None:
+        raw = st.sampled_from([-104.0, -1.0, 0.0, 0.5, 3.0])
+        for argument in spec.weights(**{o.name: min(o.default, 3) for o in spec.options}):
+            values = draw(st.lists(raw, min_size=3, max_size=3))
+            call.arguments[argument] = torch.tensor(values, dtype=computed(dtype))
+    return call
+
+
+@each
+@given(data=st.data(), log=st.booleans())
+@examples(0.25)
+def test_rules(name, data, log):
+    """On the simplex; 0 and no gradient where masked; NaN in the rows that hold NaN, alone."""
+    call = data.draw(calls(name, FINITE + SPOILING))
+    with unchanged(*call.tensors.values()):
+        result, gradients = call.solve(log=log)
+        p, log_p = call(), call(log=True)
+    assert_on_simplex(call, p, log_p)
+    assert same(result, log_p if log else p)
+    for n, gradient in gradients.items():
+        assert gradient.shape == call.tensors[n].shape
+        assert gradient.dtype == call.tensors[n].dtype
+    by_scores = call.rows(gradients["scores"])
+    assert (by_scores[~call.present] == 0).all()
+    # the other rows do not know what stands in a spoiled one, or under a mask
+    good = ~call.spoiled
+    mask = torch.tensor(True) if call.mask is None else call.mask
+    kept = call.rows(mask.expand(call.scores.shape)) & good.unsqueeze(-1)
+    hidden = ~kept.view(call.scores.movedim(call.dim, -1).shape).movedim(-1, call.dim)
+    other = replace(call, scores=call.scores.masked_fill(hidden, 0.25))
+    expected, others = other.solve(log=log)
+    assert same(call.rows(result)[good], call.rows(expected)[good])
+    assert same(by_scores[good], call.rows(others["scores"])[good])
+
+
+def assert_on_simplex(call, p, log_p):
+    """p and log p of the rows that are not spoiled; NaN in those that are, 0 where masked."""
+    assert p.shape == log_p.shape == call.scores.shape
+    assert p.dtype == log_p.dtype == call.scores.dtype
+    present, spoiled = call.present, call.spoiled.unsqueeze(-1)
+    eps, least = torch.finfo(p.dtype).eps, torch.finfo(p.dtype).smallest_normal
+    rounding = torch.finfo(computed(p.dtype)).eps
+    p, log_p = call.rows(p).double(), call.rows(log_p).double()
+    for result, zero in ((p, 0.0), (log_p, -math.inf)):
+        assert (result[~present] == zero).all()
+        assert result[present & spoiled].isnan().all()
+        assert not result[present & ~spoiled].isnan().any(), "NaN where none went in"
+    inside = present & ~spoiled
+    assert (p[inside] >= 0).all()
+    some = inside.any(-1)
+    if "weights" in call.arguments:  # a row whose weights are all 0 is 0
+        weights = torch.as_tensor(call.arguments["weights"], dtype=torch.float64)
+        weights = weights.broadcast_to(call.scores.shape)
+        some = (inside & (call.rows(weights) > 0)).any(-1)
+    # a sum in float32 at least, of entries that are each rounded to the dtype
+    n = p.shape[-1]
+    wrong = (p.masked_fill(~inside, 0.0).sum(-1) - some.double()).abs()
+    assert (wrong <= eps + 8 * n * rounding + n * least * eps).all(), "wrong mass"
+    p, log_p = p[inside], log_p[inside]
+    # log w and log p of the largest weight cancel, |log w| < 745
+    assert (log_p <= 1e3 * rounding).all(), "log p > 0"
+    assert (p[log_p == -math.inf] == 0).all(), "p > 0 where log p is -inf"
+    # float16 ends log p at -65504, where p is 0
+    size = 1 + log_p.clamp(min=-745).abs()
+    wrong = (log_p.exp() - p).abs()
+    assert (wrong <= 4 * (eps + 64 * rounding) * size * p + 64 * rounding + least).all(), "log p"
+
+
+@each
+@given(data=st.data(), log=st.booleans())
+@examples(0.25)
+def test_views_and_subsets(name, data, log):
+    """Strides change no bit, and neither does what else a gradient is asked for."""
+    call = data.draw(calls(name, FINITE))
+    view = lay_out(call.scores, data.draw(st.sampled_from(LAYOUTS)))
+    call = replace(call, scores=view)
+    result, gradients = call.solve(log=log)
+    plain, expected = replace(call, scores=view.contiguous().clone()).solve(log=log)
+    assert same(result, plain)
+    for n in gradients:
+        assert same(gradients[n], expected[n]), n
+    for wanted in subsets(list(call.tensors)):
+        again, some = call.solve(wanted, log)
+        assert same(again, result)
+        for n, gradient in some.items():
+            assert same(gradient, gradients[n]), n
+
+
+@each
+@given(data=st.data(), log=st.booleans())
+@examples(0.25)
+def test_gradients_are_finite_where_float64_has_them(name, data, log):
+    """An intermediate number that over- or underflows makes no NaN."""
+    call = data.draw(calls(name, FINITE, DTYPES[:3]))
+    gradients, exact = call.solve(log=log)[1], changed(call, Tensor.double).solve(log=log)[1]
+    for n, gradient in gradients.items():
+        assert not exact[n].isnan().any(), f"{n} in float64"
+        fits = exact[n].abs() < torch.finfo(gradient.dtype).max / 8
+        # slopes such as 1 / eps may be infinite, and only their sum finite
+        if n == "scores" or invertible(call.tensors[n]):
+            assert gradient[fits].isfinite().all(), f"gradient of {n}"
+
+
+# the support of random-drop-softmax hangs on the bits of the scores
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "random-drop-softmax"])
+@given(data=st.data())
+@examples(0.25)
+def test_values_are_those_of_float64(name, data):
+    """But for what a few roundings of scores and parameters change there."""
+    call = changed(data.draw(calls(name, FINITE, DTYPES[:3])), within_float32)
+    random = torch.Generator().manual_seed(0)
+
+    def moved(value: Tensor) -> Tensor:
+        sign = torch.rand(value.shape, generator=random, dtype=torch.float64) * 2 - 1
+        return value.double() * (1 + 4 * torch.finfo(torch.float32).eps * sign)
+
+    exact, p = changed(call, Tensor.double)(), call()
+    nearby = torch.stack([changed(call, moved)() for _ in range(6)])
+    budget = 2 * (nearby - exact).abs().nan_to_num(math.inf).amax(0)
+    end = torch.finfo(p.dtype)
+    budget += (1e-5 + end.eps) * exact + 1e-6 + end.smallest_normal
+    assert ((p.double() - exact).abs() <= budget).all()
+
+
+def changed(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
+    """The call with its scores changed, and its parameters where they stay in their range."""
+    arguments = dict(call.arguments)
+    ranges = {p.name: p for p in get_spec(call.name).parameters}
+    for name, value in call.arguments.items():
+        old = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
+        new = change(old)
+        if name in ranges:
+            fits = [ranges[name].contains(x) for x in new.flatten().tolist()]
+            new = new.where(torch.tensor(fits, dtype=torch.bool).view(new.shape), old)
+        arguments[name] = new if isinstance(value, Tensor) else new.item()
+    return replace(call, scores=change(call.scores), arguments=arguments)
+
+
+def within_float32(values: Tensor) -> Tensor:
+    """Without numbers whose products and quotients are beyond float32.
+
+    A subnormal t or temperature counts as 0, a log g that overflows as the last finite number.
+    """
+    values = values.where(values.abs() >= 1e-30, 0.0)
+    return values.where((values.abs() <= 1e37) | values.isinf(), values.sign())
