@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test soak compat bench docs lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -18,9 +18,22 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
+# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills.
+soak: $(INSTALLED)
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "soak or not soak" --timeout 3600 \
+		tests/fuzz tests/trust
+
+# The tests on the oldest supported versions and on the pinned ones, each in an environment of its own.
+compat:
+	PYTHON=$(PYTHON) .ci/compat
+
 # Times attention and training steps beside other libraries, into results/benchmarks.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The site, into build/site; nothing is fetched. The variable turns off Material's advertisement.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from accelerate import PartialState
 
 from glue.config import RunConfig
 from glue.sweep.config import SweepConfig
-from pipeline.command import Program, input_errors
+from pipeline.command import Program, input_errors, work_errors
 from pipeline.config import ReportConfig
 
 PROGRAM = Program(
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
 
             with input_errors():
                 run = prepare(parsed)
-            results = train(run)
+            with work_errors():
+                results = train(run)
             if run.trainer.is_world_process_zero():
                 for name, value in results["metrics"].items():
                     print(f"{results['task']} {name}: {value:.4f}")

@@ -25,6 +25,9 @@ def claim_for_all_processes(config: RunConfig) -> Path | None:
     state, folder = PartialState(), Path(config.output_dir)
     if state.is_main_process:
         claim_run_folder(folder, config.comparable(), config.resume)
+        # what safetensors was writing when the run was killed, under names that it draws
+        for draft in folder.glob("*/.tmp*"):
+            draft.unlink()
     state.wait_for_everyone()
     return last_complete_checkpoint(folder) if config.resume else None
 
@@ -67,6 +70,15 @@ def _fault(checkpoint: Path) -> str | None:
     sharded = ["pytorch_model_fsdp.bin", "optimizer.bin"]
     names = sharded if any((checkpoint / name).exists() for name in sharded) else ["optimizer.pt"]
     for name in (*names, "scheduler.pt", *states):
-        if not zipfile.is_zipfile(checkpoint / name):
+        if not _is_whole(checkpoint / name):
             return f"{name} is missing or broken"
     return None
+
+
+def _is_whole(saved: Path) -> bool:
+    """Whether every part of what torch.save has written is there, with its checksum."""
+    try:
+        with zipfile.ZipFile(saved) as file:
+            return file.testzip() is None
+    except Exception:  # of several kinds, by what is wrong with the file
+        return False

@@ -14,6 +14,7 @@ from typing import Any
 import datasets
 
 from glue.tasks import Task
+from pipeline.paths import below
 from pipeline.tables import read_csv, read_json, read_tsv
 
 HUB = "nyu-mll/glue"
@@ -122,7 +123,7 @@ def _find(task: Task, data_dir: str | Path | None, split: str) -> Path:
     base = data_dir if data_dir is not None else task.root
     if base is None:
         raise ValueError(f"data_dir must name the folder of {_layout(task)}, got None")
-    path = Path(base) / task.folder / task.splits[split]
+    path = below(Path(base) / task.folder, task.splits[split], f"{task.name}: splits.{split}")
     if path.is_file():
         return path
     folder = path.parent

@@ -105,8 +105,9 @@ class GlueMetric(evaluate.Metric):
 def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
     kind = "regression" if task.regression else "classification"
-    # In memory, so that processes that run at once share no cache file.
-    metric = evaluate.load(__file__, kind, keep_in_memory=True)
+    # Not by evaluate.load: its copy of this file, once cut short by a full disk, stays so. In
+    # memory, so that processes that run at once share no cache file.
+    metric = GlueMetric(kind, keep_in_memory=True)
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         results: dict[str, float] = metric.compute(

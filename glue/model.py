@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import datasets
@@ -62,6 +63,11 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
     except SafetensorError as error:
         raise ValueError(
             f"model={path!r}: its weights are cut short or broken ({error}); copy them again"
+        ) from None
+    except UnpicklingError:
+        raise ValueError(
+            f"model={path!r}: its pytorch_model.bin is broken or names code to run, which is not "
+            "run; get its weights as safetensors"
         ) from None
 
 

@@ -17,7 +17,7 @@ from glue.metric import compute_metrics, predictions_of
 from glue.model import check_length, encode, load_model, resolve_model
 from glue.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
-from pipeline.files import write_json
+from pipeline.files import named, write_json
 from pipeline.folders import RESULTS_FILE, check_run_folder
 from pipeline.machine import device_name, peak_memory_mib, versions
 from sparse_attn import SparsityScheduleCallback
@@ -81,11 +81,14 @@ def train(run: Run) -> dict[str, Any]:
     # dropout of its own in every process, and none of the numbers that the head's start took
     set_seed((run.config.train.seed + trainer.args.process_index) % 2**32)
     started, cpu_started = time.perf_counter(), time.process_time()
-    output = trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
+    # of what Trainer writes, the TensorBoard log
+    with named(folder):
+        output = trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
     cpu_seconds = time.process_time() - cpu_started
     evaluated = {split: evaluate(run, split) for split in trainer.eval_dataset}
     if run.config.keep_model:
-        trainer.save_model(str(folder / "model"))
+        with named(folder / "model"):
+            trainer.save_model(str(folder / "model"))
     metrics = {
         _name(name, split, trainer): value
         for split, results in evaluated.items()

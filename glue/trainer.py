@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,13 +11,15 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from glue.config import RunConfig
 from pipeline.batches import EpochSampler
-from sparse_attn.inspection import SparsityRecord, record_sparsity
+from pipeline.files import named
+from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
 
 
 class EpochTrainer(Trainer):
     """Trainer with `EpochSampler`, exact in any number of processes, which measures sparsity."""
 
-    sparsity: SparsityRecord
+    record: AttentionRecord
+    sparsity: ZeroCounts
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +47,7 @@ class EpochTrainer(Trainer):
         return loss if share == 1.0 else loss * share
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        self.sparsity.rows = self._own(inputs) if self._is_uneven() else None
+        self.record.rows = self._own(inputs) if self._is_uneven() else None
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _is_uneven(self) -> bool:
@@ -58,10 +61,16 @@ class EpochTrainer(Trainer):
         before = size * self.args.process_index
         return min(max(self.accelerator.gradient_state.remainder - before, 0), size)
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with named(path):
+            super()._save_checkpoint(*args, **kwargs)
+
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        with record_sparsity(self.model) as self.sparsity:
+        with record_attention(self.model) as self.record:
             output = super().evaluation_loop(*args, **kwargs)
-        self.sparsity.counts = self.accelerator.reduce(self.sparsity.counts.to(self.args.device))
+        counts = self.record.zero_counts.counts.to(self.args.device)
+        self.sparsity = ZeroCounts(self.accelerator.reduce(counts))
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics[f"{prefix}_sparsity"] = self.sparsity.mean
         # Trainer's own is a mean over batches, repeats in the last one included

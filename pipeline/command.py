@@ -9,11 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jsonargparse import ActionYesNo, ArgumentParser
+from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
+from pipeline.files import UnwrittenError
 from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
 from pipeline.sweep.records import Records
+
+# configs give values and no classes: a class_path would import, and so run, any module it names.
+# jsonargparse finds our own dataclasses by their paths.
+OURS = ["pipeline", "glue", "experiments"]
+set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 
 # modules that an extra of this project installs
 EXTRAS = {
@@ -89,12 +95,8 @@ class Program:
         """Parse and `work`, which tells itself what of its errors are `input_errors`."""
         with input_errors():
             parsed = self.parse(arguments)
-        try:
+        with work_errors():
             work(parsed)
-        except DivergedError as error:
-            sys.exit(f"error: {error}")
-        except KeyboardInterrupt:
-            sys.exit("stopped; the same command goes on where this was (train: with --resume)")
 
     def tell(self, records: Records, output_dir: str) -> None:
         """Print what a sweep has come to; exit with an error where runs failed."""
@@ -117,3 +119,14 @@ def input_errors() -> Iterator[None]:
         sys.exit(f"error: {error.name} is not installed; pip install '.[{EXTRAS[error.name]}]'")
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
+
+
+@contextmanager
+def work_errors() -> Iterator[None]:
+    """One line instead of a traceback for a run that diverged, a full disk and Ctrl+C."""
+    try:
+        yield
+    except (DivergedError, UnwrittenError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on where this was (train: with --resume)")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from pipeline.files import whole
+from pipeline.files import write_tensors
 
 Values = dict[str, float]
 
@@ -142,8 +142,7 @@ def _save(
         "stopped": stopped,
         "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
     }
-    with whole(path) as draft:
-        torch.save(content, draft)
+    write_tensors(path, content)
 
 
 def _load(

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import differences, write_json
+from pipeline.files import differences, is_free, write_json
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
@@ -42,7 +42,7 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
             f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
         )
     if not config.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not is_free(folder):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )

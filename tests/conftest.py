@@ -14,7 +14,9 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 
 settings.register_profile("sparse_attn", deadline=None, max_examples=30, derandomize=True)
-settings.load_profile("sparse_attn")
+# `make soak`: other examples in every run, each failure with the line that brings it back
+settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "sparse_attn"))
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.bottleneck.config import PackConfig
 from experiments.bottleneck.heads import HEADS
+from pipeline.files import write_text
 from pipeline.report.spread import Estimate, estimate
 
 Record = dict[str, Any]
@@ -93,5 +94,5 @@ def pack(config: PackConfig) -> int:
     records = read_records(config.records_dir).records
     path = Path(config.file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    write_text(path, "".join(json.dumps(r) + "\n" for r in records))
     return len(records)

@@ -10,7 +10,8 @@ from typing import Any
 from experiments.bottleneck.config import ReportConfig
 from experiments.bottleneck.plots import plot
 from experiments.bottleneck.records import Results, read_records
-from pipeline.report import canvas
+from pipeline.files import write_text
+from pipeline.report import canvas, text
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,19 @@ def report(config: ReportConfig) -> Path:
             name = f"{measure.key.replace('_', '-')}-alpha{alpha:g}.png"
             figure = plot(results, alpha, measure.key, measure.label)
             canvas.save(figure, folder / name)
-            table = _table(results, alpha, _spread_of(results, measure), measure.key == "log_error")
+            table = measure_table(results, alpha, measure)
             image = f"![{measure.title} by dimension]({name})"
             parts += [f"### {measure.title}", measure.caption, image, table]
         parts += ["### Learning rates chosen", _table(results, alpha, _rate_of(results))]
         parts += ["### Seconds a run, mean", _table(results, alpha, _seconds_of(results))]
     page = folder / "report.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_text(page, "\n\n".join(parts) + "\n")
     return page
+
+
+def measure_table(results: Results, alpha: float, measure: Measure) -> str:
+    """A measure of every head, and for the error of the log-matrix softmax's floor."""
+    return _table(results, alpha, _spread_of(results, measure), measure.key == "log_error")
 
 
 def _head(results: Results) -> str:
@@ -91,13 +97,13 @@ def _head(results: Results) -> str:
         for head in results.heads
     )
     rates = ", ".join(f"{rate:g}" for rate in results.values("learning_rate"))
-    return (
-        "# The softmax bottleneck on Dirichlet targets\n\n"
+    words = (
         f"N = {config['contexts']:,} targets, {config['steps']:,} steps of {config['batch']} "
         f"contexts; {seeds} seeds, mean ± standard deviation over them; the learning rate of each "
         f"cell is the best of {rates} on targets of another seed. Heads: {heads}. Runs, searches "
         f"of the learning rate included: {runs}. Device: {devices}."
     )
+    return f"# The softmax bottleneck on Dirichlet targets\n\n{text.markdown(words)}"
 
 
 def _table(

@@ -9,6 +9,7 @@ from experiments.images.plots import plot_errors, plot_learning
 from experiments.images.published import SOURCE, Published, published
 from experiments.images.results import Results, criterion, error, negll, read_results
 from pipeline.config import ReportConfig
+from pipeline.files import write_text
 from pipeline.report import canvas, text
 from pipeline.report.spread import Estimate, paired
 from pipeline.report.table import Table, markdown
@@ -23,7 +24,7 @@ def report(config: ReportConfig) -> Path:
     results = read_results(Path(config.results_dir))
     folder = Path(config.output_dir or config.results_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [*_head(results), "## Test images", "", *markdown(_results_table(results))]
+    lines = [*_head(results), "## Test images", "", *markdown(results_table(results))]
     if any(results.finished(label) for label in results.records):
         figures = {
             "errors.png": ("Test error of every run", plot_errors),
@@ -33,10 +34,10 @@ def report(config: ReportConfig) -> Path:
             canvas.save(plot(results), folder / name)
             lines += [f"![{title}]({name})", ""]
     if results.baseline is not None:
-        lines += ["## Against softmax", "", *markdown(_differences_table(results))]
+        lines += ["## Against softmax", "", *markdown(differences_table(results))]
     lines += ["## Learning rates", "", *markdown(_rates_table(results))]
     page = folder / "report.md"
-    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_text(page, "\n".join(lines).rstrip() + "\n")
     return page
 
 
@@ -50,22 +51,22 @@ def _head(results: Results) -> list[str]:
     wanted = len(sweep.losses) * (
         sweep.runs + len(next(iter(sweep.losses.values())).learning_rates)
     )
-    lines = [
-        f"# Losses on {sweep.data.name}, {sweep.data.split} split",
-        "",
+    title = f"Losses on {sweep.data.name}, {sweep.data.split} split"
+    words = (
         f"{text.counted(sweep.runs, 'run')} of each loss, run k with the same images in each part, "
         "first weights and order for every loss; mean ± standard deviation over the runs. The "
         "learning rate of each loss is the best of those tried on the validation images of another "
         f"seed. Images: {images or 'none yet'}. Runs, trials included: {count or 'none'} of "
-        f"{wanted}. Device: {devices or 'none yet'}.",
-        "",
-    ]
+        f"{wanted}. Device: {devices or 'none yet'}."
+    )
+    lines = [f"# {text.markdown(title)}", "", text.markdown(words), ""]
     if results.faults:
         lines += [f"Left out: {text.markdown('; '.join(results.faults))}.", ""]
     return lines
 
 
-def _results_table(results: Results) -> Table:
+def results_table(results: Results) -> Table:
+    """Criterion and error of every loss beside the published ones."""
     title, theirs = published(results.sweep)
     rows = []
     for label in results.records:
@@ -115,7 +116,8 @@ def _runs(results: Results, label: str) -> str:
     return f"{len(results.finished(label))}" + (f" ({diverged} diverged)" if diverged else "")
 
 
-def _differences_table(results: Results) -> Table:
+def differences_table(results: Results) -> Table:
+    """Every loss less plain softmax, which the sweep must have."""
     base = results.baseline
     assert base is not None
     rows = []

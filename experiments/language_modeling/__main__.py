@@ -15,7 +15,7 @@ import sys
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from experiments.language_modeling.config import MeasureConfig, ReportConfig, RunConfig
-from pipeline.command import input_errors
+from pipeline.command import input_errors, work_errors
 
 
 def make_parser() -> ArgumentParser:
@@ -75,10 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
 
             with input_errors():
                 run = prepare(parsed)
-            try:
+            with work_errors():
                 results = train(run)
-            except KeyboardInterrupt:
-                sys.exit("stopped; the same command with --resume goes on from checkpoint.pt")
             for split in ("valid", "test"):
                 value = results[f"{split}_perplexity"]
                 print(f"{results['head']} {split} perplexity: {value and f'{value:.2f}'}")

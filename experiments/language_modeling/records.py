@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments.language_modeling.config import RunConfig
-from pipeline.files import differences, whole, write_json
+from pipeline.files import differences, is_free, write_json
 
 RESULTS_FILE, MODEL_FILE, CHECKPOINT_FILE = "results.json", "model.pt", "checkpoint.pt"
 # may differ between a run and its continuation: where things lie, and how often they are written
@@ -42,7 +40,7 @@ def check_output_dir(config: RunConfig) -> None:
             raise ValueError(
                 f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
             )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not is_free(folder):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
@@ -79,12 +77,6 @@ def read_results(folder: Path) -> dict[str, Any]:
             f"output_dir={folder}: {RESULTS_FILE} is not readable ({error}); expected the folder "
             "of a run"
         ) from None
-
-
-def save(path: Path, content: Any) -> None:
-    """`torch.save`, whole or not at all."""
-    with whole(path) as draft:
-        torch.save(content, draft)
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:

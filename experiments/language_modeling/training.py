@@ -25,7 +25,8 @@ from experiments.language_modeling.optimizer import (
     set_learning_rate,
     triggered,
 )
-from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE, save
+from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE
+from pipeline.files import write_tensors
 from sparse_attn.heads.base import positive
 
 
@@ -114,6 +115,8 @@ class Training:
                 stage=done.stage + 1, epochs=done.epochs, best=done.best, seconds=done.seconds
             )
             self._begin_stage()
+            # from here on model.pt may come to hold weights of this stage
+            self._save()
 
     def load_best(self) -> None:
         """The best weights so far, from model.pt."""
@@ -179,7 +182,7 @@ class Training:
             # also where all are inf, as those of a head with exact zeros are
             if nll <= progress.best:
                 progress.best = nll
-                save(self.folder / MODEL_FILE, self.model.state_dict())
+                write_tensors(self.folder / MODEL_FILE, self.model.state_dict())
         self._record(nll)
         fired = triggered(progress.history, nll, stage.patience)
         progress.history.append(nll)
@@ -194,10 +197,11 @@ class Training:
             progress.over = progress.averaging or stage.average_from == "never"
         if progress.epoch >= stage.epochs or self._out_of_steps():
             progress.over = True
-        self._save()
-        self.after_epoch()
+        # before the checkpoint, so that a run that is killed here diverges again
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
             raise DivergedError(f"validation loss is {nll} after epoch {progress.epoch}")
+        self._save()
+        self.after_epoch()
 
     def _validate(self) -> float:
         evaluation = self.config.evaluation
@@ -256,7 +260,7 @@ class Training:
             "random": torch.get_rng_state(),
             "random_cuda": cuda,
         }
-        save(self.folder / CHECKPOINT_FILE, content)
+        write_tensors(self.folder / CHECKPOINT_FILE, content)
         self.saved = time.perf_counter()
 
     def _load(self) -> None:

@@ -69,16 +69,20 @@ def _torchvision(name: str, weights: str | None) -> tuple[nn.Module, int]:
     known = models.list_models(models, ["resnet*", "resnext*", "wide_resnet*"])
     if name not in known:
         raise ValueError(f"backbone={TORCHVISION}{name}: expected one of {', '.join(known)}")
+    network = models.get_model(name, weights=None)
     if weights is None:
         try:
-            network = models.get_model(name, weights=WEIGHTS)
+            # get_model would unpickle whatever the file names
+            state = models.get_model_weights(name)[WEIGHTS].get_state_dict(
+                check_hash=True, weights_only=True
+            )
         except OSError as error:
             raise ConnectionError(
                 f"could not get the weights {WEIGHTS} of {name} ({error}); without a network, give "
                 "a file of its state dict as weights"
             ) from error
+        network.load_state_dict(state)
     else:
-        network = models.get_model(name, weights=None)
         _load(network, Path(weights))
     hidden = network.fc.in_features
     network.fc = nn.Identity()

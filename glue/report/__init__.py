@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from glue.report.page import make_page
 from glue.report.runs import read_sweep
 from glue.report.table import Row, make_rows
+from pipeline.files import whole, write_text
 from pipeline.report import canvas, text
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -34,10 +35,10 @@ def report(results_dir: str, output_dir: str | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     html = _environment(autoescape=True).get_template("page.html.j2")
     plain = _environment(autoescape=False).get_template("report.md.j2")
-    (folder / "report.md").write_text(plain.render(page=page), encoding="utf-8")
+    write_text(folder / "report.md", plain.render(page=page))
     _write_csv(folder / "report.csv", rows)
     path = folder / "report.html"
-    path.write_text(html.render(page=page), encoding="utf-8")
+    write_text(path, html.render(page=page))
     return path
 
 
@@ -55,7 +56,7 @@ def _environment(autoescape: bool) -> Environment:
 
 
 def _write_csv(path: Path, rows: list[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(_line(rows[0])))
         writer.writeheader()
         writer.writerows(map(_line, rows))

@@ -13,15 +13,7 @@ from glue.report.table import Row, Setting, is_cpu, majority
 from glue.report.verdict import status, verdict
 from glue.sweep.config import BASELINE
 from pipeline.report import text
-
-
-@dataclass(frozen=True)
-class Table:
-    """A caption, headers and rows of text."""
-
-    caption: str
-    headers: list[str]
-    rows: list[list[str]]
+from pipeline.report.table import Table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.files import whole, write_json
+from pipeline.files import write_json, write_text
 
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
@@ -75,7 +75,7 @@ def write_record(sweep: Path, record: Record) -> None:
     """Write a run's record, whole or not at all.
 
     Raises:
-        OSError: it could not be written, such as on a full disk; nothing else has changed then.
+        UnwrittenError: such as on a full disk; nothing else has changed then.
     """
     write_json(sweep / FOLDER / f"{record.stem}.json", asdict(record))
 
@@ -137,8 +137,7 @@ def pack(sweep: Path) -> Path:
     if records.faults:
         raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
     lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
-    with whole(packed) as draft:
-        draft.write_text("".join(lines), encoding="utf-8")
+    write_text(packed, "".join(lines))
     for path in (sweep / FOLDER).glob("*.json"):
         path.unlink()
     return packed

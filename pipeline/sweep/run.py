@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline.files import differences, write_json
+from pipeline.files import differences, is_free, write_json
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.pool import Failure, Pool
@@ -60,8 +60,8 @@ def run_sweep(
     Raises:
         ValueError, TypeError, OSError: what is wrong with the config, the data, the model or
             output_dir. No run has started then.
-        OSError: a record could not be written. Those written before stay, and the same command
-            goes on from them.
+        UnwrittenError: a record could not be written. Those written before stay, and the same
+            command goes on from them.
     """
     check_folder(folder, content)
     if check is not None:
@@ -89,23 +89,13 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
         for run, outcome in pool.results(lambda: plan.due(done), show):
             record = run.record(**_outcome(outcome))
             tries[run.hash] += 1
-            _write(folder, record)
+            write_record(folder, record)
             if record.error is not None:
                 last = record.error.strip().splitlines()[-1]
                 tqdm.write(f"{record.status}: {record}: {last}")
             if record.status != "failed" or tries[run.hash] == ATTEMPTS:
                 done[run.hash] = record
                 bar.update()
-
-
-def _write(folder: Path, record: Record) -> None:
-    try:
-        write_record(folder, record)
-    except OSError as error:
-        raise OSError(
-            f"output_dir={folder}: the record of {record} could not be written "
-            f"({error}); those before it are safe: make room, and the same command goes on"
-        ) from error
 
 
 def _outcome(outcome: dict[str, Any] | Failure) -> dict[str, Any]:
@@ -119,10 +109,7 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
     file = folder / SWEEP_FILE
     if not file.exists():
         # records alone may come from another sweep
-        allowed = {FOLDER, PACKED_FILE, LOCK_FILE}
-        if folder.exists() and (
-            not folder.is_dir() or {path.name for path in folder.iterdir()} - allowed
-        ):
+        if not is_free(folder, FOLDER, PACKED_FILE, LOCK_FILE):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
             )

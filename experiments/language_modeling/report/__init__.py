@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from experiments.language_modeling.report.plots import PLOTS
 from experiments.language_modeling.report.published import PublishedTable, published_tables
@@ -14,6 +15,7 @@ from experiments.language_modeling.report.tables import (
     published_table,
     slopes_table,
 )
+from pipeline.files import write_text
 from pipeline.report import canvas, text
 from pipeline.report.table import markdown
 
@@ -76,7 +78,7 @@ def report(results_dir: str | Path, output: str | Path) -> Path:
     lines += ["", "## How to read the numbers", ""]
     lines += [f"- {text.markdown(line)}" for line in NOTES]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
     return path
 
 
@@ -96,7 +98,7 @@ def _experiment(
             image = Path(path.stem) / f"{name}-{kind}.png"
             (path.parent / image).parent.mkdir(parents=True, exist_ok=True)
             canvas.save(figure, path.parent / image)
-            lines += [f"![{caption}]({image.as_posix()})", "", text.markdown(caption), ""]
+            lines += [f"![{caption}]({quote(image.as_posix())})", "", text.markdown(caption), ""]
     return lines
 
 

@@ -26,7 +26,7 @@ def learning(cells: Sequence[Cell]) -> Figure | None:
         if not curve.size:
             continue
         epochs = np.arange(1, curve.shape[1] + 1)
-        axes.plot(epochs, curve.mean(0), **look, markersize=4, markevery=0.1, label=label)
+        axes.plot(epochs, curve.mean(0), **look, markersize=4, markevery=0.1, label=_drawn(label))
         if len(curve) > 1:
             axes.fill_between(epochs, curve.min(0), curve.max(0), color=look["color"], alpha=0.15)
     axes.set_yscale("log")
@@ -53,7 +53,7 @@ def spectrum(cells: Sequence[Cell]) -> Figure | None:
     for look, cell, rank in drawn:
         places, values = zip(*rank["spectrum"], strict=True)
         plain = {"color": look["color"], "linestyle": look["linestyle"]}
-        axes.plot(places, values, **plain, label=cell.label)
+        axes.plot(places, values, **plain, label=_drawn(cell.label))
     _threshold(axes, [rank for _, _, rank in drawn])
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -93,6 +93,11 @@ def _looks(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         canvas.BASE if cell.label == BASELINE else canvas.style(others.index(cell))
         for cell in cells
     ]
+
+
+def _drawn(label: str) -> str:
+    """The label as text: a dollar would begin a formula."""
+    return label.replace("$", r"\$")
 
 
 def _curves(cell: Cell) -> np.ndarray:

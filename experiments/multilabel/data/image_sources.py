@@ -15,6 +15,7 @@ from experiments.multilabel.data.hub import read_hub
 from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.data.labels import from_columns, from_names
 from experiments.multilabel.data.tables import find_table, listed, missing_table, read_table
+from pipeline.paths import below
 
 Part = tuple[Sequence[Any], Tensor]  # files, or images of a hub's column; their labels [N, n]
 Parts = tuple[tuple[str, ...], dict[str, Part]]  # the labels, and the splits
@@ -63,7 +64,7 @@ def read_voc(folder: Path) -> Parts:
         if split == "test" and not file.is_file():
             continue
         keys = _text(file, "VOCdevkit/VOC2007 as VOCtrainval_06-Nov-2007.tar unpacks it").split()
-        files = [root / "JPEGImages" / f"{key}.jpg" for key in keys]
+        files = [below(root / "JPEGImages", f"{key}.jpg", str(file)) for key in keys]
         rows = [_voc_names(root / "Annotations" / f"{key}.xml") for key in keys]
         parts[split] = _existing(files), from_names(rows, VOC_CLASSES)
     return VOC_CLASSES, parts
@@ -122,7 +123,7 @@ def read_folder(folder: Path) -> Parts:
                     f"{table}: expected a column for the file, then {listed(labels) or 'labels'}; "
                     f"got {listed([file, *names])}"
                 )
-            files = [table.parent / record[file] for _, record in rows]
+            files = [below(table.parent, record[file], where) for where, record in rows]
             parts[split] = _existing(files), from_columns(rows, labels)
         elif split != "test":
             raise FileNotFoundError(
@@ -198,6 +199,7 @@ def _coco_part(folder: Path, content: dict[str, Any], names: dict[int, str]) -> 
     shown: dict[int, set[str]] = {image["id"]: set() for image in content["images"]}
     for thing in content["annotations"]:
         shown[thing["image_id"]].add(names[thing["category_id"]])
-    files = [folder / image["file_name"] for image in content["images"]]
+    where = f"annotations of {folder.name}"
+    files = [below(folder, image["file_name"], where) for image in content["images"]]
     rows = [(str(file), shown[key]) for file, key in zip(files, shown, strict=True)]
     return _existing(files), from_names(rows, tuple(names.values()))

@@ -7,6 +7,7 @@ from pathlib import Path
 from experiments.multilabel.report import plots, tables
 from experiments.multilabel.report.results import Results, read_results
 from pipeline.config import ReportConfig
+from pipeline.files import write_text
 from pipeline.report import canvas, text
 from pipeline.report.table import Table, markdown
 
@@ -30,7 +31,7 @@ def report(config: ReportConfig) -> Path:
     parts += ["\n".join(markdown(table)).strip() for table in _tables(results)]
     parts += [f"Left out: {text.markdown(fault)}." for fault in results.faults]
     page = folder / "report.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_text(page, "\n\n".join(parts) + "\n")
     return page
 
 
@@ -40,8 +41,7 @@ def _head(results: Results) -> str:
     rates = ", ".join(map(text.plain, content["learning_rates"]))
     chosen = f"the best of {rates} on the validation set" if results.searched else rates
     devices = ", ".join(sorted({r.results["device"] for r in results.records if r.results}))
-    return (
-        "# Multi-label classification\n\n"
+    words = (
         f"{text.counted(len(results.data), 'data set')}, "
         f"{text.counted(len(results.methods), 'method')}, "
         f"{text.counted(content['seeds'], 'seed')}. Adam, learning rate {chosen}, "
@@ -49,6 +49,7 @@ def _head(results: Results) -> str:
         "threshold are those of the best micro-F1 on the validation set; F1 is that on the test "
         f"set, looked at once, at the end{_exception(results)}. Device: {devices}."
     )
+    return f"# Multi-label classification\n\n{text.markdown(words)}"
 
 
 def _exception(results: Results) -> str:

@@ -77,7 +77,7 @@ def plot_curves(results: Results) -> Figure | None:
     names += [points[-1][1] for points in series(results, "length").values()]
     if not names:
         return None
-    figure, panels = canvas.panels(names, 3.2)
+    figure, panels = canvas.panels([canvas.name(name) for name in names], 3.2)
     for axes, name in zip(panels, names, strict=True):
         for method, look in _looks(results):
             runs = [r.results or {} for r in results.counting(name, method) if r.results]

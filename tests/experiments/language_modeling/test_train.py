@@ -30,6 +30,7 @@ from experiments.language_modeling.optimizer import (
     triggered,
 )
 from experiments.language_modeling.train import prepare, train
+from pipeline.files import write_tensors
 
 AWD = ModelConfig(
     embedding=8,
@@ -130,16 +131,43 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
     with pytest.raises(CutOffError):
         run(config)
     monkeypatch.setattr(training, "draw_length", draw_length)
-    found = run(dataclasses.replace(config, resume=True))
+    compare(run(dataclasses.replace(config, resume=True)), expected)
+
+
+def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Two runs are the same but for the time they took."""
     timing = {"seconds"}
     for ours, theirs in zip(found["epochs"], expected["epochs"], strict=True):
         assert {k: ours[k] for k in ours.keys() - timing} == {
             k: theirs[k] for k in theirs.keys() - timing
         }
     assert found["test_perplexity"] == expected["test_perplexity"]
-    uninterrupted = weights(whole.output_dir)
-    for name, value in weights(config.output_dir).items():
+    uninterrupted = weights(expected["config"]["output_dir"])
+    for name, value in weights(found["config"]["output_dir"]).items():
         assert torch.equal(value, uninterrupted[name]), name
+
+
+def test_a_second_stage_cut_off_after_its_first_best_weights_starts_as_it_did(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+):
+    config = dataclasses.replace(config, checkpoint_minutes=10.0)
+    expected = run(dataclasses.replace(config, output_dir=config.output_dir + "-whole"))
+    first, second = (
+        [epoch["valid_nll"] for epoch in expected["epochs"] if epoch["stage"] == stage]
+        for stage in ("train", "finetune")
+    )
+    assert second[0] < min(first)
+
+    def cut_off(path: Path, content: Any) -> None:
+        if content.get("progress", {}).get("stage") == 1 and content["progress"]["epoch"] == 1:
+            raise CutOffError
+        write_tensors(path, content)
+
+    monkeypatch.setattr(training, "write_tensors", cut_off)
+    with pytest.raises(CutOffError):
+        run(config)
+    monkeypatch.undo()
+    compare(run(dataclasses.replace(config, resume=True)), expected)
 
 
 SHORT = {"batch": 4, "bptt": 7, "vary": True, "epochs": 2}
@@ -190,6 +218,17 @@ def test_a_mapping_with_zeros_trains_by_its_own_loss(config: RunConfig):
     assert results["test_perplexity"] > 1
 
 
+def lstm_in_bfloat16() -> bool:
+    """Whether oneDNN has an LSTM in bfloat16 for this processor."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.nn.LSTM(4, 4)(torch.randn(2, 1, 4))
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not lstm_in_bfloat16(), reason="this processor has no bfloat16 LSTM in oneDNN")
 def test_bfloat16_learns(config: RunConfig):
     results = run(dataclasses.replace(config, precision="bfloat16", finetune=None))
     assert results["epochs"][-1]["train_nll"] < math.log(10)

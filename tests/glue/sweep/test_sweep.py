@@ -235,7 +235,7 @@ def test_full_disk_names_what_is_safe(
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     monkeypatch.setattr(sweep_run, "write_record", fill_up)
-    with pytest.raises(OSError, match=r"output_dir=.*could not be written.*make room, and the"):
+    with pytest.raises(OSError, match=r"runs/.*\.json: could not be written .*making room, and"):
         sweep(*parsed)
     records = read_records(Path(given["output_dir"]))
     assert set(records.by_hash) == set(calls[:3])

@@ -1,0 +1,101 @@
+"""On a disk that fills up, a command says what it could not write, and what was written stays."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glue.__main__ import main
+from glue.report import statistics
+from tests.glue.report.make_sweep import LABELS, add, make_config, write_sweep
+from tests.trust.killing import Cut, End
+from tests.trust.trainings import Undisturbed, check_files
+
+SEED = 3
+
+
+def check_words(end: End, folder: Path, history: list[str]) -> None:
+    """Fail unless the command names what could not be written and says what to do."""
+    assert not end.killed
+    for words in (f"error: {folder}", ": could not be written (", "making room, and the same com"):
+        assert words in end.said, (end.said, history)
+    assert "Traceback" not in end.said
+
+
+def test_writing_fails_at_any_stage(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    training, folder, draws = undisturbed.training, tmp_path / "run", random.Random(SEED)
+    history: list[str] = []
+    at = 1
+    while True:
+        before = training.standing(folder)
+        end = training.start(folder, Cut(at, draws.random(), undisturbed.sizes, full=True)).end()
+        history += end.operations[at - 1 : at]
+        check_files(folder)
+        assert training.standing(folder) >= before, history
+        if training.finished(folder):
+            break
+        check_words(end, folder, history)
+        at = draws.randint(2, 6) + (at if before == training.standing(folder) else 0)
+    undisturbed.compare(folder, history)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a disk that is small enough to fill")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a small disk could not be mounted: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def free(folder: Path) -> int:
+    """Bytes."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def test_no_space_left(undisturbed: Undisturbed, small_disk: Path) -> None:
+    training, folder, ballast = undisturbed.training, small_disk / "run", small_disk / "ballast"
+    size = sum(path.stat().st_size for path in undisturbed.folder.rglob("*") if path.is_file())
+    for share in (0.0, 0.4, 0.8):
+        used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        room = int(share * (size - used))
+        ballast.write_bytes(bytes(free(small_disk) - room))
+        check_words(training.start(folder).end(), folder, [str(share)])
+        ballast.unlink()
+        check_files(folder)
+    training.go_on(folder)
+    undisturbed.compare(folder, [])
+
+
+def test_the_report_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 199)
+    monkeypatch.setattr("glue.report.page.make_plots", lambda sweep, task: [])
+    write_sweep(tmp_path, make_config())
+    add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
+    main(["report", str(tmp_path)])
+    pages = [tmp_path / f"report.{end}" for end in ("md", "html")]
+    contents = [page.read_bytes() for page in pages]
+    add(tmp_path, "softmax", "final", 1, LABELS, LABELS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for page, content in zip(pages, contents, strict=True):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) - 100, hard))
+        try:
+            with pytest.raises(SystemExit, match=rf"{page}: could not be written .*making room"):
+                main(["report", str(tmp_path)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert page.read_bytes() == content
+    assert not list(tmp_path.glob("*.tmp"))

@@ -1,0 +1,123 @@
+"""Names in files and configs that would lead out of their folder are refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.images.sweep_config import SweepConfig as ImageSweep
+from experiments.images.sweep_config import SweptLoss
+from experiments.multilabel.config import DataConfig, SweepConfig
+from experiments.multilabel.data.image_sources import read_coco, read_folder, read_voc
+from experiments.multilabel.data.synthetic import SyntheticConfig
+from experiments.multilabel.methods import MethodConfig
+from glue.data import load_task
+from glue.tasks import TASKS, get_task
+from pipeline.paths import below
+from tests.glue.report.make_sweep import make_config
+
+FILES = ("../secret", "a/../../secret", "/secret")
+TASK = """\
+text: sentence
+label: label
+labels: ["0", "1"]
+splits: {{train: {train}, dev: dev.tsv}}
+"""
+
+
+@pytest.mark.parametrize("name", [*FILES, ".."])
+def test_below(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"where: .* leaves the folder .*; expected a path"):
+        below(tmp_path, name, "where")
+
+
+def test_below_keeps_what_stays(tmp_path: Path) -> None:
+    for name in ("a", "a/b.tsv", "..a", "a..b/c", "./a"):
+        assert below(tmp_path, name, "where") == tmp_path / name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_a_task(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (tmp_path / "secret.tsv").write_text("sentence\tlabel\nmine\t1\n")
+    (folder / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    (folder / "own.yaml").write_text(TASK.format(train=f"{name}.tsv"))
+    for data_dir in (None, folder):
+        with pytest.raises(ValueError, match=r"own: splits\.train: .* leaves the folder"):
+            load_task(get_task(folder / "own.yaml"), data_dir)
+    with pytest.raises(ValueError, match=r"RTE: splits\.dev: .* leaves the folder"):
+        load_task(replace(TASKS["RTE"], splits={"dev": name, "train": "train.tsv"}), folder)
+
+
+def voc(folder: Path, name: str) -> None:
+    lists = folder / "VOCdevkit/VOC2007/ImageSets/Main"
+    lists.mkdir(parents=True)
+    for split in ("train", "val"):
+        (lists / f"{split}.txt").write_text(f"{name}\n")
+
+
+def coco(folder: Path, name: str) -> None:
+    (folder / "annotations").mkdir()
+    content = {
+        "images": [{"id": 1, "file_name": name}],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    for split in ("train", "val"):
+        (folder / f"annotations/instances_{split}2017.json").write_text(json.dumps(content))
+
+
+def table(folder: Path, name: str) -> None:
+    for split in ("train", "validation"):
+        (folder / split).mkdir()
+        (folder / split / "labels.csv").write_text(f"file,cat\n{name},1\n")
+
+
+SOURCES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], Any]]] = {
+    "voc": (voc, read_voc),
+    "coco": (coco, read_coco),
+    "folder": (table, read_folder),
+}
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/secret"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_files_of_images(source: str, name: str, tmp_path: Path) -> None:
+    write, read = SOURCES[source]
+    write(tmp_path, name)
+    with pytest.raises(ValueError, match=r"secret.* leaves the folder"):
+        read(tmp_path)
+
+
+def own_task(name: str, folder: Path) -> None:
+    (folder / "own.yaml").write_text(f"name: {json.dumps(name)}\n{TASK.format(train='train.tsv')}")
+    make_config(tasks={str(folder / "own.yaml"): None})
+
+
+def glue_mapping(name: str, folder: Path) -> None:
+    mappings = make_config().mappings
+    make_config(mappings={**mappings, name: mappings["sharp"]})
+
+
+DATA = DataConfig(synthetic=SyntheticConfig())
+SWEEPS: dict[str, Callable[[str, Path], Any]] = {
+    "task": own_task,
+    "mapping": glue_mapping,
+    "data": lambda name, _: SweepConfig("o", {name: DATA}, {"softmax": MethodConfig()}),
+    "method": lambda name, _: SweepConfig(
+        "o", {"d": DATA}, {"softmax": MethodConfig(), name: MethodConfig()}
+    ),
+    "loss": lambda name, _: ImageSweep("o", {name: SweptLoss("softmax", [0.1])}, 1),
+}
+
+
+@pytest.mark.parametrize("name", [*FILES, "..", "a\\..\\b", "a\0b", ".", "", "n" * 200])
+@pytest.mark.parametrize("kind", SWEEPS)
+def test_names_that_become_names_of_files(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is to name files; choose one"):
+        SWEEPS[kind](name, tmp_path)
+    SWEEPS[kind]("a name", tmp_path)

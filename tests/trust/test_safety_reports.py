@@ -1,0 +1,196 @@
+"""Reports show what records hold as text, and write to no other place than they should."""
+
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from experiments.bottleneck.config import ReportConfig as BottleneckReport
+from experiments.bottleneck.report import report as bottleneck_report
+from experiments.images.config import DataConfig as ImageData
+from experiments.images.plan import make_plan as image_plan
+from experiments.images.report import report as image_report
+from experiments.images.sweep_config import SweepConfig as ImageSweep
+from experiments.images.sweep_config import SweptLoss
+from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.report import report as language_report
+from experiments.multilabel.config import DataConfig, SweepConfig
+from experiments.multilabel.data.synthetic import SyntheticConfig
+from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.plan import make_plan as multilabel_plan
+from experiments.multilabel.report import report as multilabel_report
+from glue.report import report as glue_report
+from glue.sweep.config import CandidateConfig
+from pipeline.config import ReportConfig
+from pipeline.files import write_json
+from pipeline.sweep.plan import Plan
+from pipeline.sweep.records import FOLDER, FORMAT, SWEEP_FILE, write_record
+from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
+
+PLAIN = "plain"
+# no / and no \, which names of files cannot have
+HOSTILE = '"><img src=x onerror=alert(1)><b>|](javascript:a)[c](javascript:b)`**_$x^{$&lt;\n\n# h'
+LONG = f"{HOSTILE}<script>alert(1)</script>\\"
+Tags = list[tuple[str, list[str]]]
+
+
+class Structure(HTMLParser):
+    """Every tag of a page with the names of its attributes, and where its links lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: Tags = []
+        self.links: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, [name for name, _ in attributes]))
+        self.links += [value or "" for name, value in attributes if name in ("href", "src")]
+
+
+def structure(file: Path) -> Tags:
+    """What a browser makes of a page."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".md":
+        text = MarkdownIt("commonmark").enable("table").render(text)
+    found = Structure(text)
+    assert not [link for link in found.links if link.startswith("javascript")]
+    return found.tags
+
+
+def glue(folder: Path, out: Path, name: str, long: str) -> None:
+    label = PLAIN if name == PLAIN else "".join(name.split("\n"))
+    mappings = {
+        "softmax": CandidateConfig("softmax"),
+        label: CandidateConfig("mixed-sparsemax", {"mix": 1.0}, schedule=ramp("mix")),
+    }
+    fill(folder, make_config(mappings=mappings, model=long))
+    add(folder, label, "final", 1, LABELS, LABELS, device=long, versions={long: long})
+    add(folder, label, "final", 2, status="failed", error=f"Boom\n{' '.join(long.split())}")
+    (folder / FOLDER / f"{name}.json").write_text("{")
+    glue_report(str(folder), str(out))
+
+
+def write_runs(folder: Path, content: dict[str, Any], plan: Plan, results: dict[str, Any]) -> None:
+    (folder / FOLDER).mkdir(parents=True)
+    content = json.loads(json.dumps(content))
+    write_json(folder / SWEEP_FILE, {"format": FORMAT, **content})
+    done: dict[str, Any] = {}
+    while due := list(plan.due(done)):
+        for run in due:
+            done[run.hash] = run.record(status="finished", results=results)
+            write_record(folder, done[run.hash])
+
+
+def images(folder: Path, out: Path, name: str, long: str) -> None:
+    losses = {"softmax": SweptLoss("softmax", [0.1, 0.2]), name: SweptLoss("sparsemax", [0.1, 0.2])}
+    sweep = ImageSweep("", losses, 2, ImageData())
+    results = {
+        "seed": 0,
+        "measure": "negll",
+        "score": 0.5,
+        "validation": {"criterion": 0.5, "error": 0.25},
+        "test": {"criterion": 0.5, "error": 0.25, "negll": 0.5},
+        "epochs": 1,
+        "best_epoch": 1,
+        "history": [{"epoch": 1, "error": 0.25}],
+        "images": {long: 10},
+        "seconds": 1.0,
+        "device": long,
+    }
+    write_runs(folder, sweep.content(), image_plan(sweep), results)
+    (folder / FOLDER / f"{name}.json").write_text("{")
+    image_report(ReportConfig(str(folder), str(out)))
+
+
+def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
+    data = SyntheticConfig(classes=4, labels=2, length=100, rows=240, features=12, hidden=8)
+    sweep = SweepConfig(
+        "",
+        {name: DataConfig(synthetic=data)},
+        {"softmax": MethodConfig(thresholds=[0.1, 0.2]), name: MethodConfig("sparsemax")},
+    )
+    results = {
+        "score": 0.5,
+        "measured_on": "validation",
+        "f1": {"micro": 0.5, "macro": 0.4, "samples": 0.3},
+        "micro_by_threshold": {"0.1": 0.5, "0.2": 0.4},
+        "decided_labels": 2.5,
+        "true_labels": 2.0,
+        "history": {"loss": [1.0, 0.5], "score": [0.4, 0.5]},
+        "seconds": 1.5,
+        "device": long,
+    }
+    write_runs(folder, sweep.content(), multilabel_plan(sweep), results)
+    (folder / FOLDER / f"{name}.json").write_text("{")
+    multilabel_report(ReportConfig(str(folder), str(out)))
+
+
+def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
+    folder.mkdir()
+    for seed in (0, 1):
+        config = {"contexts": 10, "steps": 5, "batch": 2, "alpha": 0.1, "vocabulary": 6}
+        config |= {"dimension": 2, "head": "mos", "learning_rate": 0.1, "seed": seed}
+        record = {
+            "config": {**config, "options": {long: long}},
+            "stage": "final",
+            "status": "finished",
+            **{"mode_matching": 50.0, "kl": 0.1, "log_error": 2.0, "floor": 1.0, "seconds": 1.0},
+            "device": long,
+        }
+        (folder / f"{name}{seed}.json").write_text(json.dumps(record))
+    broken = {**record, "status": long}
+    (folder / "broken.json").write_text(json.dumps(broken))
+    bottleneck_report(BottleneckReport(str(folder), str(out)))
+
+
+def language(folder: Path, out: Path, name: str, long: str) -> None:
+    record = {
+        "config": RunConfig("runs/x").to_dict(),
+        "head": long,
+        "epochs": [{"valid_nll": 4.7, "seconds": 1.0}],
+        "test_perplexity": 100.0,
+        "rank": None,
+        "seconds": 1.0,
+        "device": long,
+        "versions": {long: long},
+        "status": "finished",
+    }
+    experiment = folder / "records" / name
+    experiment.mkdir(parents=True)
+    write_json(experiment / "a.json", record)
+    language_report(folder / "records", out / "report.md")
+
+
+REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {
+    "glue": glue,
+    "images": images,
+    "multilabel": multilabel,
+    "bottleneck": bottleneck,
+    "language models": language,
+}
+
+
+@pytest.mark.parametrize("kind", REPORTS)
+def test_names_devices_and_errors_are_text_and_links_are_not_followed(
+    kind: str, tmp_path: Path
+) -> None:
+    plain, hostile, outside = tmp_path / "plain", tmp_path / "hostile", tmp_path / "outside"
+    REPORTS[kind](tmp_path / "a", plain, PLAIN, PLAIN)
+    files = [path.relative_to(plain) for path in plain.rglob("*") if path.is_file()]
+    outside.write_text("mine")
+    for file in files:
+        (hostile / file).parent.mkdir(parents=True, exist_ok=True)
+        (hostile / file).symlink_to(outside)
+
+    REPORTS[kind](tmp_path / "b", hostile, HOSTILE, LONG)
+    assert "onerror" in (hostile / "report.md").read_text(encoding="utf-8")
+    pages = [file for file in files if file.suffix in (".html", ".md")]
+    assert len(pages) == 1 + (kind == "glue")
+    for page in pages:
+        assert structure(hostile / page) == structure(plain / page)
+    assert outside.read_text() == "mine"
