@@ -1,0 +1,127 @@
+"""The code in the README and the docs runs as written, commands exist, links lead somewhere."""
+
+import argparse
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import jsonargparse
+import pytest
+import yaml
+from accelerate.commands.launch import launch_command_parser
+
+from sparse_attn import mapping_names
+from sparse_attn.mappings import get_spec
+from website import code
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+}
+OURS = {"benchmarks", "demo", "experiments", "glue", "sparse_attn"}
+
+
+def test_python_runs() -> None:
+    programs = {page: program for page, text in PAGES.items() if (program := code.python(text))}
+    assert len(programs) > 8
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("run_pages.py")],
+        input=json.dumps(programs),
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    failed = [f"{page}\n{error}" for page, (status, _, error) in results.items() if status]
+    assert not failed, "\n\n".join(failed)
+    # floor(0.15 * 6) + 1 of the 7 tokens
+    assert "exact zeros: 14% of layer 0" in results["README.md"][1]
+
+
+def test_languages_of_blocks() -> None:
+    # a block that is Python and does not say so would not run
+    found = {language for text in PAGES.values() for language, _, _ in code.blocks(text)}
+    assert found <= {"", "console", "python", "yaml"}
+
+
+def test_yaml_parses() -> None:
+    for text in PAGES.values():
+        for language, block, _ in code.blocks(text):
+            if language == "yaml":
+                assert isinstance(yaml.safe_load(block), dict)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Page and command of what a reader may type, where it starts a module of this repository."""
+    for page, text in PAGES.items():
+        for language, block, _ in code.blocks(text):
+            if language in ("", "console"):
+                for line in block.replace("\\\n", " ").splitlines():
+                    if found := re.match(r"(\$ )?((python|accelerate launch) (.* )?-m \w.*)", line):
+                        yield page, found[2]
+
+
+class ParsedError(BaseException):
+    """The arguments were good; goes through everything that tells a user of errors."""
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_after(parse):
+        def parsed(*arguments, **options):
+            parse(*arguments, **options)
+            raise ParsedError
+
+        return parsed
+
+    for parser in (argparse.ArgumentParser, jsonargparse.ArgumentParser):
+        monkeypatch.setattr(parser, "parse_args", stop_after(parser.parse_args))
+    monkeypatch.chdir(ROOT)
+    seen = 0
+    for page, command in commands():
+        words = shlex.split(command, comments=True)
+        if words[0] == "accelerate":
+            launched, _ = launch_command_parser().parse_known_args(words[2:])
+            assert launched.module, command
+            assert launched.config_file is None or Path(launched.config_file).exists(), command
+            words = [launched.training_script, *launched.training_script_args]
+        else:
+            words = words[words.index("-m") + 1 :]
+        if words[0].split(".")[0] not in OURS:
+            continue
+        monkeypatch.setattr(sys, "argv", words)
+        try:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        except ParsedError:
+            seen += 1
+        except SystemExit:
+            pytest.fail(f"{page}: {command}")
+    assert seen > 20
+
+
+def test_links() -> None:
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            url = urlsplit(target)
+            if url.scheme:
+                assert url.scheme == "https", (page, target)
+                assert re.fullmatch(r"([\w-]+\.)+[a-z]+", url.netloc), (page, target)
+            elif url.path:
+                assert (ROOT / page).parent.joinpath(url.path).exists(), (page, target)
+
+
+def test_readme_lists_every_mapping() -> None:
+    # the experiments, which other tests of this process import, register one of their own
+    library = {n for n in mapping_names() if get_spec(n).function.__module__[:11] == "sparse_attn"}
+    listed = re.findall(r"^\| `([a-z-]+)` \|", PAGES["README.md"], re.MULTILINE)
+    assert set(listed) == library

@@ -1,0 +1,78 @@
+"""What the site makes of a page and of a docstring."""
+
+import pytest
+
+from website import code, docstrings, pages, places, results
+
+PAGE = """# Title
+
+```python
+x = 1
+```
+
+- in a list
+
+    ```python
+    with open("out.svg", "w") as file:
+        file.write(str(x))
+    ```
+
+<!-- site: saved out.svg What it shows -->
+"""
+
+
+def test_python_keeps_the_lines_of_the_page() -> None:
+    lines = code.python(PAGE).split("\n")
+    assert lines[3] == "x = 1"
+    assert lines[9] == 'with open("out.svg", "w") as file:'
+
+
+def test_saved_pictures() -> None:
+    assert list(pages.pictures(PAGE, "guide/one.md")) == [("pictures/guide-one-out.svg", b"1")]
+    filled = pages.fill(PAGE, "guide/one.md")
+    assert filled.endswith("\n![What it shows](../pictures/guide-one-out.svg)\n")
+    with pytest.raises(ValueError, match=r"other\.svg.*out\.svg"):
+        list(pages.pictures(PAGE.replace("saved out", "saved other"), "guide/one.md"))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        code.saved("1 / 0")
+
+
+@pytest.mark.parametrize("marker", ["nonsense", "curve softmax", "results nonsense"])
+def test_unknown_markers(marker: str) -> None:
+    with pytest.raises(ValueError, match=f"{marker.split()[-1]}.*expected|unknown marker"):
+        pages.fill(f"<!-- site: {marker} -->", "one.md")
+
+
+def test_results_tell_of_every_folder_of_runs() -> None:
+    folders = {
+        path.parent.relative_to(results.ROOT).as_posix().removesuffix("/runs").replace("_", r"\_")
+        for path in (results.ROOT / "results").rglob("*.json*")
+        if "benchmarks" not in path.parts and path.name != "sweep.json"
+    }
+    assert {
+        line.split(" | ")[0][2:] for line in results.table("machines").split("\n")[2:]
+    } == folders
+
+
+@pytest.mark.parametrize(
+    ("source", "link", "expected"),
+    [
+        ("docs/kernels.md", "../results/benchmarks/cpu.md", "results/benchmarks/cpu.md"),
+        ("docs/guide/a.md", "../heads.md#plif", "../heads.md#plif"),
+        ("docs/language-models.md", "../results/language_modeling/ptb-small", "results.md"),
+        ("docs/glue-minilm/report.md", "report.html", "report-plots.html"),
+        ("docs/api/heads.md", "../../CONTRIBUTING.md", "../contributing.md"),
+        ("CONTRIBUTING.md", "docs/architecture.md", "architecture.md"),
+        ("CHANGELOG.md", "https://example.org/docs/a.md", "https://example.org/docs/a.md"),
+    ],
+)
+def test_links(source: str, link: str, expected: str) -> None:
+    assert places.relink(f"[x]({link})", source) == f"[x]({expected})"
+
+
+def test_docstrings_are_plain_text() -> None:
+    text = "|y|_1 of <p, z> [heads] * 2, `a * <b>` & ```\nx[_i_]\n```\nSource: A 2020."
+    assert docstrings.plain(text) == (
+        r"|y|\_1 of &lt;p, z> \[heads\] \* 2, `a * <b>` &amp; "
+        "```\nx[_i_]\n```\n\nSource: A 2020."
+    )

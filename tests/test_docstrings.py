@@ -1,0 +1,206 @@
+"""Public docstrings say what a caller needs: formula, shapes, ranges, errors, source.
+
+A docstring may hand over to another: "as `softmax`", "log p of `t_softmax`". What that says counts.
+"""
+
+import ast
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import sparse_attn
+from sparse_attn import functional, heads, inspection, kernels, losses, mappings
+from sparse_attn.mappings import get_spec, mapping_names
+
+PAPERS = r"(?:Kanai|Ganea|Brebisson|Balazy)[^;]*? 20\d\d"  # the four that the library is about
+UNREAL = {("FactoredSphericalHead.to_linear", "TypeError")}  # of a Mapping with unknown parameters
+PLACE = r",? (?:\()?(?:eq\.|tables?|section|alg\.|prop\.|no table)"
+
+
+def public() -> Iterator[tuple[str, Any, type | None]]:
+    """What a user may call, by the name that he writes, with the class that it is of."""
+    seen = set()
+    for module in (functional, losses, heads, kernels, mappings, inspection, sparse_attn):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not callable(thing) or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            yield name, thing, thing if inspect.isclass(thing) else None
+            for key, member in vars(thing).items() if inspect.isclass(thing) else ():
+                function = getattr(member, "fget", getattr(member, "__func__", member))
+                # a method without docstring may have that of torch or Transformers
+                if not key.startswith("_") and is_ours(thing, key, function):
+                    yield f"{name}.{key}", function, thing
+
+
+def is_ours(holder: type, key: str, function: Any) -> bool:
+    written = [b for b in holder.__mro__ if getattr(vars(b).get(key), "__doc__", None)]
+    inherited = written and not written[0].__module__.startswith("sparse_attn")
+    return isinstance(function, FunctionType) and not inherited
+
+
+CALLABLES = {name: (thing, holder) for name, thing, holder in public()}
+MATHEMATICS = [n for n in CALLABLES if n in (*functional.__all__, *losses.__all__)]
+
+
+def doc(name: str) -> str:
+    thing, holder = CALLABLES[name]
+    return inspect.getdoc(getattr(holder, name.split(".")[1]) if "." in name else thing) or ""
+
+
+def whole(name: str, topic: str = "", *before: str) -> str:
+    """The docstring, and those that it hands over to: in all, or where it names the topic."""
+    text, holder = doc(name), name.split(".")[0]
+    others = set()
+    for piece in re.split(r"\n\n|\n(?= {4}\S)", text):
+        if re.search(rf"(?i){topic}|\belse\b|log p of", piece):
+            others |= {*re.findall(r"\b(?:[Aa]s|of) (?:in )?`(\w+)`", piece)}
+    known = {n for o in others for n in (o, f"{holder}.{o}") if n in CALLABLES} - {name, *before}
+    return "\n\n".join([text, *(whole(n, topic, name, *before) for n in sorted(known))])
+
+
+def section(text: str, title: str) -> str:
+    found = re.search(rf"^{title}:\n((?: .*\n|\n(?= ))*)", text + "\n", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def entries(text: str) -> dict[str, str]:
+    """What the lists of a docstring say, by name; "a, b: ..." says it of both."""
+    found = re.findall(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return {name.strip("*"): said for names, said in found for name in names.split(", ")}
+
+
+def parameters(name: str) -> list[str]:
+    thing, holder = CALLABLES[name]
+    hidden = (
+        "cls" if holder and isinstance(vars(holder).get(thing.__name__), classmethod) else "self"
+    )
+    return [p for p in inspect.signature(thing).parameters if p != hidden]
+
+
+def errors(thing: Any, holder: type | None, depth: int, seen: set[Any]) -> set[str]:
+    """Names of the errors that a function raises, itself or in what it calls of this library."""
+    if inspect.isclass(thing):
+        made = [vars(thing).get(n) for n in ("__init__", "__post_init__")]
+        ours = [f for f in made if getattr(f, "__module__", "") == thing.__module__]
+        return set().union(*(errors(f, thing, depth, seen) for f in ours if has_source(f)))
+    function = inspect.unwrap(thing)
+    if function in seen:
+        return set()
+    seen.add(function)
+    found, calls = contents(function)
+    for call in calls if depth else ():
+        called = resolved(call, function, holder)
+        if isinstance(called, FunctionType | type):
+            found = found | errors(called, holder, depth - 1, seen)
+    return found
+
+
+@functools.cache
+def contents(function: FunctionType) -> tuple[set[str], list[ast.expr]]:
+    """The errors that stand in a function, and what it calls."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    thrown = [n.exc for n in nodes if isinstance(n, ast.Raise)]
+    names = {ast.unparse(error.func) for error in thrown if isinstance(error, ast.Call)}
+    return names, [n.func for n in nodes if isinstance(n, ast.Call)]
+
+
+def has_source(function: Any) -> bool:
+    """Not so for what dataclasses make."""
+    return isinstance(function, FunctionType) and not function.__code__.co_filename.startswith("<")
+
+
+def resolved(called: ast.expr, function: FunctionType, holder: type | None) -> Any:
+    """The function or class of this library that is called, None where that cannot be read."""
+    names = function.__globals__
+    if isinstance(called, ast.Name):
+        found = names.get(called.id)
+    elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        base = holder if called.value.id in ("self", "cls") else names.get(called.value.id)
+        known = base is not None and (base is holder or isinstance(base, ModuleType))
+        found = getattr(base, called.attr, None) if known else None
+    else:
+        return None
+    found = getattr(found, "__func__", found)
+    return found if str(getattr(found, "__module__", "")).startswith("sparse_attn") else None
+
+
+def test_nothing_is_without_a_docstring():
+    assert len(CALLABLES) > 100
+    assert [n for n in CALLABLES if not re.match(r"[^\n]{10,100}", doc(n))] == []
+
+
+def test_every_parameter_is_explained():
+    faults = []
+    for name in CALLABLES:
+        text, names = whole(name), parameters(name)
+        listed = entries(text)
+        for parameter in names:
+            # one or two may stand in a sentence
+            said = len(names) <= 2 and re.search(rf"\b{parameter}\b", text)
+            if parameter not in listed and not said:
+                faults.append(f"{name} says nothing of {parameter}")
+        gone = set(entries(section(doc(name), "Args"))) - set(names)
+        faults += [f"{name} has no {parameter}" for parameter in gone]
+    assert not faults, "\n".join(faults)
+
+
+def test_ranges_are_those_of_the_registry():
+    faults = []
+    for name in mapping_names():
+        spec = get_spec(name)
+        said = entries(inspect.getdoc(spec.function) or "")
+        faults += [p.name for p in spec.parameters if p.range not in said.get(p.name, "")]
+    assert not faults, "\n".join(faults)
+
+
+def test_tensors_that_are_returned_have_a_shape():
+    shape = r"\(\)|\(\.\.\.|\(\w+(?:, \w+)+\)|\[\w+(?:, [\w +]+)*\]|\bshape\b|\bscalar\b"
+    returning = [n for n in CALLABLES if "Tensor" in str(inspect.signature(CALLABLES[n][0]))]
+    functions = [n for n in returning if not inspect.isclass(CALLABLES[n][0])]
+    assert len(functions) > 60
+    faults = []
+    for name in functions:
+        text = whole(name, "return")
+        if not re.search(shape, text.replace(section(text, "Args"), "")):
+            faults.append(name)
+    assert not faults, "\n".join(faults)
+
+
+def test_errors_are_those_that_are_raised():
+    faults = []
+    for name, (thing, holder) in CALLABLES.items():
+        said = whole(name, "error")
+        missing = {e for e in errors(thing, holder, 9, set()) if e not in said}
+        missing -= {error for unreal, error in UNREAL if unreal == name}
+        faults += [f"{name} does not say that it raises {error}" for error in missing]
+        written = inspect.cleandoc(thing.__doc__ or "")
+        if getattr(thing, "__isabstractmethod__", False):
+            continue
+        listed = re.findall(r"\b(\w+Error)\b(?=[^:\n]*:)", section(written, "Raises"))
+        never = set(listed) - errors(thing, holder, 9, set())
+        faults += [f"{name} never raises {error}" for error in never]
+    assert not faults, "\n".join(faults)
+
+
+def test_the_formula_comes_first():
+    formula = r"=|\blog |[Ss]oftmax"
+    assert [n for n in MATHEMATICS if not re.search(formula, doc(n).split("\n\n")[0])] == []
+
+
+def test_sources_name_the_place_in_the_paper():
+    faults = []
+    for name in MATHEMATICS:
+        said = whole(name) if name.startswith("log_") else doc(name)
+        sources = re.findall(r"Source:\s+((?:.|\n)*?)(?:\n\n|\Z)", said)
+        texts = [" ".join(source.split()) for source in sources]
+        if not all(re.match(r"none; |.* (?:19|20)\d\d", t) for t in texts) or not texts:
+            faults.append(name)
+        cited = [t[p.end() :] for t in texts for p in re.finditer(PAPERS, t)]
+        faults += [f"{name}: {rest}" for rest in cited if not re.match(PLACE, rest)]
+    assert not faults, "\n".join(faults)

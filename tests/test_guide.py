@@ -1,0 +1,63 @@
+"""The table of docs/guide/mappings.md says what the registry and the kernels say."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from sparse_attn import Mapping, mapping_names
+from sparse_attn.kernels import flex
+from sparse_attn.kernels.call import Call, without_weights
+from sparse_attn.mappings import MappingSpec, get_spec
+
+PAGE = Path(__file__).parents[1] / "docs/guide/mappings.md"
+PLAIN = str.maketrans("łé", "le")
+
+
+def table() -> dict[str, list[str]]:
+    """The cells of each row, by the name of its mapping."""
+    text = PAGE.read_text().split("## Side by side")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", text, re.MULTILINE)
+    return {name: [cell.strip() for cell in re.split(r"(?<!\\)\|", rest)] for name, rest in rows}
+
+
+def library() -> list[MappingSpec]:
+    """Without what other tests of this process have registered."""
+    specs = [get_spec(name) for name in mapping_names()]
+    return [spec for spec in specs if spec.function.__module__.startswith("sparse_attn")]
+
+
+def learned(spec: MappingSpec) -> str:
+    if spec.weights is not None:
+        return "always"
+    if not spec.parameters:
+        return ""
+    return "yes" if any(p.learnable and not p.per_entry for p in spec.parameters) else "no"
+
+
+def fused(spec: MappingSpec) -> str:
+    row = torch.randn(1, 1, 2, 4)
+    call = without_weights(Call(row, row, row, Mapping(spec.name)))
+    if call.mapping.spec.kernel is not None:
+        return "CPU, GPU"
+    return "GPU" if flex.refusal(call) is None else "no"
+
+
+def test_table_of_mappings() -> None:
+    rows = table()
+    assert sorted(rows) == sorted(spec.name for spec in library())
+    for spec in library():
+        zeros, shifted, _, parameters, learns, runs, source = rows[spec.name]
+        assert (zeros == "no") == (not spec.zeros), spec.name
+        assert (shifted == "yes") == spec.translation_invariant, spec.name
+        given = [f"{p.name} {p.range} ({p.default:g})" for p in (*spec.options, *spec.parameters)]
+        assert parameters == ", ".join(given), spec.name
+        assert learns == learned(spec), spec.name
+        assert runs == fused(spec), spec.name
+        if not source.startswith("a control"):
+            assert source.translate(PLAIN) == spec.source
+
+
+def test_every_mapping_has_a_section() -> None:
+    sections = re.findall(r"^## ([a-z-]+|mixed-NAME)$", PAGE.read_text(), re.MULTILINE)
+    assert sections == [*table(), "mixed-NAME"]

@@ -1,0 +1,53 @@
+"""Docstrings as the API pages show them.
+
+They are plain text with code in backticks, for readers of the source: `|y|_1`, `<p, z>` and
+`shape [heads]` are formulas and shapes there, and would be marks of Markdown and HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import DocstringSectionText, Extension, Module, Object
+
+_CODE = re.compile(r"(```.*?```|`[^`]+`)", re.DOTALL)
+
+
+class PlainText(Extension):
+    """Escapes the docstrings of a package when all of it is loaded."""
+
+    def on_package(self, *, pkg: Module, **kwargs: Any) -> None:
+        _walk(pkg)
+
+
+def _walk(found: Object) -> None:
+    if found.docstring is not None:
+        for place, section in enumerate(found.docstring.parsed):
+            if isinstance(section, DocstringSectionText):
+                section.value = _summary(section.value) if place == 0 else plain(section.value)
+            elif isinstance(section.value, list):
+                for item in section.value:
+                    item.description = plain(item.description)
+    for member in found.members.values():
+        if isinstance(member, Object):
+            _walk(member)
+
+
+def _summary(text: str) -> str:
+    """The text with its first paragraph set as code if that is a formula."""
+    first, blank, rest = text.partition("\n\n")
+    if " = " in first and "`" not in first:
+        formula = " ".join(first.split()).removesuffix(".")
+        return f"`{formula}`{blank}{plain(rest)}"
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """The text in Markdown; what stands in backticks is left alone, a source begins a paragraph."""
+    parts = _CODE.split(re.sub(r"\n(?=Source: )", "\n\n", text))
+    parts[::2] = (
+        re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("&", "&amp;").replace("<", "&lt;")
+        for part in parts[::2]
+    )
+    return "".join(parts)

@@ -1,0 +1,151 @@
+"""Tables made from results/ by the reports' own functions."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.heads_tables import OURS, PLAIN
+from benchmarks.tables import case_tables, short
+from demo.__main__ import MAPPINGS
+from demo.__main__ import table as demo_table
+from experiments.bottleneck.records import read_records as read_bottleneck
+from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.images.report import differences_table, results_table
+from experiments.images.results import read_results as read_images
+from experiments.language_modeling.report.runs import read_experiments
+from experiments.language_modeling.report.tables import heads_table
+from experiments.multilabel.report.results import read_results as read_multilabel
+from experiments.multilabel.report.tables import scores
+from pipeline.report import text
+from pipeline.report.table import Table, markdown
+from website import ROOT
+
+_RESULTS = ROOT / "results"
+
+
+@cache
+def table(name: str) -> str:
+    """The Markdown of one of `TABLES`.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    if name not in TABLES:
+        raise ValueError(f"results {name!r}: expected one of {', '.join(TABLES)}")
+    return "\n".join(TABLES[name]()).strip()
+
+
+def machines() -> list[str]:
+    """Runs, processor and PyTorch of every folder of experiments."""
+    runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for path in sorted(_RESULTS.rglob("*.json*")):
+        folder = path.parent.relative_to(ROOT).as_posix().removesuffix("/runs")
+        runs[folder] += [run for run in _runs(path) if "device" in run]
+    rows = [
+        [
+            folder,
+            str(len(found)),
+            text.listing(sorted({run["device"] for run in found})),
+            text.listing(sorted({run["versions"]["torch"] for run in found})),
+        ]
+        for folder, found in runs.items()
+        if found
+    ]
+    return markdown(Table("", ["records", "runs", "device", "torch"], rows))
+
+
+def _runs(path: Path) -> Iterator[dict[str, Any]]:
+    """What each record of a file says of its run: one record, or one a line."""
+    content = path.read_text(encoding="utf-8")
+    for record in content.splitlines() if path.suffix == ".jsonl" else [content]:
+        found = json.loads(record)
+        yield found.get("results") or found
+
+
+def glue() -> list[str]:
+    """What can be said, and the scores: the head of the report.
+
+    To work its intervals out again would take most of the time of a build; a test holds the report
+    to the records.
+    """
+    report = (ROOT / "docs/glue-minilm/report.md").read_text(encoding="utf-8")
+    return report.partition("\n## ")[0].splitlines()[1:]
+
+
+def images() -> list[str]:
+    """Errors on the test images, and differences from softmax."""
+    results = read_images(_RESULTS / "images/mnist-small")
+    return [*markdown(results_table(results)), *markdown(differences_table(results))]
+
+
+def multilabel() -> list[str]:
+    """Micro-F1 of every method on every data set."""
+    return markdown(scores(read_multilabel(str(_RESULTS / "multilabel/synthetic")), "micro"))
+
+
+def language_modeling() -> list[str]:
+    """Perplexity and rank of every head."""
+    return markdown(heads_table(read_experiments(_RESULTS / "language_modeling")["ptb-small"]))
+
+
+def bottleneck() -> list[str]:
+    """Every measure of every head."""
+    results = read_bottleneck(str(_RESULTS / "bottleneck/small"))
+    lines = []
+    for alpha in results.values("alpha"):
+        for measure in MEASURES:
+            lines += [
+                text.markdown(measure.caption),
+                "",
+                measure_table(results, alpha, measure),
+                "",
+            ]
+    return lines
+
+
+def steps() -> list[str]:
+    """Whole training steps with attention of ours and of others."""
+    record = json.loads((_RESULTS / "benchmarks/cpu.json").read_text())
+    steps = [case_tables(case) for case in record["cases"] if case["group"] == "step"]
+    return [line.replace("## ", "### ") for lines in steps for line in [*lines, ""]]
+
+
+def heads() -> list[str]:
+    """Time and memory of our loss beside those of the plain form."""
+    rows = []
+    for name in ("heads-cpu.json", "128k/heads-cpu.json"):
+        for case in json.loads((_RESULTS / "benchmarks" / name).read_text())["cases"]:
+            by_name = {row["name"]: row for row in case["rows"]}
+            ours, plain = by_name[OURS], by_name[PLAIN]
+            memory = short(ours["peak_mib"] / plain["peak_mib"])
+            time = short(ours["to"][PLAIN]["median"])
+            rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
+    caption = f"{OURS} / {PLAIN}: below 1 is less."
+    return markdown(Table(caption, ["head", "vocabulary", "tokens", "time", "peak memory"], rows))
+
+
+def demo() -> list[str]:
+    """What the README's first command prints."""
+    results = {
+        title: json.loads((_RESULTS / f"demo/{name}-seed0.json").read_text())
+        for name, title in MAPPINGS.items()
+    }
+    return ["```", demo_table(results), "```"]
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "machines": machines,
+    "glue": glue,
+    "images": images,
+    "multilabel": multilabel,
+    "language_modeling": language_modeling,
+    "bottleneck": bottleneck,
+    "steps": steps,
+    "heads": heads,
+    "demo": demo,
+}
