@@ -22,7 +22,7 @@ from benchmarks.report import device_name, environment, numbers, slug
 from benchmarks.tables import line, spread
 from benchmarks.timing import Effort, Task, measure, ratio, summarise, wall_clock
 from glue.model import resolve_model
-from pipeline.files import write_json
+from pipeline.files import write_json, write_text
 from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention
 
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"recording-{slug(device_name(device))}"
     write_json(stem.with_suffix(".json"), record)
-    stem.with_suffix(".md").write_text(markdown(record))
+    write_text(stem.with_suffix(".md"), markdown(record))
     print(f"wrote {stem}.json and .md")
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
-from pipeline.files import UnwrittenError
 from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
 from pipeline.sweep.records import Records
+from sparse_attn.files import UnwrittenError
 
 # configs give values and no classes: a class_path would import, and so run, any module it names.
 # jsonargparse finds our own dataclasses by their paths.
@@ -126,7 +126,9 @@ def work_errors() -> Iterator[None]:
     """One line instead of a traceback for a run that diverged, a full disk and Ctrl+C."""
     try:
         yield
-    except (DivergedError, UnwrittenError) as error:
+    except DivergedError as error:
         sys.exit(f"error: {error}")
+    except UnwrittenError as error:
+        sys.exit(f"error: {error} (train: with --resume)")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command goes on where this was (train: with --resume)")

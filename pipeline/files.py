@@ -1,9 +1,8 @@
-"""Files that are whole or not there, JSON among them, and what two contents differ in."""
+"""What is written whole or not at all, errors of a full disk, and what two contents differ in."""
 
 from __future__ import annotations
 
 import errno
-import glob
 import json
 import os
 from collections.abc import Iterator
@@ -13,41 +12,12 @@ from typing import Any
 
 import torch
 
-_DRAFT = ".tmp"
+from sparse_attn.files import DRAFT, UnwrittenError, whole
+
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # safetensors and tokenizers put the system's words into errors of their own; torch.save, which
 # writes a path by C++, says no more than that a stream failed
 _WORDS = (*map(os.strerror, _DISK), "iostream")
-
-
-class UnwrittenError(OSError):
-    """A file could not be written, such as on a full disk."""
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A draft to write to that takes the place of `path` if the block ends well, and else goes.
-
-    Neither a kill nor a power cut leaves half a file at `path`. A draft that a killed process has
-    left is removed, so that only one process at a time may write to a path.
-
-    Raises:
-        UnwrittenError: the block raised OSError; what was at `path` before is there.
-    """
-    for left in path.parent.glob(f"{glob.escape(path.stem)}.[0-9]*{_DRAFT}"):
-        left.unlink(missing_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}{_DRAFT}")
-    try:
-        yield draft
-        # without it some file systems rename before the bytes are on the disk
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise _unwritten(path, error) from error
-    finally:
-        # what a full disk has cut short
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -62,16 +32,7 @@ def named(path: Path) -> Iterator[None]:
     except Exception as error:
         if not _of_disk(error):
             raise
-        raise _unwritten(path, error) from error
-
-
-def _unwritten(path: Path, error: Exception) -> OSError:
-    if isinstance(error, UnwrittenError):
-        return error
-    return UnwrittenError(
-        f"{path}: could not be written ({error}); what was written before is safe: put that "
-        "right, such as by making room, and the same command goes on (train: with --resume)"
-    )
+        raise UnwrittenError.about(path, error) from error
 
 
 def _of_disk(error: BaseException | None) -> bool:
@@ -110,7 +71,7 @@ def is_free(folder: Path, *own: str) -> bool:
     """Whether a folder holds nothing but what is named in `own`, and drafts of killed processes."""
     if not folder.is_dir():
         return not folder.exists()
-    return all(path.name in own or path.suffix == _DRAFT for path in folder.iterdir())
+    return all(path.name in own or path.suffix == DRAFT for path in folder.iterdir())
 
 
 def differences(asked: Any, found: Any, name: str = "") -> list[str]:

@@ -12,8 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from glue.report.page import make_page
 from glue.report.runs import read_sweep
 from glue.report.table import Row, make_rows
-from pipeline.files import whole, write_text
+from pipeline.files import write_text
 from pipeline.report import canvas, text
+from sparse_attn.files import whole
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

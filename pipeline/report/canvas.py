@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pipeline.files import whole
+from sparse_attn.files import whole
 from sparse_attn.inspection.looks import (
     BASE,
     GREY,

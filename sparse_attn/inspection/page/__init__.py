@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from sparse_attn.files import whole
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
 
@@ -77,17 +78,13 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
 
     Raises:
         FileExistsError: there is such a file, and not overwrite.
+        OSError: it could not be written; what was there before still is.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(f"path={str(path)!r} exists; overwrite=True replaces it")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with whole(path) as draft:
         draft.write_text(page, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        # what a full disk has cut short
-        draft.unlink(missing_ok=True)
     return path
 
 
