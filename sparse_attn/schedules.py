@@ -69,7 +69,16 @@ class SparsitySchedule:
                 )
 
     def value(self, progress: float) -> float:
-        """The parameter's value when the share `progress` in [0, 1] of training is done."""
+        """The parameter's value when the share `progress` in [0, 1] of training is done.
+
+        Raises:
+            ValueError: another progress, such as a number of steps.
+        """
+        if not 0 <= progress <= 1:
+            raise ValueError(
+                f"progress={progress}: expected the share of training done, in [0, 1]; divide the "
+                "steps done by all steps"
+            )
         if self.shape == "constant" or progress >= self.end:
             return self.final
         if progress <= self.begin:
@@ -88,7 +97,8 @@ class SparsitySchedule:
             The value that was set.
 
         Raises:
-            ValueError: no mapping of the model has this parameter, or the value is out of range.
+            ValueError: no mapping of the model has this parameter, or a value or progress is out of
+                range.
             TypeError: a model that is not from Transformers.
         """
         value = self.value(progress)
@@ -180,4 +190,5 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
 
 
 def _share_done(state: TrainerState) -> float:
-    return state.global_step / max(1, state.max_steps)
+    # a run may go on from a checkpoint that lies beyond its end
+    return min(1.0, state.global_step / max(1, state.max_steps))

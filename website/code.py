@@ -41,6 +41,7 @@ def saved(program: str) -> dict[str, bytes]:
 
     Raises:
         RuntimeError: the program fails.
+        TimeoutExpired: it takes ten minutes.
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -49,6 +50,7 @@ def saved(program: str) -> dict[str, bytes]:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"},
             capture_output=True,
             text=True,
+            timeout=600,
         )
         if done.returncode:
             raise RuntimeError(f"the page's code fails:\n{done.stderr}")

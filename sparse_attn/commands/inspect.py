@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -108,10 +109,10 @@ def mapping_of(text: str) -> Mapping:
     name, _, rest = text.partition(":")
     try:
         known = [p.name for p in (*get_spec(name).parameters, *get_spec(name).options)]
-        values: dict[str, Any] = (
-            dict(_value(part, known) for part in rest.split(",")) if rest else {}
-        )
-        return Mapping(name, **values)
+        values = [_value(part, known) for part in rest.split(",")] if rest else []
+        if twice := [name for name, count in Counter(n for n, _ in values).items() if count > 1]:
+            raise ValueError(f"{twice[0]} is given twice")
+        return Mapping(name, **dict[str, Any](values))
     except ValueError as error:
         raise ValueError(f"--mapping {text}: {error}") from None
 

@@ -92,8 +92,9 @@ def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
     grid = (torch.arange(-1000, 1001, device=device).double() / 1000 * math.asinh(WIDEST)).sinh()
     log_g = mapping.log(grid)  # up to a constant
     last = len(grid) - 1 - int(log_g.flip(0).argmin())
-    # so that NaN does not count as rising either
-    if last == len(grid) - 1 or not (log_g[last:].diff() > -NEAR).all():
+    rises = log_g[last:].diff()
+    # NaN does not count as rising, nor does one step: from 0, or to where log g is cut off
+    if not ((rises > -NEAR).all() and (rises[1:] > NEAR).any()):
         raise ValueError(
             f"mapping={mapping.name}: its g does not increase on [-{WIDEST:g}, {WIDEST:g}], nor "
             "right of its lowest point there, so that no scores belong to the counts"

@@ -191,6 +191,7 @@ REFUSED = {
     "bytes": (["BERT", "caf\udce9"], "TEXT holds bytes that are no UTF-8"),
     "mapping": (["BERT", TEXT, "--mapping", "sparsmax"], "'sparsmax' is unknown; did you mean"),
     "parameter": (["BERT", TEXT, "--mapping", "entmax:r=1"], "'r' is no parameter of this mapping"),
+    "twice": (["BERT", TEXT, "--mapping", "r-softmax:r=0.1,r=0.2"], "r is given twice"),
     "number": (["BERT", TEXT, "--mapping", "entmax:alpha"], "expected alpha=NUMBER, got 'alpha'"),
     "range": (["BERT", TEXT, "--mapping", "r-softmax:r=2"], "expected a number in [0, 1]"),
     "three": (["BERT", TEXT, *["--mapping", "softmax"] * 3], "--mapping is given 3 times"),

@@ -13,6 +13,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 from sparse_attn import patch_model
 from sparse_attn.inspection import record, record_attention
 from tests.plugin.families import BERT, BY_NAME, FAMILIES, LLAMA, REFUSED, Family
+from tests.plugin.helpers import run_valid
 
 
 def bert(**changes: Any) -> BertModel:
@@ -73,16 +74,15 @@ def test_every_family_patched_or_not(family: Family) -> None:
     # the softcap of Gemma 2, which Transformers' SDPA leaves out
     if family.name == "gemma2":
         model.set_attn_implementation("eager")
-    with torch.no_grad():
-        plain = model(**inputs).to_tuple()[0]
-        with record_attention(model) as unpatched:
-            recorded = model(**inputs).to_tuple()[0]
-        assert torch.equal(model(**inputs).to_tuple()[0], plain)
-        torch.testing.assert_close(recorded, plain, atol=2e-4, rtol=2e-4)
-        patch_model(model, "r-softmax", r=0.5)
-        before = model(**inputs).to_tuple()[0]
-        with record_attention(model) as patched:
-            assert torch.equal(model(**inputs).to_tuple()[0], before)
+    plain = run_valid(model, inputs, family)
+    with record_attention(model) as unpatched:
+        recorded = run_valid(model, inputs, family)
+    assert torch.equal(run_valid(model, inputs, family), plain)
+    torch.testing.assert_close(recorded, plain, atol=2e-4, rtol=2e-4)
+    patch_model(model, "r-softmax", r=0.5)
+    before = run_valid(model, inputs, family)
+    with record_attention(model) as patched:
+        assert torch.equal(run_valid(model, inputs, family), before)
     assert unpatched.layers == patched.layers
     assert len(patched.layers) == family.modules
     assert unpatched.mean == 0

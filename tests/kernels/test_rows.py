@@ -150,7 +150,7 @@ def test_nearly_equal_scores(backend, name, params):
 
 
 @each()
-@pytest.mark.parametrize("scale", [1e3, 1e15, 1e30])
+@pytest.mark.parametrize("scale", [1e3, 1e15, 1e30, 1e37])
 @pytest.mark.parametrize(("name", "params"), SETTINGS)
 def test_large_scores(backend, name, params, scale):
     """Nothing overflows that need not: the float64 reference, or one key at least."""

@@ -52,6 +52,13 @@ def test_a_step_where_begin_is_end():
     assert [schedule.value(x) for x in (0.0, 0.49, 0.5, 1.0)] == [0.0, 0.0, 0.4, 0.4]
 
 
+@pytest.mark.parametrize("progress", [-0.01, 1.01, 100, math.nan])
+@pytest.mark.parametrize("shape", ["linear", "constant"])
+def test_progress_is_a_share(shape, progress):
+    with pytest.raises(ValueError, match="expected the share of training done"):
+        SparsitySchedule(shape=shape).value(progress)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
