@@ -288,9 +288,9 @@ def record_attention(
     Every forward call of `model` inside the block counts, in training too. Under gradient
     checkpointing it counts once, and its backward pass must be inside as well. Weights of queries x
     keys are not kept. A model that is not patched runs its softmax through this library inside the
-    block: outputs are those of its eager attention up to rounding, but at padding, and dropout draws
-    other numbers.
-    Under torch.compile the graph breaks at each layer, which fullgraph=True refuses.
+    block: outputs are those of its eager attention up to rounding, except at padding, and dropout
+    draws other numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True
+    refuses.
 
     Args:
         model: a Transformers model, patched or not, plain or wrapped.
