@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sparse_attn.files import DRAFT, UnwrittenError, whole
+from sparse_attn.files import DRAFT, UnwrittenError, reason, whole
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # safetensors and tokenizers put the system's words into errors of their own; torch.save, which
@@ -32,7 +32,7 @@ def named(path: Path) -> Iterator[None]:
     except Exception as error:
         if not _of_disk(error):
             raise
-        raise UnwrittenError.about(path, error) from error
+        raise UnwrittenError(reason(path, error)) from error
 
 
 def _of_disk(error: BaseException | None) -> bool:

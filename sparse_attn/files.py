@@ -14,15 +14,13 @@ DRAFT = ".tmp"
 class UnwrittenError(OSError):
     """A file could not be written, such as on a full disk."""
 
-    @classmethod
-    def about(cls, path: Path, error: Exception) -> UnwrittenError:
-        """What stood in the way of `path`, and what to do."""
-        if isinstance(error, cls):
-            return error
-        return cls(
-            f"{path}: could not be written ({error}); what was written before is safe: put that "
-            "right, such as by making room, and the same command goes on"
-        )
+
+def reason(path: Path, error: Exception) -> str:
+    """What stood in the way of `path`, and what to do."""
+    return (
+        f"{path}: could not be written ({error}); what was written before is safe: put that right, "
+        "such as by making room, and the same command goes on"
+    )
 
 
 @contextmanager
@@ -44,8 +42,10 @@ def whole(path: Path) -> Iterator[Path]:
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
         draft.replace(path)
+    except UnwrittenError:
+        raise
     except OSError as error:
-        raise UnwrittenError.about(path, error) from error
+        raise UnwrittenError(reason(path, error)) from error
     finally:
         # what a full disk has cut short
         draft.unlink(missing_ok=True)

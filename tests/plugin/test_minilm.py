@@ -54,10 +54,17 @@ def embed(model, inputs):
     return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
 
 
+def eager(dtype):
+    return AutoModel.from_pretrained(FOLDER, attn_implementation="eager").eval().to(dtype)
+
+
 def test_softmax_is_eager(inputs):
-    model = AutoModel.from_pretrained(FOLDER, attn_implementation="eager").eval()
-    expected = embed(model, inputs)
-    assert_near(embed(patch_model(model, "softmax"), inputs), expected)
+    truth = embed(eager(torch.float64), inputs)
+    assert_near(embed(patch_model(eager(torch.float64), "softmax"), inputs), truth, 1e-13)
+    # float32 rounds otherwise on another processor, in eager attention too
+    plain = embed(eager(torch.float32), inputs)
+    found = embed(patch_model(eager(torch.float32), "softmax"), inputs)
+    assert (found - truth).abs().max() <= 2 * (plain - truth).abs().max()
 
 
 @pytest.mark.parametrize("mapping", CALM, ids=mapping_id)

@@ -78,7 +78,7 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
 
     Raises:
         FileExistsError: there is such a file, and not overwrite.
-        OSError: it could not be written; what was there before still is.
+        UnwrittenError: an OSError; what was there before still is.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
