@@ -82,7 +82,7 @@ def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
     while due := list(plan.due(done)):
         for run in due:
             done[run.hash] = run.record(**execute(run))
-    assert len(done) == plan.expected(done) == 18
+    assert len(done) == plan.expected(done)
     return done
 
 
@@ -103,6 +103,7 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> 
 
 @pytest.mark.timeout(900)
 def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, Any]) -> None:
+    del given["mappings"]["taylor"]
     folder = Path(given["output_dir"])
     command = [sys.executable, "-m", "glue", *arguments(given)]
     # Ray's workers give way to everything else that runs, such as the other tests
@@ -141,13 +142,13 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
         process.wait()
     before = read_records(folder)
     assert before.faults == []
-    assert 6 <= len(before.by_hash) < 18
+    assert 6 <= len(before.by_hash) < 12
     assert not psutil.wait_procs(alive, timeout=60)[1], "a run outlived the sweep"
 
     # the same command; the failed run is done again
     again = subprocess.run(command, **settings, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert "18/18" in again.stderr
+    assert "12/12" in again.stderr
     after = read_records(folder)
     whole = undisturbed(given)
     assert after.faults == []
