@@ -37,25 +37,44 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
             resumed or has finished, or there is none to resume.
     """
     config = folder / CONFIG_FILE
-    if resume and not config.exists():
-        raise ValueError(
-            f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
-        )
-    if not config.exists():
+    found = _read_config(config) if config.exists() else None
+    ended = "finished" if (folder / RESULTS_FILE).exists() else None
+    check_claim(folder, content, resume, found, ended)
+
+
+def check_claim(
+    folder: Path,
+    content: dict[str, Any],
+    resume: bool,
+    found: dict[str, Any] | None,
+    ended: str | None,
+) -> None:
+    """As `check_run_folder`, of a folder whose run has been read.
+
+    Args:
+        folder, content, resume: as `check_run_folder`, as are the errors.
+        found: what decided the result of the run that is there; None where there is none.
+        ended: how that run ended; None where it was cut off.
+    """
+    if found is None:
+        if resume:
+            raise ValueError(
+                f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
+            )
         if not is_free(folder):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
         return
-    different = differences(content, _read_config(config))
+    different = differences(content, found)
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
             "choose another output_dir or delete this one"
         )
-    if (folder / RESULTS_FILE).exists():
+    if ended is not None:
         raise ValueError(
-            f"output_dir={folder}: holds a finished run of this config, see {RESULTS_FILE}; choose "
+            f"output_dir={folder}: holds a {ended} run of this config, see {RESULTS_FILE}; choose "
             "another output_dir or delete this one"
         )
     if not resume:

@@ -20,10 +20,11 @@ from experiments.language_modeling.dynamic import (
 from experiments.language_modeling.measures import log_prob_matrix, perplexity, top_k_error
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.rank import exact_rank, numerical_rank
-from experiments.language_modeling.records import MODEL_FILE, RESULTS_FILE, read_results
+from experiments.language_modeling.records import MODEL_FILE, read_results
 from experiments.language_modeling.simlex import simlex
 from experiments.language_modeling.train import assemble
 from pipeline.files import write_json
+from pipeline.folders import RESULTS_FILE
 from sparse_attn.inspection import slope_statistics
 
 EXACT_CONTEXTS = 2000

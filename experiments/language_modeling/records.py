@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.language_modeling.config import RunConfig
-from pipeline.files import differences, is_free, write_json
+from pipeline.files import write_json
+from pipeline.folders import RESULTS_FILE, check_claim
 
-RESULTS_FILE, MODEL_FILE, CHECKPOINT_FILE = "results.json", "model.pt", "checkpoint.pt"
+MODEL_FILE, CHECKPOINT_FILE = "model.pt", "checkpoint.pt"
 # may differ between a run and its continuation: where things lie, and how often they are written
 FREE = ("output_dir", "checkpoint_minutes", "resume", "corpus.data_dir")
 
@@ -34,34 +35,12 @@ def check_output_dir(config: RunConfig) -> None:
         ValueError: output_dir belongs to a run with another config, or to one that should be
             resumed or has ended, or there is none to resume.
     """
-    folder = Path(config.output_dir)
-    if not (folder / RESULTS_FILE).exists():
-        if config.resume:
-            raise ValueError(
-                f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
-            )
-        if not is_free(folder):
-            raise ValueError(
-                f"output_dir={folder}: exists and is not the folder of a run; choose another"
-            )
-        return
-    record = read_results(folder)
-    different = differences(_comparable(config.to_dict()), _comparable(record["config"]))
-    if different:
-        raise ValueError(
-            f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
-            "choose another output_dir or delete this one"
-        )
-    if record["status"] != "running":
-        raise ValueError(
-            f"output_dir={folder}: holds a run of this config that has {record['status']}, see "
-            f"{RESULTS_FILE}; choose another output_dir or delete this one"
-        )
-    if not config.resume:
-        raise ValueError(
-            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
-            "go on with it, or choose another output_dir"
-        )
+    folder, found, ended = Path(config.output_dir), None, None
+    if (folder / RESULTS_FILE).exists():
+        record = read_results(folder)
+        found = _comparable(record["config"])
+        ended = None if record["status"] == "running" else record["status"]
+    check_claim(folder, _comparable(config.to_dict()), config.resume, found, ended)
 
 
 def read_results(folder: Path) -> dict[str, Any]:

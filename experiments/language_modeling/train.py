@@ -17,12 +17,12 @@ from experiments.language_modeling.measures import mean_nll, perplexity
 from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.records import (
     MODEL_FILE,
-    RESULTS_FILE,
     check_output_dir,
     claim_output_dir,
 )
 from experiments.language_modeling.training import DivergedError, Training
 from pipeline.files import write_json
+from pipeline.folders import RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import Any
 
 from experiments.language_modeling.config import HeadConfig
-from experiments.language_modeling.records import FREE, RESULTS_FILE
+from experiments.language_modeling.records import FREE
 from pipeline.files import differences
+from pipeline.folders import RESULTS_FILE
 from pipeline.report import text
 from pipeline.report.spread import Difference, Estimate, estimate, paired
 

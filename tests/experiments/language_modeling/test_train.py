@@ -184,7 +184,7 @@ def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
         prepare(dataclasses.replace(short, seed=3, resume=True))
     # where the corpus lies does not matter
     assert run(dataclasses.replace(short, resume=True))["status"] == "finished"
-    with pytest.raises(ValueError, match=r"that has finished, see results\.json"):
+    with pytest.raises(ValueError, match=r"holds a finished run of this config, see results\.json"):
         prepare(dataclasses.replace(short, resume=True))
     with pytest.raises(ValueError, match="is not the folder of a run"):
         prepare(dataclasses.replace(short, output_dir=str(tmp_path / "data")))
