@@ -109,10 +109,17 @@ def sparse_attention(
         scaling=scaling,
         dropout=dropout if module.training else 0.0,
     )
-    observer = getattr(module, OBSERVER, None)
     wanted = _wants_weights(mapping, kwargs)
+    output, weights = _run(call, wanted, getattr(module, OBSERVER, None))
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def _run(
+    call: Call, wants_weights: bool, observer: Observer | None
+) -> tuple[Tensor, Tensor | None]:
+    """The output, and the weights where somebody wants them; the observer is told."""
     weights = None
-    if wanted or (observer is not None and observer.keeps_weights):
+    if wants_weights or (observer is not None and observer.keeps_weights):
         output, weights = reference.attention_and_weights(call)
         if observer is not None:
             rows = statistics.of_weights(weights, reference.valid(call), observer.special(call))
@@ -122,9 +129,9 @@ def sparse_attention(
         observer.see(call, rows, None)
     else:
         output = run(call)
-    if weights is None or not wanted:
-        return output.transpose(1, 2).contiguous(), None
-    return output.transpose(1, 2).contiguous(), weights.to(value.dtype)
+    if weights is None or not wants_weights:
+        return output, None
+    return output, weights.to(call.value.dtype)
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
