@@ -195,7 +195,7 @@ def _mixed(
         mask=mask,
         dim=dim,
         checks=checks,
-        function=functions[log],
+        function=functions[1] if log else functions[0],
         log=log,
     )
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from packaging.version import Version
 
 from sparse_attn import functional as maps
 
@@ -85,6 +86,8 @@ def test_compiles_with_inductor(name, value):
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @one_each
 def test_vmap_equals_a_batch(case):
+    if case.name == "random-drop-softmax" and Version(torch.__version__) < Version("2.12"):
+        pytest.skip("torch 2.11 has no vmap of a tensor seen as another dtype")
     scores, mask = random_scores(4, 3, 9), random_mask(4, 3, 9)
     mapped = torch.vmap(lambda z, keep: case(z, mask=keep))(scores, mask)
     torch.testing.assert_close(mapped, case(scores, mask=mask), **FLOAT64)

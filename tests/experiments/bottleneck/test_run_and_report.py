@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_command_line_end_to_end(
     assert record["config"]["options"] == {"components": 2}
     assert record["stage"] == "final"
     assert record["device"].endswith("1 threads")
-    assert record["versions"]["torch"] == torch.__version__
+    assert record["versions"]["torch"] == version("torch")
     assert str(tmp_path) not in json.dumps(records)
     searches = [r for r in records.values() if r["stage"] == "search"]
     assert len(searches) == 8
