@@ -26,8 +26,9 @@ def claim_for_all_processes(config: RunConfig) -> Path | None:
     if state.is_main_process:
         claim_run_folder(folder, config.comparable(), config.resume)
         # what safetensors was writing when the run was killed, under names that it draws
-        for draft in folder.glob("*/.tmp*"):
-            draft.unlink()
+        for name in ("checkpoint-*", "model"):
+            for draft in folder.glob(f"{name}/.tmp*"):
+                draft.unlink()
     state.wait_for_everyone()
     return last_complete_checkpoint(folder) if config.resume else None
 

@@ -36,6 +36,13 @@ NOT_PATCHED = (
 )
 
 
+class Unsaved(str):
+    """The name of this implementation in a config that does not say so when it is saved.
+
+    Of a model that is patched for the time of a recording: what is saved then is the plain model.
+    """
+
+
 class Observer(Protocol):
     """Who is told of every call of an attention module, as its attribute OBSERVER."""
 
@@ -122,8 +129,9 @@ def _run(
     if wants_weights or (observer is not None and observer.keeps_weights):
         output, weights = reference.attention_and_weights(call)
         if observer is not None:
-            rows = statistics.of_weights(weights, reference.valid(call), observer.special(call))
-            observer.see(call, rows, weights)
+            valid = statistics.counted(call)
+            rows = statistics.of_weights(weights, valid, observer.special(call))
+            observer.see(call, rows, weights if observer.keeps_weights else None)
     elif observer is not None:
         output, rows = run_measured(call, observer.special(call))
         observer.see(call, rows, None)
@@ -178,7 +186,8 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
             that do not dispatch their attention would otherwise add the boolean mask to the scores.
     """
     config = kwargs.get("config")
-    if config is not None and getattr(config, NAME, None) is None:
+    recorded = config is not None and isinstance(config._attn_implementation, Unsaved)
+    if config is not None and getattr(config, NAME, None) is None and not recorded:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
     kwargs = {**kwargs, "allow_is_causal_skip": False}
     queries = kwargs.get("q_length")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import re
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,20 +29,26 @@ def reason(path: Path, error: Exception) -> str:
 def whole(path: Path) -> Iterator[Path]:
     """A draft to write to that takes the place of `path` if the block ends well, and else goes.
 
-    Neither a kill nor a power cut leaves half a file at `path`. A draft that a killed process has
-    left is removed, so that only one process at a time may write to a path.
+    Neither a kill nor a power cut leaves half a file at `path`. Drafts that killed processes have
+    left of it are removed, so that only one process at a time may write to a path. A file that is
+    replaced keeps its permissions.
 
     Raises:
+        FileNotFoundError: there is no folder for it.
         UnwrittenError: the block raised OSError; what was at `path` before is there.
     """
-    for left in path.parent.glob(f"{glob.escape(path.stem)}.[0-9]*{DRAFT}"):
-        left.unlink(missing_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}{DRAFT}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    _remove_drafts(path)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
+        draft.touch(exist_ok=False)
         yield draft
         # without it some file systems rename before the bytes are on the disk
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, draft)
         draft.replace(path)
     except UnwrittenError:
         raise
@@ -49,3 +57,10 @@ def whole(path: Path) -> Iterator[Path]:
     finally:
         # what a full disk has cut short
         draft.unlink(missing_ok=True)
+
+
+def _remove_drafts(path: Path) -> None:
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(DRAFT))
+    for left in path.parent.iterdir():
+        if name.fullmatch(left.name):
+            left.unlink(missing_ok=True)

@@ -91,11 +91,11 @@ def run(options: argparse.Namespace) -> None:
 
     with input_errors():
         write_page(options.output, page, overwrite=options.force)
-    for name, record in sides.items():
-        print(f"{name}\n{record.table()}\n")
-    if reading.note:
-        print(reading.note)
-    print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
+        for name, record in sides.items():
+            print(f"{name}\n{record.table()}\n")
+        if reading.note:
+            print(reading.note)
+        print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
 
 
 def mapping_of(text: str) -> Mapping:
@@ -113,7 +113,7 @@ def mapping_of(text: str) -> Mapping:
         if twice := [name for name, count in Counter(n for n, _ in values).items() if count > 1]:
             raise ValueError(f"{twice[0]} is given twice")
         return Mapping(name, **dict[str, Any](values))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # no memory holds 10^12 knots
         raise ValueError(f"--mapping {text}: {error}") from None
 
 
@@ -163,20 +163,36 @@ def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionReco
     from sparse_attn.mappings import Mapping
     from sparse_attn.patching import is_patched
 
-    saved = is_patched(reading.model)
-    own = None if saved else Mapping("softmax")
-    chosen = mappings or [Mapping("softmax" if saved else "r-softmax")]
-    sides: dict[str, AttentionRecord] = {}
-    for mapping in chosen if len(chosen) == 2 else (own, *chosen):
-        record = _record(reading, mapping)
-        name = f"saved: {', '.join(dict.fromkeys(record.mappings))}"
-        if mapping is not None:
-            values = (f"{n}={v:g}" for n, v in mapping.parameter_values().items())
-            name = " ".join([mapping.name, *values])
-        if name in sides:
-            raise ValueError(f"--mapping: both sides would be {name}; choose another")
-        sides[name] = record
-    return sides
+    own = _own_mappings(reading)
+    chosen = mappings or [Mapping("r-softmax" if own == "softmax" else "softmax")]
+    pair = chosen if len(chosen) == 2 else [None, *chosen]
+    names = [own if mapping is None else _shown(mapping) for mapping in pair]
+    if names[0] == names[1]:
+        raise ValueError(f"--mapping: both sides would be {own}; choose another")
+    if pair[0] is None and is_patched(reading.model):
+        names[0] = f"saved: {own}"
+    return {name: _record(reading, mapping) for name, mapping in zip(names, pair, strict=True)}
+
+
+def _own_mappings(reading: Reading) -> str:
+    """The mappings that the model has; softmax where it is not patched."""
+    from sparse_attn.layers import attention_layers
+    from sparse_attn.patching import mappings_of
+
+    layers = attention_layers(reading.model)
+    found = (_shown(mapping) for layer in layers for mapping in mappings_of(layer))
+    return ", ".join(dict.fromkeys(found)) or "softmax"
+
+
+def _shown(mapping: Mapping) -> str:
+    """`r-softmax r=0.15`; of a learned parameter not the value, which layers differ in."""
+    texts = [mapping.name]
+    for name, value in mapping.parameter_values().items():
+        if name in mapping.learned:
+            texts.append(f"{name} learned")
+        else:
+            texts.append(f"{name} per head" if isinstance(value, list) else f"{name}={value:.12g}")
+    return " ".join(texts)
 
 
 def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
@@ -201,7 +217,7 @@ def _page(model: str, reading: Reading, sides: dict[str, AttentionRecord]) -> st
     from sparse_attn.inspection.page import attention_page
 
     # pages are passed on: where a model lies on this machine is nobody's business
-    name = "/".join(Path(model).parts[-2:]) or model
+    name = Path(model).resolve().name if Path(model).is_dir() else model
     return attention_page(
         sides,
         reading.tokens,

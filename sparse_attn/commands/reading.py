@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,16 +109,24 @@ def _errors_of(path: str) -> Iterator[None]:
                 f"MODEL={path!r} brings Python code of its own, which does not run unasked; read "
                 "it, and add --trust-remote-code if you trust it"
             ) from None
-        raise ValueError(f"MODEL={path!r}: {error}") from None
+        missing = "" if Path(path).exists() else "; nor is there a folder of that name"
+        raise ValueError(f"MODEL={path!r}: {error}{missing}") from None
 
 
 def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
     encoded = tokenizer(options.text, options.pair, return_tensors="pt")
     count = encoded["input_ids"].shape[1]
-    if count == 0:
+    ids = encoded["input_ids"][0].tolist()
+    if {tokenizer.unk_token_id, *tokenizer.all_special_ids}.issuperset(ids):
         raise ValueError(
             "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
             "that tokenizer.save_pretrained has written to as well"
+        )
+    known = getattr(config, "vocab_size", None) or math.inf
+    if max(ids) >= known:
+        raise ValueError(
+            f"TEXT has the token {max(ids)}, and the model knows {known} tokens; its tokenizer "
+            "belongs to another model"
         )
     if count > options.max_tokens:
         raise ValueError(

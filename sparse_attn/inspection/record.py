@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME, OBSERVER
+from sparse_attn.attention import NAME, OBSERVER, Unsaved
+from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
-from sparse_attn.kernels import reference
+from sparse_attn.kernels import statistics
 from sparse_attn.kernels.call import Call
 from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.patching import is_patched, patched
+from sparse_attn.records import configs_of, set_record
 
 MOST_SNAPSHOTS = 1000
 
@@ -54,9 +57,10 @@ class AttentionRecord:
 
     A key is valid where some query may attend to it. In self-attention with as many queries as keys
     a query is valid where its own key is, so that padding counts on neither side; elsewhere every
-    query that has a valid key counts. Where nothing was seen stands NaN: a layer that did not run,
-    a head that a layer does not have. Values are those in float32 (float64 for such inputs), before
-    dropout and before they are rounded to half precision. Made by `record_attention`.
+    query that has a valid key counts. NaN stands where nothing was seen (a layer that did not run,
+    a head that a layer does not have) and where a row held NaN. Values are those in float32
+    (float64 for such inputs), before dropout and before they are rounded to half precision. Made by
+    `record_attention`.
 
     Args:
         layers: the attention modules, patched.
@@ -65,7 +69,8 @@ class AttentionRecord:
     Attributes:
         layers: qualified names of the attention modules, in the order of the model.
         mappings: the name of the mapping in each.
-        calls: the forward call, counted from 1, of each snapshot in `parameters`.
+        calls: the forward call, counted from 1, of each snapshot in `parameters`; calls of a part
+            alone, such as an encoder, have none.
         weights: with weights=True the p of the last call of each layer, (B, H, Q, K), on the
             layer's device, in float32 (float64 for such inputs).
         valid: with weights=True which keys the queries of that call may attend to, bool,
@@ -154,7 +159,7 @@ class AttentionRecord:
         return counts.mean if counts.counts[1].any() else math.nan
 
     def table(self) -> str:
-        """One line a layer, means over its heads."""
+        """One line a layer, means over its heads; "-" where nothing was seen, nan where NaN was."""
         width = max(map(len, (*self.layers, "layer")))
         kind = max(map(len, (*self.mappings, "mapping")))
         head = (
@@ -162,16 +167,17 @@ class AttentionRecord:
         )
         lines = [f"{head}  special"]
         columns = (
-            (self.zeros * 100, ".1f", "%", 6),
-            (self.support, ".1f", "", 7),
-            (self.entropy, ".2f", "", 7),
-            (self.special * 100, ".1f", "%", 7),
+            (self.zeros * 100, "rows", ".1f", "%", 6),
+            (self.support, "rows", ".1f", "", 7),
+            (self.entropy, "rows", ".2f", "", 7),
+            (self.special * 100, "named", ".1f", "%", 7),
         )
         for i, (layer, mapping) in enumerate(zip(self.layers, self.mappings, strict=True)):
             cells = [f"{layer:{width}}", f"{mapping:{kind}}"]
-            for values, form, unit, size in columns:
-                mean = values[i].nanmean().item()
-                cells.append(f"{'-' if math.isnan(mean) else f'{mean:{form}}{unit}':>{size}}")
+            for values, count, form, unit, size in columns:
+                seen = self._of_heads(count)[i] > 0
+                mean = values[i][seen].mean().item()
+                cells.append(f"{f'{mean:{form}}{unit}' if seen.any() else '-':>{size}}")
             lines.append("  ".join(cells))
         return "\n".join(lines)
 
@@ -262,6 +268,10 @@ class _LayerObserver:
         """Forward hook: whether this call has its keys from another stack."""
         self.crosses = is_crossing(module, args, kwargs)
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # a copy of the model is not recorded
+        return type(None), ()
+
     def special(self, call: Call) -> Tensor | None:
         return self.keys.of(self.layer, self.crosses, (call.shape[0], call.shape[3]))
 
@@ -276,7 +286,17 @@ class _LayerObserver:
         self.record._add(self.index, call, rows, not self.crosses)
         if weights is not None:
             self.record.weights[self.index] = weights.detach()
-            self.record.valid[self.index] = reference.valid(call)
+            self.record.valid[self.index] = statistics.counted(call)
+
+
+@contextmanager
+def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
+    """softmax of this library in a model that is not patched, and is saved as a plain one."""
+    with patched(root, "softmax"):
+        set_record(root, NAME, None)
+        for config in configs_of(root):
+            config._attn_implementation = Unsaved(NAME)
+        yield
 
 
 @contextmanager
@@ -308,20 +328,21 @@ def record_attention(
     """
     root = root_of(model)
     layers = attention_layers(root)
-    if any(hasattr(layer.module, OBSERVER) for layer in layers):
+    if any(getattr(layer.module, OBSERVER, None) is not None for layer in layers):
         raise RuntimeError(
             f"{type(root).__name__} is being recorded already; use the record of the outer block"
         )
-    with nullcontext() if is_patched(root) else patched(root, "softmax"):
+    with nullcontext() if is_patched(root) else _softmax_in(root):
         record = AttentionRecord(layers, weights)
         keys = SpecialKeys(root, special_ids)
-        handles = [root.register_forward_pre_hook(lambda *_: record._snapshot()), *keys.watch()]
+        snapshot = Hook(lambda *_: record._snapshot())
+        handles = [root.register_forward_pre_hook(snapshot), *keys.watch()]
         for index, layer in enumerate(layers):
             observer = _LayerObserver(record, index, layer, keys)
             setattr(layer.module, OBSERVER, observer)
             if can_cross(layer.module):
                 handles.append(
-                    layer.module.register_forward_pre_hook(observer.before, with_kwargs=True)
+                    layer.module.register_forward_pre_hook(Hook(observer.before), with_kwargs=True)
                 )
         try:
             yield record

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from sparse_attn.inspection.hooks import Hook
 from sparse_attn.layers import AttentionLayer
 
 SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention has its keys from
@@ -45,7 +46,7 @@ class SpecialKeys:
             for name, module in self.stacks.items()
         ]
 
-    def _look(self, name: str) -> Any:
+    def _look(self, name: str) -> Hook:
         signature = inspect.signature(type(self.stacks[name]).forward)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -54,7 +55,7 @@ class SpecialKeys:
             if isinstance(ids, Tensor) and self.ids is not None:
                 self.special[name] = torch.isin(ids, self.ids.to(ids.device))
 
-        return hook
+        return Hook(hook)
 
     def of(self, layer: AttentionLayer, crosses: bool, shape: tuple[int, int]) -> Tensor | None:
         """Which keys (B, K) of a layer are special; None where the keys are no tokens of a call.

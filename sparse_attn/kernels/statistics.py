@@ -37,6 +37,18 @@ def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) ->
     return torch.stack([some, count, support, entropy, mass, named], dim=-1)
 
 
+def counted(call: Call, rows: slice = slice(None)) -> Tensor | None:
+    """The keys that count for these queries: -inf in a bias hides one as a mask does.
+
+    Broadcastable to (B, H, rows, K); None for all.
+    """
+    valid = reference.valid(call, rows)
+    if call.bias is None:
+        return valid
+    seen = reference.rows_of(call.bias, rows) != -torch.inf
+    return seen if valid is None else valid & seen
+
+
 @torch.no_grad()
 def of_call(call: Call, special: Tensor | None) -> Tensor:
     """As `of_weights`, with the weights of some queries at a time, by the reference."""
@@ -45,7 +57,7 @@ def of_call(call: Call, special: Tensor | None) -> Tensor:
     blocks = []
     for start in range(0, queries, step):
         rows = slice(start, min(start + step, queries))
-        valid = reference.valid(call, rows)
+        valid = counted(call, rows)
         block = replace(
             call,
             query=call.query[:, :, rows],

@@ -131,6 +131,22 @@ def test_softmax_beside_r_softmax(bert: str, capsys: pytest.CaptureFixture[str])
     )
 
 
+def test_the_page_does_not_say_where_the_model_lies(bert: str) -> None:
+    main(["inspect", bert, TEXT])
+    text = Path("attention.html").read_text(encoding="utf-8")
+    assert f"<title>Attention in {Path(bert).name}</title>" in text
+    assert Path(bert).parent.name not in text
+
+
+def test_the_same_mapping_as_the_saved_one(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save(patch_model(BertModel(BertConfig(**BERT)), "entmax", alpha=1.25))
+    same = ["--mapping", "entmax:alpha=1.25"]
+    assert "both sides would be entmax alpha=1.25" in refusal(capsys, folder, TEXT, *same)
+    folder = save(patch_model(BertModel(BertConfig(**BERT)), "softmax"))
+    shown(capsys, folder, TEXT)
+    assert names(page()) == ["saved: softmax", "r-softmax r=0.15"]
+
+
 def test_two_mappings_a_pair_and_a_name(bert: str) -> None:
     chosen = ["--mapping", "entmax:alpha=1.25", "--mapping", "plif:knots=8,bound=4"]
     main(["inspect", bert, "the cat", "--pair", "on a mat", *chosen, "--output", "pair.html"])
@@ -148,14 +164,14 @@ def test_a_saved_model_beside_softmax(save: Save, capsys: pytest.CaptureFixture[
     folder = save(model)
     shown(capsys, folder, TEXT)
     data = page()
-    assert names(data) == ["saved: r-softmax, t-softmax", "softmax"]
+    assert names(data) == ["saved: r-softmax r=0.6, t-softmax t learned", "softmax"]
     assert data["sides"][0]["mappings"] == ["r-softmax", "t-softmax"]
     assert shares(data, 0)[0] == pytest.approx(3 / 5)
     # the learned t is the one that was saved: only ties with the top survive
     assert shares(data, 0)[1] > 0.5
     assert shares(data, 1).tolist() == [0, 0]
     shown(capsys, folder, TEXT, "--mapping", "sparsemax", "--force")
-    assert names(page()) == ["saved: r-softmax, t-softmax", "sparsemax"]
+    assert names(page()) == ["saved: r-softmax r=0.6, t-softmax t learned", "sparsemax"]
 
 
 def test_causal_model(save: Save) -> None:
@@ -237,6 +253,15 @@ def test_models_that_cannot_be_shown(
     shutil.copy(Path(bert) / "model.safetensors", cut)
     (cut / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     assert "lacks weights of its attention" in refusal(capsys, str(cut), TEXT)
+
+    (cut / "config.json").write_text(json.dumps({**config, "vocab_size": 6}))
+    assert "its tokenizer belongs to another model" in refusal(capsys, str(cut), TEXT)
+
+    # Transformers makes a tokenizer without words
+    for path in cut.glob("tokenizer*"):
+        path.unlink()
+    (cut / "config.json").write_text(json.dumps(config))
+    assert "TEXT has no token that the model's tokenizer knows" in refusal(capsys, str(cut), TEXT)
     assert [path.name for path in tmp_path.iterdir()] == ["cut"]
 
 

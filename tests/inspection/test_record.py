@@ -3,6 +3,8 @@
 import gc
 import math
 import weakref
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from sparse_attn import patch_model
+from sparse_attn import load_pretrained, patch_model
 from sparse_attn.inspection import record, record_attention
+from sparse_attn.patching import is_patched
 from tests.plugin.families import BERT, BY_NAME, FAMILIES, LLAMA, REFUSED, Family
 from tests.plugin.helpers import run_valid
 
@@ -208,7 +211,36 @@ def test_weights_where_they_are_asked_for() -> None:
         assert torch.equal(mask.expand(2, 1, 9, 9)[:, 0, 0], valid.bool())
     with torch.no_grad(), record_attention(model) as made:
         assert model(ids, attention_mask=valid).attentions is None
+        model(ids, attention_mask=valid, output_attentions=True)
     assert made.weights == [None, None]
+
+
+@pytest.mark.parametrize("name", [None, "r-softmax"])
+def test_what_is_saved_or_copied_inside_a_block(name: str | None, tmp_path: Path) -> None:
+    model, ids = bert(), torch.tensor([[5, 6, 7, 8]])
+    if name is not None:
+        patch_model(model, name, r=0.5)
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        with record_attention(model, special_ids=[7]) as made:
+            model(ids)
+            model.save_pretrained(tmp_path / "saved")
+            torch.save(model, tmp_path / "pickled.pt")
+            copied = deepcopy(model)
+    # a plain model is saved as one
+    folder = tmp_path / "saved"
+    plain = name is None
+    saved = BertModel.from_pretrained(folder) if plain else load_pretrained(BertModel, folder)
+    assert is_patched(saved) != plain
+    pickled = torch.load(tmp_path / "pickled.pt", weights_only=False)
+    calls = made.zero_counts.counts.clone()
+    with torch.no_grad():
+        for other in (saved.eval(), copied, pickled):
+            torch.testing.assert_close(other(ids).last_hidden_state, before, atol=1e-5, rtol=1e-5)
+            with record_attention(other) as again:
+                other(ids)
+            assert torch.equal(again.zero_counts.counts, calls)
+    assert torch.equal(made.zero_counts.counts, calls)
 
 
 def test_a_block_leaves_nothing_behind() -> None:
@@ -264,6 +296,7 @@ def test_a_row_of_nan_is_seen() -> None:
     assert made.entropy.isnan().all()
     assert math.isnan(made.mean)
     assert math.isnan(made.zero_counts.per_layer[0])
+    assert made.table().splitlines()[1].split()[2:] == ["nan%", "nan", "nan", "-"]
 
 
 def test_inference_mode_and_training_in_one_record() -> None:

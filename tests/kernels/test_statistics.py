@@ -1,5 +1,6 @@
 """The statistics of rows that the CPU kernels count on the way, beside those of the weights."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,12 +78,24 @@ def test_blocks_of_queries_join(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = statistics.of_call(call, special_keys())
     torch.testing.assert_close(blocks, whole, atol=1e-12, rtol=1e-12)
     bias = torch.randn(37, 37, dtype=torch.float64)
+    bias[:, 3], bias[9] = -torch.inf, -torch.inf
     banded = Call(
         call.query, call.key, call.value, call.mapping, bias=bias, window=6,
         key_lengths=torch.tensor([37, 20]),
     )  # fmt: skip
     expected = cpu.attention_and_statistics(banded, None)[1]
     torch.testing.assert_close(statistics.of_call(banded, None), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_infinity_in_a_bias_hides_a_key_as_a_mask_does() -> None:
+    bias = torch.zeros(1, 1, 37, 37, dtype=torch.float64)
+    bias[..., 3] = -torch.inf
+    call = replace(make_call("sparsemax"), bias=bias)
+    hidden = make_call("sparsemax")
+    hidden.mask[..., 3] = False
+    for count in (cpu.attention_and_statistics, lambda *given: (None, statistics.of_call(*given))):
+        rows, expected = count(call, special_keys())[1], count(hidden, special_keys())[1]
+        torch.testing.assert_close(rows, expected, atol=1e-12, rtol=1e-12)
 
 
 def test_only_a_spoiled_row_is_nan() -> None:

@@ -78,7 +78,8 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
 
     Raises:
         FileExistsError: there is such a file, and not overwrite.
-        UnwrittenError: an OSError; what was there before still is.
+        FileNotFoundError: there is no folder for it.
+        UnwrittenError: it could not be written; what was there before still is.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
