@@ -11,7 +11,8 @@ from typing import Any
 
 from griffe import DocstringSectionText, Extension, Module, Object
 
-_CODE = re.compile(r"(```.*?```|`[^`]+`)", re.DOTALL)
+# fenced, indented after an empty line, or within a line
+_CODE = re.compile(r"(```.*?```|(?<=\n\n)(?: {4}[^\n]*(?:\n+|\Z))+|`[^`]+`)", re.DOTALL)
 
 
 class PlainText(Extension):
@@ -44,7 +45,7 @@ def _summary(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in Markdown; what stands in backticks is left alone, a source begins a paragraph."""
+    """The text in Markdown; code is left alone, a source begins a paragraph."""
     parts = _CODE.split(re.sub(r"\n(?=Source: )", "\n\n", text))
     parts[::2] = (
         re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("&", "&amp;").replace("<", "&lt;")

@@ -75,6 +75,7 @@ class AttentionRecord:
             layer's device, in float32 (float64 for such inputs).
         valid: with weights=True which keys the queries of that call may attend to, bool,
             broadcastable to its weights; None for all.
+        crosses: with weights=True whether that call was cross-attention.
         rows: count only so many sequences of a batch, the first ones; None for all.
     """
 
@@ -84,6 +85,7 @@ class AttentionRecord:
         self.calls: list[int] = []
         self.weights: list[Tensor | None] = [None] * len(layers)
         self.valid: list[Tensor | None] = [None] * len(layers)
+        self.crosses = [False] * len(layers)
         self.rows: int | None = None
         self._keeps_weights = keeps_weights
         self._modules = [layer.module for layer in layers]
@@ -286,6 +288,7 @@ class _LayerObserver:
         self.record._add(self.index, call, rows, not self.crosses)
         if weights is not None:
             self.record.weights[self.index] = weights.detach()
+            self.record.crosses[self.index] = self.crosses
             self.record.valid[self.index] = statistics.counted(call)
 
 

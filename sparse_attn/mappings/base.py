@@ -123,11 +123,11 @@ def on_rows(
     gradient; so does every position of a row that has no valid one. Computed in float32 at least,
     returned in the dtype of `scores`. `checks` names the parameters and gives their ranges.
     """
+    rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     if scores.numel() == 0 and scores.shape[dim] == 0:
         # nothing to compute; what is learned stays in the graph
         learned = (p.sum() for p in parameters if isinstance(p, Tensor))
         return sum(learned, start=scores.clone())
-    rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     # a row without valid positions is worked out as if all were, and thrown away below
     result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
     # one NaN or +inf at a valid position spoils its row, whatever the mapping makes of it, and so

@@ -43,6 +43,12 @@ def test_unknown_markers(marker: str) -> None:
         pages.fill(f"<!-- site: {marker} -->", "one.md")
 
 
+def test_code_in_a_docstring_is_left_alone() -> None:
+    text = "Has a_b and `c_d`:\n\n    with e_f(*g):\n        h_i\n\nand j_k."
+    expected = text.replace("a_b", r"a\_b").replace("j_k", r"j\_k")
+    assert docstrings.plain(text) == expected
+
+
 def test_results_tell_of_every_folder_of_runs() -> None:
     folders = {
         path.parent.relative_to(results.ROOT).as_posix().removesuffix("/runs").replace("_", r"\_")

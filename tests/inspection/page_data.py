@@ -20,10 +20,12 @@ class Record:
     valid: list[Tensor | None] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
     mappings: list[str] = field(default_factory=list)
+    crosses: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         count = len(self.weights)
         self.valid = self.valid or [None] * count
+        self.crosses = self.crosses or [False] * count
         self.layers = self.layers or [f"layer.{i}" for i in range(count)]
         self.mappings = self.mappings or ["sparsemax"] * count
 

@@ -139,6 +139,7 @@ def test_size() -> None:
     [
         ({}, {}, "one record or two"),
         ({"a": Record([None])}, {}, "weights=True"),
+        ({"a": Record([EVEN, EVEN], crosses=[False, True])}, {}, "layer.1 is cross-attention"),
         (
             {"a": Record([torch.ones(1, 1, 3, 3)])},
             {},

@@ -110,6 +110,14 @@ def test_special_tokens_of_two_stacks() -> None:
             assert bool((mass > 0).all()) == own, layer
 
 
+def test_which_layers_cross() -> None:
+    family = BY_NAME["t5"]
+    model = family.build()
+    with torch.no_grad(), record_attention(model, weights=True) as made:
+        model(**family.inputs())
+    assert made.crosses == ["EncDec" in name for name in made.layers]
+
+
 def test_what_is_not_known_is_nan() -> None:
     model = bert()
     with torch.no_grad(), record_attention(model, special_ids=[7]) as made:

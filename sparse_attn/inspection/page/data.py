@@ -66,6 +66,12 @@ def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
                 f"sides[{name!r}]: the record holds no weights; use "
                 "record_attention(model, weights=True) and call the model inside the block"
             )
+    for name, record in sides.items():
+        if crossing := [record.layers[i] for i in ran[name] if record.crosses[i]]:
+            raise ValueError(
+                f"sides[{name!r}]: {crossing[0]} is cross-attention, and the page shows the "
+                "self-attention of one stack; call that alone, such as model.get_encoder()"
+            )
     names = [[record.layers[i] for i in ran[name]] for name, record in sides.items()]
     layers = next(iter(ran.values()))
     if names[0] != names[-1] or any(found != layers for found in ran.values()):
