@@ -45,10 +45,11 @@ class Rows:
     def shifted(self) -> Tensor:
         """z - max z, for losses that do not change with z + const: differences keep their digits.
 
-        Finite. The maximum is held fixed, which changes no gradient of such a loss.
+        Finite, and 0 where not valid. The maximum is held fixed, which changes no gradient of such
+        a loss.
         """
         away = self.scores - top_score(self.scores, self.valid)
-        return away.clamp(min=torch.finfo(away.dtype).min)
+        return away.clamp(min=torch.finfo(away.dtype).min).masked_fill(~self.valid, 0.0)
 
     def reduced(self, losses: Tensor, reduction: str) -> Tensor:
         """The losses (...), or their sum or mean, under the rules of all losses."""

@@ -59,7 +59,8 @@ def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     eps = eps if isinstance(eps, Tensor) else z.new_full((), eps)
     size = torch.maximum(z.detach().abs(), eps.detach().sqrt())
     nothing = size == 0
-    size = size.masked_fill(nothing, 1.0)
+    # 1 / size stays finite
+    size = size.clamp(min=torch.finfo(z.dtype).tiny)
     rest = ((z / size).square() + eps / size / size).masked_fill(nothing, 1.0)
     return (2 * size.log() + rest.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
 

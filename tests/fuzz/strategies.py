@@ -44,6 +44,11 @@ def invertible(tensor: Tensor) -> bool:
     return bool(((tensor == 0) | (tensor.abs() >= torch.finfo(tensor.dtype).smallest_normal)).all())
 
 
+def absorbs(bias: float | Tensor) -> bool:
+    """Whether z + b of sigsoftmax has lost z, so that what is left is one rounding or another."""
+    return bool(torch.as_tensor(bias).abs().max() > 256)
+
+
 @contextmanager
 def unchanged(*tensors: Tensor) -> Iterator[None]:
     """Fails if the tensors are others at the end."""

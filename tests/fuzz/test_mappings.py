@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from tests.fuzz.strategies import (
     LAYOUTS,
     SHAPES,
     SPOILING,
+    absorbs,
     computed,
     examples,
     invertible,
@@ -223,6 +224,7 @@ def test_values_are_those_of_float64(name, data):
         sign = torch.rand(value.shape, generator=random, dtype=torch.float64) * 2 - 1
         return value.double() * (1 + 4 * torch.finfo(torch.float32).eps * sign)
 
+    assume(name != "sigsoftmax" or not absorbs(call.arguments["bias"]))
     exact, p = changed(call, Tensor.double)(), call()
     nearby = torch.stack([changed(call, moved)() for _ in range(6)])
     budget = 2 * (nearby - exact).abs().nan_to_num(math.inf).amax(0)

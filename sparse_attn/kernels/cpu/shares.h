@@ -66,7 +66,8 @@ template <class T> struct SquarePlus : Plain<T> {
     T largest = largest_size<T>(row, shift)[0], root = std::sqrt(eps);
     size = largest > root ? largest : root;
     scaled_eps = size > 0 ? (root / size) * (root / size) : 1;
-    if (!(size > 0)) size = 1;
+    // below the smallest normal number 1 / size overflows
+    size = size > 0 ? std::max(size, std::numeric_limits<T>::min()) : 1;
   }
   INLINE Parts<T> parts(Vec<T> x) const {
     Vec<T> z = (x + shift) / size;
