@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ class SpecialKeys:
         ]
 
     def _look(self, name: str) -> Hook:
-        signature = inspect.signature(type(self.stacks[name]).forward)
+        signature = _signature(cast(Hashable, type(self.stacks[name])))
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = signature.bind(module, *args, **kwargs).arguments.get("input_ids")
@@ -69,12 +70,17 @@ class SpecialKeys:
         return next((keys for keys in found if keys is not None and keys.shape == shape), None)
 
 
+@functools.cache
+def _signature(cls: type[nn.Module]) -> inspect.Signature:
+    return inspect.signature(cls.forward)
+
+
 def can_cross(module: nn.Module) -> bool:
     """Whether an attention module may be given the keys of another stack."""
-    return not SOURCES.isdisjoint(inspect.signature(type(module).forward).parameters)
+    return not SOURCES.isdisjoint(_signature(cast(Hashable, type(module))).parameters)
 
 
 def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call of an attention module has its keys from another stack."""
-    given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
+    given = _signature(cast(Hashable, type(module))).bind(module, *args, **kwargs).arguments
     return any(given.get(name) is not None for name in SOURCES)
