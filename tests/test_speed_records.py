@@ -34,6 +34,20 @@ def test_r_softmax_against_sdpa(case: tuple[str, str]) -> None:
     assert f"{ratio:.2f}" in (ROOT / "README.md").read_text()
 
 
+def test_what_recording_costs() -> None:
+    cases = json.loads((ROOT / "results/benchmarks/recording-cpu.json").read_text())["cases"]
+    ratio = {
+        (case["mapping"], case["tokens"]): case["ratio"]["statistics"]["median"] for case in cases
+    }
+    short = ratio.pop(("unpatched", 16))
+    least, most = (round(100 * (end(ratio.values()) - 1)) for end in (min, max))
+    assert most <= 10  # what issue 7 sets
+    for page in ("README.md", "docs/guide/inspection.md"):
+        assert f"{least} to {most} % of a forward pass" in (ROOT / page).read_text()
+    assert f"{100 * (short - 1):.0f} % where an unpatched model" in (ROOT / "README.md").read_text()
+    assert f"takes {short:.1f} times" in (ROOT / "docs/guide/inspection.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("mapping", "peer"), [("sparsemax", "entmax sparsemax"), ("entmax", "entmax entmax15")]
 )

@@ -25,13 +25,14 @@ def get_spec(name: str) -> MappingSpec:
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
 
     Raises:
-        ValueError: there is none; the message has the nearest names.
+        ValueError: there is none; the message has the nearest names, or all.
     """
     if name not in _SPECS and str(name).startswith(controls.MIXED):
         return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
     if name not in _SPECS:
-        near = difflib.get_close_matches(str(name), _SPECS, n=3) or mapping_names()
-        raise ValueError(f"mapping={name!r} is unknown; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(str(name), _SPECS, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(_SPECS)}"
+        raise ValueError(f"mapping={name!r} is unknown; {hint}")
     return _SPECS[name]
 
 

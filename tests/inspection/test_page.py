@@ -56,7 +56,7 @@ def test_zeros_stay_zero_and_nothing_else_becomes_zero() -> None:
 def test_the_text_asked_for_is_shown_and_its_padding_known() -> None:
     p, valid = weights(2, 5, batch=2), torch.ones(2, 1, 1, 5, dtype=torch.bool)
     valid[1, ..., 3:] = False
-    data = Page(attention_page({"a": Record([p], [valid])}, list("abcde"), sequence=1)).data
+    data = Page(attention_page({"a": Record([p], [valid])}, list("abcde"), example=1)).data
     found = decoded(data, 0, 0)
     assert found[..., 3:].isnan().all()
     torch.testing.assert_close(found[..., :3], p[1, ..., :3].double(), rtol=8e-4, atol=0)
@@ -145,8 +145,8 @@ def test_size() -> None:
             {},
             "tokens: 2 given, but layer.0 of 'a' has 3 queries",
         ),
-        ({"a": Record([EVEN])}, {"sequence": 1}, "sequence=1: expected 0 to 0"),
-        ({"a": Record([EVEN])}, {"sequence": -1}, "sequence=-1"),
+        ({"a": Record([EVEN])}, {"example": 1}, "example=1: expected 0 to 0"),
+        ({"a": Record([EVEN])}, {"example": -1}, "example=-1"),
         ({"a": Record([EVEN])}, {"special_mask": [1]}, "special_mask: expected 2"),
         ({"a": Record([EVEN * math.nan])}, {}, "layer.0 holds values that are not prob"),
         ({"a": Record([EVEN + 1])}, {}, "not probabilities"),
@@ -172,6 +172,11 @@ def test_too_much_for_a_page() -> None:
     record = Record([p] * 32)
     with pytest.raises(ValueError, match=r"20\.5 million weights.* at most 62 tokens fit"):
         attention_page({"a": record, "b": record}, ["a"] * 100)
+
+
+def test_sides_have_names() -> None:
+    with pytest.raises(TypeError, match=r"sides: expected records by name.* got Record"):
+        attention_page(Record([EVEN]), ["a", "b"])  # type: ignore[arg-type]
 
 
 def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

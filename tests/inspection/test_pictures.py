@@ -232,18 +232,28 @@ def test_parameters_by_head() -> None:
             lambda: pictures.draw_simplex(Mapping("r-softmax", r=[0.1, 0.2], heads=2)),
             "mapping: expected one value of each parameter, got r-softmax with heads=2",
         ),
-        (lambda: pictures.draw_weights(torch.ones(1, 2, 2), "ab"), r"weights: .* \(1, 2, 2\)"),
-        (lambda: pictures.draw_weights(torch.ones(0, 0), ""), r"weights: .* \(0, 0\)"),
-        (lambda: pictures.draw_weights(-torch.eye(2), "ab"), "weights: .* got negative or NaN"),
-        (lambda: pictures.draw_weights(torch.eye(2) / 0, "ab"), "weights: .* got negative or NaN"),
-        (lambda: pictures.draw_weights(torch.eye(2), "abc"), "tokens: .* 2 queries, .* got 3"),
-        (lambda: pictures.draw_weights(torch.ones(2, 3), "ab"), "key_tokens .* 3 keys, .* got 2"),
+        (lambda: pictures.draw_weights(torch.ones(1, 2, 2), [*"ab"]), r"weights: .* \(1, 2, 2\)"),
+        (lambda: pictures.draw_weights(torch.ones(0, 0), [*""]), r"weights: .* \(0, 0\)"),
         (
-            lambda: pictures.draw_weights(torch.eye(61), "a" * 61),
+            lambda: pictures.draw_weights(2 * torch.eye(2), [*"ab"]),
+            "weights: .* got numbers out",
+        ),
+        (lambda: pictures.draw_weights(-torch.eye(2), [*"ab"]), "weights: .* got numbers out"),
+        (
+            lambda: pictures.draw_weights(torch.eye(2) / 0, [*"ab"]),
+            "weights: .* got numbers out",
+        ),
+        (lambda: pictures.draw_weights(torch.eye(2), [*"abc"]), "tokens: .* 2 queries, .* got 3"),
+        (
+            lambda: pictures.draw_weights(torch.ones(2, 3), [*"ab"]),
+            "key_tokens .* 3 keys, .* got",
+        ),
+        (
+            lambda: pictures.draw_weights(torch.eye(61), ["a"] * 61),
             "tokens: expected at most 60 queries, .* got 61; draw a part",
         ),
         (
-            lambda: pictures.draw_weights(torch.eye(2), "ab", valid=torch.ones(1, 2).bool()),
+            lambda: pictures.draw_weights(torch.eye(2), [*"ab"], valid=torch.ones(1, 2).bool()),
             r"valid: expected a boolean tensor of shape \(2, 2\), got torch.bool of shape \(1, 2\)",
         ),
     ],
@@ -251,6 +261,12 @@ def test_parameters_by_head() -> None:
 def test_wrong_arguments(draw: Callable[[], Figure], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+@pytest.mark.parametrize("tokens", ["ab", torch.tensor([5, 6]), [5, 6]])
+def test_tokens_are_strings(tokens: object) -> None:
+    with pytest.raises(TypeError, match="tokens: expected a list of strings"):
+        pictures.draw_weights(torch.eye(2), tokens)
 
 
 def test_wrong_records() -> None:

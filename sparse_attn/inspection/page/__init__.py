@@ -25,7 +25,7 @@ def attention_page(
     *,
     title: str = "Attention",
     special_mask: Sequence[int] | None = None,
-    sequence: int = 0,
+    example: int = 0,
 ) -> str:
     """One HTML page of one text: token by token, layer by layer, head by head.
 
@@ -46,7 +46,7 @@ def attention_page(
         title: heading of the page.
         special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask` gives
             them; without it the page does not say how much mass falls on them.
-        sequence: which text of the batch, counted from 0.
+        example: which text of the batch, counted from 0.
 
     Returns:
         The page, some 2.8 bytes for each weight: 3.4 MB for two sides of 12 layers, 12 heads and
@@ -56,8 +56,9 @@ def attention_page(
         ValueError: not one or two sides, a record without weights, of a model that is not
             self-attention over `tokens`, of other layers than the other side, with values that
             are not probabilities, or more than 8 million weights in all.
+        TypeError: sides are not records by name.
     """
-    data = page_data(sides, tokens, special_mask, sequence)
+    data = page_data(sides, tokens, special_mask, example)
     style, script = _part("page.css"), _part("values.js") + _part("page.js")
     return Template(_part("page.html")).substitute(
         title=html.escape(title),

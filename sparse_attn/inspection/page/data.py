@@ -22,11 +22,11 @@ def page_data(
     sides: Mapping[str, AttentionRecord],
     tokens: Sequence[str],
     special_mask: Sequence[int] | None,
-    sequence: int,
+    example: int,
 ) -> dict[str, Any]:
     """See `attention_page` for arguments and errors."""
     layers = _layers(sides)
-    _check_shapes(sides, layers, tokens, sequence)
+    _check_shapes(sides, layers, tokens, example)
     special = None
     if special_mask is not None:
         special = torch.as_tensor(special_mask).bool()
@@ -45,7 +45,7 @@ def page_data(
             {
                 "name": name,
                 "mappings": [record.mappings[i] for i in layers],
-                "layers": [_layer(name, record, i, sequence, special) for i in layers],
+                "layers": [_layer(name, record, i, example, special) for i in layers],
             }
             for name, record in sides.items()
         ],
@@ -54,6 +54,11 @@ def page_data(
 
 def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
     """The layers that ran, the same on all sides."""
+    if not isinstance(sides, Mapping):
+        raise TypeError(
+            f"sides: expected records by name, such as {{'softmax': record}}, got "
+            f"{type(sides).__name__}"
+        )
     if len(sides) not in (1, 2):
         raise ValueError(f"sides: expected one record or two by name, got {len(sides)}")
     ran = {
@@ -87,7 +92,7 @@ def _check_shapes(
     sides: Mapping[str, AttentionRecord],
     layers: list[int],
     tokens: Sequence[str],
-    sequence: int,
+    example: int,
 ) -> None:
     n, total = len(tokens), 0
     first = next(iter(sides.values()))
@@ -99,9 +104,9 @@ def _check_shapes(
                     f"sides: expected as many heads on both sides, got {expected} and {heads} in "
                     f"{record.layers[i]}; record the same model"
                 )
-            if not 0 <= sequence < batch:
+            if not 0 <= example < batch:
                 raise ValueError(
-                    f"sequence={sequence}: expected 0 to {batch - 1}, the record of {name!r} has "
+                    f"example={example}: expected 0 to {batch - 1}, the record of {name!r} has "
                     f"{batch} text(s)"
                 )
             if (queries, keys) != (n, n):
@@ -126,11 +131,11 @@ def _weights(record: AttentionRecord, layer: int) -> Tensor:
 
 
 def _layer(
-    name: str, record: AttentionRecord, layer: int, sequence: int, special: Tensor | None
+    name: str, record: AttentionRecord, layer: int, example: int, special: Tensor | None
 ) -> dict[str, Any]:
     """One layer of one side: codes [H, Q, K], and entropy and special mass [H, Q]."""
     weights, valid = _weights(record, layer), record.valid[layer]
-    p = weights[sequence].double().cpu()
+    p = weights[example].double().cpu()
     if not ((p >= 0) & (p <= 1 + 1e-5)).all():
         raise ValueError(
             f"sides[{name!r}]: {record.layers[layer]} holds values that are not probabilities, "
@@ -138,7 +143,7 @@ def _layer(
         )
     allowed = torch.ones_like(p, dtype=torch.bool)
     if valid is not None:
-        allowed = valid.expand_as(weights)[sequence].cpu()
+        allowed = valid.expand_as(weights)[example].cpu()
     p = p.clamp(max=1).where(allowed, 0.0)
     # a token that no query may attend to is padding, and so is what it attends to itself
     counted = allowed & allowed.any(-2).unsqueeze(-1)

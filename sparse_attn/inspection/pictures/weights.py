@@ -43,6 +43,7 @@ def draw_attention(
 
     Raises:
         ValueError: no weights recorded; layer, head or example out of range; and as `draw_weights`.
+        TypeError: as there.
     """
     _check_index("layer", layer, len(record.layers))
     weights = record.weights[layer]
@@ -85,8 +86,9 @@ def draw_weights(
         title: what stands above the picture.
 
     Raises:
-        ValueError: weights empty, not 2-D, negative or NaN; tokens or valid of another size; more
-            than 60 tokens.
+        ValueError: weights empty, not 2-D, outside [0, 1] or NaN; tokens or valid of another size;
+            more than 60 tokens.
+        TypeError: tokens are no strings.
     """
     if weights.dim() != 2 or weights.numel() == 0:
         raise ValueError(
@@ -97,8 +99,8 @@ def draw_weights(
     _check_tokens("tokens", tokens, weights.shape[0], "queries")
     _check_tokens("key_tokens (by default tokens)", keys, weights.shape[1], "keys")
     p = weights.detach().double().cpu()
-    if not (p >= 0).all():
-        raise ValueError("weights: expected probabilities, got negative or NaN ones")
+    if not ((p >= 0) & (p <= 1.01)).all():  # as far as bfloat16 rounds 1
+        raise ValueError("weights: expected probabilities, got numbers outside [0, 1] or NaN")
     pairs = _valid_pairs(weights, valid, own=key_tokens is None)
     zeros = ((p == 0) & pairs).sum().item() / max(pairs.sum().item(), 1)
 
@@ -170,6 +172,10 @@ def _check_index(name: str, value: int, size: int) -> None:
 
 
 def _check_tokens(name: str, tokens: Sequence[str], size: int, what: str) -> None:
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        raise TypeError(
+            f"{name}: expected a list of strings, such as tokenizer.convert_ids_to_tokens(ids)"
+        )
     if len(tokens) != size:
         raise ValueError(
             f"{name}: expected one for each of the {size} {what}, special tokens and padding too, "

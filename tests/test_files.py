@@ -1,0 +1,64 @@
+"""Files are whole or not there, and nothing beside them is touched."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparse_attn.files import UnwrittenError, whole
+
+
+def write(path: Path, text: str) -> None:
+    with whole(path) as draft:
+        draft.write_text(text)
+
+
+def fail(path: Path, error: Exception) -> None:
+    with whole(path) as draft:
+        draft.write_text("half")
+        raise error
+
+
+def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write(path, "old")
+    for error, raised in ((KeyError(), KeyError), (OSError("full"), UnwrittenError)):
+        with pytest.raises(raised, match=r"^$|a\.txt: could not be written \(full\)"):
+            fail(path, error)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_only_its_own_drafts_are_removed(tmp_path: Path) -> None:
+    kept = ["a.12.tmp", "a.1.txt.0123abcd.tmp", "b.txt.0123abcd.tmp", "a.txt.notes.tmp"]
+    for name in (*kept, "a.txt.0123abcd.tmp"):
+        (tmp_path / name).touch()
+    write(tmp_path / "a.txt", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a.txt"])
+
+
+def test_files_of_one_stem_at_once(tmp_path: Path) -> None:
+    def many(name: str) -> None:
+        for _ in range(100):
+            write(tmp_path / name, name)
+
+    threads = [threading.Thread(target=many, args=(f"report.{end}",)) for end in ("md", "html")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"report.md": "report.md", "report.html": "report.html"}
+
+
+def test_permissions_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.touch(mode=0o600)
+    write(path, "new")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere; make it first"):
+        write(tmp_path / "nowhere/a.txt", "")
