@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from benchmarks.report import Entry, device_name, environment, rows, slug
 from benchmarks.tables import line, short, spread
 from benchmarks.timing import MIB, Effort, Task, measure, peak_memories, wall_clock
-from pipeline.files import write_json
+from pipeline.files import write_json, write_text
 from sparse_attn.heads.factored import FactoredSphericalHead
 
 Record = dict[str, Any]
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record["seconds"] = round(time.perf_counter() - begun, 1)
     out.mkdir(parents=True, exist_ok=True)
     write_json(stem.with_suffix(".json"), record)
-    stem.with_suffix(".md").write_text(markdown(record))
+    write_text(stem.with_suffix(".md"), markdown(record))
     plot(record, stem.with_suffix(".png"))
     print(f"wrote {stem}.json, .md and .png")
 

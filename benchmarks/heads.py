@@ -31,7 +31,7 @@ from benchmarks.timing import (
     summarise,
     wall_clock,
 )
-from pipeline.files import write_json
+from pipeline.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGETS = {"cpu": 340, "cuda": 300}  # seconds for a whole run
@@ -133,7 +133,7 @@ def measure_all(
         record["left_out"] = [left.name for left in chosen[number:]]
         record["seconds"] = round(time.perf_counter() - begun, 1)
         write_json(stem.with_suffix(".json"), record)
-        stem.with_suffix(".md").write_text(markdown(record))
+        write_text(stem.with_suffix(".md"), markdown(record))
 
 
 def _wanted(case: Case, only: Sequence[str]) -> bool:

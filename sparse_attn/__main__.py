@@ -1,6 +1,14 @@
 """`python -m sparse_attn`; see `sparse_attn.commands`."""
 
+import os
+import sys
+
 from sparse_attn.commands import main
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `head` has read enough; Python would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 """`python -m sparse_attn mappings`, and what the command line says of itself."""
 
+import os
 import re
 import subprocess
 import sys
@@ -91,3 +92,12 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
     assert run.stderr == (
         "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"
     )
+
+
+def test_a_reader_who_has_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sparse_attn", "mappings"]
+    run = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    os.close(writing)
+    assert (run.returncode, run.stderr) == (0, b"")
