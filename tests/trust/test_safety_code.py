@@ -158,6 +158,6 @@ def test_code_of_a_data_set(ran: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "data.py").write_text(f"import os\nos.mkdir({str(ran)!r})\n")
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError, match="scripts are no longer supported"):
         read_hub(str(folder), {"train": "train"}, ["text"], "labels")
     assert not ran.exists()
