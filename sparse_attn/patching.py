@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME
+from sparse_attn.attention import NAME, Unsaved
 from sparse_attn.layers import AttentionLayer, attention_layers, computes_softmax, root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.records import (
@@ -269,6 +269,8 @@ def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
 
 def write_record(root: PreTrainedModel) -> None:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
+    if isinstance(root.config._attn_implementation, Unsaved):
+        return
     groups: list[dict[str, Any]] = []
     for position, layer in enumerate(attention_layers(root)):
         entry = {**mappings_of(layer)[0].describe(), "modules": [position]}

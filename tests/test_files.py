@@ -30,6 +30,15 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_a_block_that_writes_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "old")
+    with pytest.raises(UnwrittenError, match="could not be written"), whole(tmp_path / "a.txt"):
+        pass
+    with pytest.raises(UnwrittenError, match="too long"):
+        write(tmp_path / ("a" * 250), "new")
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
 def test_only_its_own_drafts_are_removed(tmp_path: Path) -> None:
     kept = ["a.12.tmp", "a.1.txt.0123abcd.tmp", "b.txt.0123abcd.tmp", "a.txt.notes.tmp"]
     for name in (*kept, "a.txt.0123abcd.tmp"):
@@ -60,5 +69,5 @@ def test_permissions_stay(tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere; make it first"):
+    with pytest.raises(UnwrittenError, match=r"there is no folder .*nowhere; make it first"):
         write(tmp_path / "nowhere/a.txt", "")

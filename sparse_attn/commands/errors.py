@@ -13,8 +13,6 @@ def input_errors(*further: type[Exception]) -> Iterator[None]:
     expected: tuple[type[Exception], ...] = (ValueError, TypeError, OSError, *further)
     try:
         yield
-    except BrokenPipeError:
-        raise
     except expected as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(2) from None

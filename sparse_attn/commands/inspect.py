@@ -91,11 +91,11 @@ def run(options: argparse.Namespace) -> None:
 
     with input_errors():
         write_page(options.output, page, overwrite=options.force)
-        for name, record in sides.items():
-            print(f"{name}\n{record.table()}\n")
-        if reading.note:
-            print(reading.note)
-        print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
+    for name, record in sides.items():
+        print(f"{name}\n{record.table()}\n")
+    if reading.note:
+        print(reading.note)
+    print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
 
 
 def mapping_of(text: str) -> Mapping:
@@ -168,7 +168,7 @@ def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionReco
     pair = chosen if len(chosen) == 2 else [None, *chosen]
     names = [own if mapping is None else _shown(mapping) for mapping in pair]
     if names[0] == names[1]:
-        raise ValueError(f"--mapping: both sides would be {own}; choose another")
+        raise ValueError(f"--mapping: both sides would be {names[0]}; choose another")
     if pair[0] is None and is_patched(reading.model):
         names[0] = f"saved: {own}"
     return {name: _record(reading, mapping) for name, mapping in zip(names, pair, strict=True)}

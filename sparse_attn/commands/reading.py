@@ -75,7 +75,11 @@ def read(options: argparse.Namespace) -> Reading:
     """
     path, trusted = options.model, options.trust_remote_code
     with _errors_of(path):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
+        try:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
+        except OSError as error:
+            where = "" if Path(path).exists() else "; nor is there a folder of that name"
+            raise OSError(f"{error}{where}") from None
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
     batch = _encode(options, config, tokenizer)
     with _errors_of(path):
@@ -109,15 +113,14 @@ def _errors_of(path: str) -> Iterator[None]:
                 f"MODEL={path!r} brings Python code of its own, which does not run unasked; read "
                 "it, and add --trust-remote-code if you trust it"
             ) from None
-        missing = "" if Path(path).exists() else "; nor is there a folder of that name"
-        raise ValueError(f"MODEL={path!r}: {error}{missing}") from None
+        raise ValueError(f"MODEL={path!r}: {error}") from None
 
 
 def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
     encoded = tokenizer(options.text, options.pair, return_tensors="pt")
     count = encoded["input_ids"].shape[1]
     ids = encoded["input_ids"][0].tolist()
-    if {tokenizer.unk_token_id, *tokenizer.all_special_ids}.issuperset(ids):
+    if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
         raise ValueError(
             "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
             "that tokenizer.save_pretrained has written to as well"

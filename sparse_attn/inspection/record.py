@@ -249,7 +249,7 @@ def _values(module: nn.Module) -> dict[str, float | Tensor]:
 
 def _valid_queries(call: Call) -> Tensor | None:
     """Which queries are no padding, broadcastable to (B, H, Q); None for all."""
-    mask = call.mask
+    mask = call.mask if call.bias is None else statistics.counted(call)
     if mask is None or call.shape[2] != call.shape[3]:
         return None
     # a padding mask is one row for all queries

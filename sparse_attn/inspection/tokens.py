@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Hashable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class SpecialKeys:
         ]
 
     def _look(self, name: str) -> Hook:
-        signature = _signature(cast(Hashable, type(self.stacks[name])))
+        signature = _signature(type(self.stacks[name]).forward)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = signature.bind(module, *args, **kwargs).arguments.get("input_ids")
@@ -71,16 +71,16 @@ class SpecialKeys:
 
 
 @functools.cache
-def _signature(cls: type[nn.Module]) -> inspect.Signature:
-    return inspect.signature(cls.forward)
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(forward)
 
 
 def can_cross(module: nn.Module) -> bool:
     """Whether an attention module may be given the keys of another stack."""
-    return not SOURCES.isdisjoint(_signature(cast(Hashable, type(module))).parameters)
+    return not SOURCES.isdisjoint(_signature(type(module).forward).parameters)
 
 
 def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call of an attention module has its keys from another stack."""
-    given = _signature(cast(Hashable, type(module))).bind(module, *args, **kwargs).arguments
+    given = _signature(type(module).forward).bind(module, *args, **kwargs).arguments
     return any(given.get(name) is not None for name in SOURCES)

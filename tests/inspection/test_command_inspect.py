@@ -212,6 +212,10 @@ REFUSED = {
     "range": (["BERT", TEXT, "--mapping", "r-softmax:r=2"], "expected a number in [0, 1]"),
     "three": (["BERT", TEXT, *["--mapping", "softmax"] * 3], "--mapping is given 3 times"),
     "same": (["BERT", TEXT, "--mapping", "softmax"], "both sides would be softmax"),
+    "same twice": (
+        ["BERT", TEXT, *["--mapping", "sparsemax"] * 2],
+        "both sides would be sparsemax",
+    ),
     "too long": (["BERT", "the " * 200], "TEXT has 202 tokens, and --max-tokens allows 128"),
     "positions": (["BERT", "the " * 40], "the model reads at most 32"),
     "limit": (["BERT", TEXT, "--max-tokens", "0"], "--max-tokens 0: expected at least 1"),

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from sparse_attn import load_pretrained, patch_model
+from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.inspection import record, record_attention
+from sparse_attn.kernels.call import Call
 from sparse_attn.patching import is_patched
 from tests.plugin.families import BERT, BY_NAME, FAMILIES, LLAMA, REFUSED, Family
-from tests.plugin.helpers import run_valid
+from tests.plugin.helpers import run, run_valid
 
 
 def bert(**changes: Any) -> BertModel:
@@ -77,15 +78,17 @@ def test_every_family_patched_or_not(family: Family) -> None:
     # the softcap of Gemma 2, which Transformers' SDPA leaves out
     if family.name == "gemma2":
         model.set_attn_implementation("eager")
-    plain = run_valid(model, inputs, family)
-    with record_attention(model) as unpatched:
-        recorded = run_valid(model, inputs, family)
-    assert torch.equal(run_valid(model, inputs, family), plain)
-    torch.testing.assert_close(recorded, plain, atol=2e-4, rtol=2e-4)
-    patch_model(model, "r-softmax", r=0.5)
-    before = run_valid(model, inputs, family)
-    with record_attention(model) as patched:
-        assert torch.equal(run_valid(model, inputs, family), before)
+    with torch.no_grad():
+        plain, valid = run(model, inputs, family), run_valid(model, inputs, family)
+        with record_attention(model) as unpatched:
+            recorded = run_valid(model, inputs, family)
+        assert torch.equal(run(model, inputs, family), plain)
+        # at padding eager attention is uniform and ours 0
+        torch.testing.assert_close(recorded, valid, atol=2e-4, rtol=2e-4)
+        patch_model(model, "r-softmax", r=0.5)
+        before = run(model, inputs, family)
+        with record_attention(model) as patched:
+            assert torch.equal(run(model, inputs, family), before)
     assert unpatched.layers == patched.layers
     assert len(patched.layers) == family.modules
     assert unpatched.mean == 0
@@ -108,6 +111,16 @@ def test_special_tokens_of_two_stacks() -> None:
             crosses = "EncDec" in layer
             own = "encoder" in seen if layer.startswith("encoder") or crosses else "decoder" in seen
             assert bool((mass > 0).all()) == own, layer
+
+
+def test_infinity_in_a_bias_is_padding_as_a_mask_is() -> None:
+    inputs = [torch.randn(1, 2, 6, 4) for _ in range(3)]
+    mask = (torch.arange(6) < 4).expand(1, 1, 6, 6)
+    bias = torch.zeros(1, 2, 6, 6).masked_fill(~mask, -math.inf)
+    calls = [Call(*inputs, Mapping("sparsemax"), mask=mask)]
+    calls += [Call(*inputs, Mapping("sparsemax"), bias=bias)]
+    expected, found = (record._valid_queries(call) for call in calls)
+    assert expected.expand(1, 2, 6).tolist() == found.tolist() == [[[True] * 4 + [False] * 2] * 2]
 
 
 def test_which_layers_cross() -> None:
@@ -235,11 +248,18 @@ def test_what_is_saved_or_copied_inside_a_block(name: str | None, tmp_path: Path
             model.save_pretrained(tmp_path / "saved")
             torch.save(model, tmp_path / "pickled.pt")
             copied = deepcopy(model)
+        with record_attention(model):
+            with patched(model, "sparsemax"):
+                pass
+            model.save_pretrained(tmp_path / "later")
+            model(ids)
     # a plain model is saved as one
     folder = tmp_path / "saved"
     plain = name is None
     saved = BertModel.from_pretrained(folder) if plain else load_pretrained(BertModel, folder)
     assert is_patched(saved) != plain
+    configs = [(tmp_path / name / "config.json").read_text() for name in ("saved", "later")]
+    assert configs[0] == configs[1]
     pickled = torch.load(tmp_path / "pickled.pt", weights_only=False)
     calls = made.zero_counts.counts.clone()
     with torch.no_grad():

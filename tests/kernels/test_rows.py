@@ -177,6 +177,16 @@ def test_tiny_scores(backend, name, params):
     assert gradient.isfinite().all()
 
 
+def test_subnormal_scores_of_spherical_softmax():
+    """On the CPU; Triton counts them as 0."""
+    scores = torch.tensor([[1e-41, 5e-42, 0.0], [1e-45, 0.0, 0.0]])
+    p, leaf = rows_call(scores, Mapping("spherical-softmax", eps=0.0), "cpu")
+    expected = torch.tensor([[0.8, 0.2, 0.0], [1.0, 0.0, 0.0]])
+    torch.testing.assert_close(p.detach(), expected, rtol=1e-3, atol=0)
+    (gradient,) = torch.autograd.grad(p[1, 0], leaf)
+    assert gradient.isfinite().all()
+
+
 @each()
 def test_t_softmax_at_its_ends(backend):
     scores = torch.randn(4, 16, device=backend.device)

@@ -280,3 +280,13 @@ def test_finite_scores_of_any_size_give_no_nan(loss):
     for row in ([MOST, -MOST, 0.0, 1e30], [1e20, 1e20, -1e20, 0.0], [-MOST] * 4):
         for label in range(4):
             assert loss(torch.tensor(row), torch.tensor(label)) >= 0
+
+
+def test_a_masked_class_far_below_the_others_has_no_part_in_the_slope_of_lam():
+    scores = torch.tensor([[3e38, -3e38]])
+    lam = torch.tensor(0.5, requires_grad=True)
+    loss = losses.sparsegen_hinge_loss(
+        scores, torch.tensor([0]), lam, mask=torch.tensor([True, False])
+    )
+    assert loss == 0
+    assert torch.autograd.grad(loss, lam)[0] == 0

@@ -120,3 +120,20 @@ def test_parameters_stay_in_the_graph_of_an_empty_batch(shape) -> None:
     t = torch.tensor(1.0, requires_grad=True)
     maps.t_softmax(torch.zeros(shape), t).sum().backward()
     assert t.grad == 0
+
+
+def test_subnormal_scores_of_spherical_softmax():
+    scores = torch.tensor([1e-41, 5e-42, 0.0], requires_grad=True)
+    p = maps.spherical_softmax(scores, 0.0)
+    # twelve bits of 5e-42 are left
+    torch.testing.assert_close(p, torch.tensor([0.8, 0.2, 0.0]), rtol=1e-3, atol=0)
+    single = torch.tensor([1e-45, 0.0, 0.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(maps.spherical_softmax(single, 0.0)[0], single)
+    assert gradient.isfinite().all()
+
+
+def test_rows_of_no_position_are_checked_too():
+    with pytest.raises(ValueError, match=r"r=2\.0"):
+        maps.r_softmax(torch.zeros(2, 0), 2.0)
+    with pytest.raises(ValueError, match="mask: shape"):
+        maps.softmax(torch.zeros(2, 0), mask=torch.ones(9, 9, dtype=torch.bool))

@@ -79,8 +79,8 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
 
     Raises:
         FileExistsError: there is such a file, and not overwrite.
-        FileNotFoundError: there is no folder for it.
-        UnwrittenError: it could not be written; what was there before still is.
+        UnwrittenError: it could not be written, such as for want of its folder; what was there
+            before still is.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
