@@ -39,6 +39,9 @@ def test_what_recording_costs() -> None:
     ratio = {
         (case["mapping"], case["tokens"]): case["ratio"]["statistics"]["median"] for case in cases
     }
+    kept = [case["ratio"]["weights too"]["median"] for case in cases]
+    kept_for = f"takes {min(kept):.1f} to {max(kept):.0f} times"
+    assert kept_for in (ROOT / "docs/guide/inspection.md").read_text()
     short = ratio.pop(("unpatched", 16))
     least, most = (round(100 * (end(ratio.values()) - 1)) for end in (min, max))
     assert most <= 10  # what issue 7 sets
