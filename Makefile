@@ -20,8 +20,8 @@ test: $(INSTALLED)
 
 # The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills.
 soak: $(INSTALLED)
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "soak or not soak" --timeout 3600 \
-		tests/fuzz tests/trust
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
+		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust
 
 # The tests on the oldest supported versions and on the pinned ones, each in an environment of its own.
 compat:
