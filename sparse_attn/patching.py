@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME, Unsaved
+from sparse_attn.attention import NAME
 from sparse_attn.layers import AttentionLayer, attention_layers, computes_softmax, root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.records import (
@@ -102,7 +102,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         model, mapping, **arguments: as `patch_model`, as are errors.
     """
     root = root_of(model)
-    before = None
+    before, record = None, getattr(root.config, NAME, None)
     if is_patched(root):
         before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
     patch_model(model, mapping, **arguments)
@@ -115,7 +115,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         else:
             for module, old in before:
                 setattr(module, NAME, old)
-            write_record(root)
+            set_record(root, NAME, record)
 
 
 def is_patched(model: nn.Module) -> bool:
@@ -269,8 +269,6 @@ def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
 
 def write_record(root: PreTrainedModel) -> None:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
-    if isinstance(root.config._attn_implementation, Unsaved):
-        return
     groups: list[dict[str, Any]] = []
     for position, layer in enumerate(attention_layers(root)):
         entry = {**mappings_of(layer)[0].describe(), "modules": [position]}

@@ -269,6 +269,11 @@ def test_what_is_saved_or_copied_inside_a_block(name: str | None, tmp_path: Path
                 other(ids)
             assert torch.equal(again.zero_counts.counts, calls)
     assert torch.equal(made.zero_counts.counts, calls)
+    # a copy can be patched, and is saved as that
+    patch_model(copied, "sparsemax").save_pretrained(tmp_path / "copy")
+    again = load_pretrained(BertModel, tmp_path / "copy").eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids).last_hidden_state, copied(ids).last_hidden_state)
 
 
 def test_a_block_leaves_nothing_behind() -> None:
