@@ -21,6 +21,7 @@ from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
+REACHED = "_sparse_attn_reached"  # set on an attention module by its first call of us
 MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
 REFUSED = {
     "s_aux": "attention sinks",
@@ -31,7 +32,8 @@ REFUSED = {
 }
 NOT_PATCHED = (
     f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
-    "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path); "
+    "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path), "
+    "or, if it is loaded already, complete it with sparse_attn.load_pretrained(model, path); "
     "otherwise call sparse_attn.patch_model(model, ...)"
 )
 
@@ -89,6 +91,7 @@ def sparse_attention(
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
+    setattr(module, REACHED, True)
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Hashable
+import re
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
+
+# a comment or a getattr, which gives eager attention whatever the name, is no lookup
+LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
+SOFTMAX = re.compile(
+    r"softmax\(|scaled_dot_product_attention\(|multi_head_attention_forward\(|"
+    r"eager_attention_forward"
+)
+# what tells attention from a router or a head in a class of any name
+SOFTMAX_WEIGHTS = re.compile(r"\b\w*att(n|ention)\w* = .*softmax\(")
+
+# beside attention, modules that take its mask for one of padding; a boolean mask inverts that
+MASK_READERS = ("NllbMoeTop2Router",)
 
 
 @dataclass(frozen=True)
@@ -42,21 +55,37 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 @functools.cache
 def _dispatches(cls: type[nn.Module]) -> bool:
     """Whether the forward of this class looks its attention function up in the interface."""
-    return "ALL_ATTENTION_FUNCTIONS" in source_of_forward(cls)
+    return LOOKUP.search(source_of_forward(cls)) is not None
 
 
 @functools.cache
 def computes_softmax(cls: type[nn.Module]) -> bool:
-    """Whether this is an attention class that does not look its function up in the interface."""
-    if "Attention" not in cls.__name__ or _dispatches(cast(Hashable, cls)):
+    """Whether this class computes attention by a softmax of its own, which no lookup replaces.
+
+    An attention class without readable source counts as one.
+    """
+    if issubclass(cls, nn.MultiheadAttention):
+        return True
+    if cls.__module__.startswith("torch.") or _dispatches(cast(Hashable, cls)):
         return False
-    source = source_of_forward(cls)
-    return "softmax(" in source or "scaled_dot_product_attention(" in source
+    sources = [
+        _source(method)
+        for base in cls.__mro__[: cls.__mro__.index(nn.Module)]
+        for method in vars(base).values()
+        if inspect.isfunction(method)
+    ]
+    if re.search("Attention|Attn", cls.__name__):
+        return "" in sources or any(SOFTMAX.search(source) for source in sources)
+    return any(SOFTMAX_WEIGHTS.search(source) for source in sources)
 
 
 def source_of_forward(cls: type[nn.Module]) -> str:
     """Empty where there is none to read."""
+    return _source(cls.forward)
+
+
+def _source(function: Callable[..., Any]) -> str:
     try:
-        return inspect.getsource(cls.forward)
+        return inspect.getsource(function)
     except (OSError, TypeError):
         return ""

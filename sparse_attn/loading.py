@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
@@ -18,8 +18,22 @@ from sparse_attn.attention import NAME
 from sparse_attn.heads.multilabel_patching import multilabel_parameters, restore_multilabel_head
 from sparse_attn.heads.patching import head_parameters, restore_head
 from sparse_attn.layers import attention_layers, root_of
-from sparse_attn.patching import make_mapping, refuse, set_mapping, switch_on, write_record
-from sparse_attn.records import HEAD, MULTILABEL, ONLY_BY_US, RECORDS, check_version
+from sparse_attn.patching import (
+    is_patched,
+    make_mapping,
+    refuse,
+    set_mapping,
+    switch_on,
+    write_record,
+)
+from sparse_attn.records import (
+    HEAD,
+    MULTILABEL,
+    ONLY_BY_US,
+    RECORDS,
+    check_version,
+    configs_of,
+)
 
 FILE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
@@ -37,42 +51,76 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     nothing can say so.
 
     Args:
-        cls: a model class or Auto class of Transformers.
+        cls: a model class or Auto class of Transformers; or a model that a plain from_pretrained
+            has loaded, or what another library made around it (`SentenceTransformer(path)`), which
+            is completed in place.
         path: the folder or hub id that `save_pretrained` wrote.
         **kwargs: passed on to `cls.from_pretrained`; `attn_implementation` is what `unpatch_model`
-            goes back to.
+            goes back to. For a model loaded already: where its files are, such as `revision`.
 
     Returns:
-        What `cls.from_pretrained` returns: the model, or with output_loading_info a pair.
+        What `cls.from_pretrained` returns: the model, or with output_loading_info a pair; or the
+        object that was completed.
 
     Raises:
         ValueError: nothing was patched when this model was saved, or it was saved by a model that
-            had been loaded in that plain way.
+            had been loaded in that plain way; a model given for `cls` is patched already.
         TypeError: `cls` is no model class, or `config` a path and not a config object.
         RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
     """
+    if isinstance(cls, nn.Module):
+        _complete(root_of(cls), path, kwargs)
+        return cls
     if not hasattr(cls, "from_pretrained"):
-        raise TypeError(f"cls={cls!r}: expected a model class, such as AutoModel, before the path")
+        raise TypeError(
+            f"cls={cls!r}: expected a model class, such as AutoModel, or a model, before the path"
+        )
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     implementation = kwargs.pop("attn_implementation", None)
+    weights = kwargs.pop("output_attentions", False)
     config = copy.deepcopy(kwargs.pop("config", None))
     if isinstance(config, (str, Path)):
         raise TypeError(f"config={str(config)!r}: expected a config object or nothing, got a path")
     if config is None:
+        # what "auto" means the checkpoint says, not its config
+        dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
-        kwargs.update(hub)
+        kwargs.update(hub, **dtype)
     records = _take_records(config, path)
     config._attn_implementation = implementation
+    if weights or records.get(NAME, {}).get("output_attentions"):
+        config.output_attentions = True
     try:
         loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
         raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
-    root = root_of(model)
+    _restore(root_of(model), records, path, hub)
+    return loaded
+
+
+def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
+    """`load_pretrained` of a model that from_pretrained has loaded without its mappings."""
+    if unknown := sorted(hub.keys() - set(FILE_ARGUMENTS)):
+        raise TypeError(
+            f"{', '.join(unknown)}: expected none but {', '.join(FILE_ARGUMENTS)} for a model that "
+            "is loaded already"
+        )
+    if is_patched(root):
+        raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
+    records = _take_records(root.config, path)
+    if records.get(NAME, {}).get("output_attentions"):
+        for config in configs_of(root):  # the two stacks of T5 have copies
+            config._output_attentions |= type(config) is type(root.config)
+    _restore(root, records, path, hub)
+
+
+def _restore(
+    root: PreTrainedModel, records: dict[str, Any], path: str | Path, hub: dict[str, Any]
+) -> None:
     for key, record in records.items():
         RESTORE[key](root, record)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
-    return loaded
 
 
 def _take_records(config: Any, path: str | Path) -> dict[str, Any]:

@@ -11,8 +11,15 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME
-from sparse_attn.layers import AttentionLayer, attention_layers, computes_softmax, root_of
-from sparse_attn.mappings import Mapping
+from sparse_attn.hooks import add_hooks, asks_for_weights, remove_hooks
+from sparse_attn.layers import (
+    MASK_READERS,
+    AttentionLayer,
+    attention_layers,
+    computes_softmax,
+    root_of,
+)
+from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.records import (
     RECORD_VERSION,
     config_of,
@@ -53,7 +60,8 @@ def patch_model(
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
-            model that does not dispatch its attention or that has attention sinks.
+            model that does not dispatch its attention or that has attention sinks, a model loaded
+            without the parameters that it had learned (see `load_pretrained`).
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     if per not in ("layer", "head"):
@@ -61,6 +69,8 @@ def patch_model(
     root = root_of(model)
     found = attention_layers(root)
     refuse(root, found)
+    if not is_patched(root):
+        _refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
     mappings = [make_mapping(layer, mapping, learn, per, parameters) for layer in chosen]
@@ -82,11 +92,13 @@ def unpatch_model(model: ModelT) -> ModelT:
     root = root_of(model)
     if not is_patched(root):
         raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
-    for layer in attention_layers(root):
+    found = attention_layers(root)
+    remove_hooks(root, found)
+    for layer in found:
         delattr(layer.module, NAME)
-        _remove_check(layer.module)
-    for config, implementation in getattr(root, RESTORE):
+    for config, implementation, weights in getattr(root, RESTORE):
         config._attn_implementation = implementation
+        config._output_attentions = weights
     set_record(root, NAME, None)
     delattr(root, RESTORE)
     return model
@@ -103,6 +115,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
     """
     root = root_of(model)
     before, record = None, getattr(root.config, NAME, None)
+    implementations = [(config, config._attn_implementation) for config in configs_of(root)]
     if is_patched(root):
         before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
     patch_model(model, mapping, **arguments)
@@ -112,10 +125,13 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         if before is None:
             if is_patched(root):  # the block may have unpatched it
                 unpatch_model(model)
+            # a plainly loaded model, which still asks for its mappings, goes on raising
+            for config, implementation in implementations:
+                config._attn_implementation = implementation
         else:
             for module, old in before:
                 setattr(module, NAME, old)
-            set_record(root, NAME, record)
+        set_record(root, NAME, record)
 
 
 def is_patched(model: nn.Module) -> bool:
@@ -193,8 +209,14 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     ]
     if own:
         raise ValueError(
-            f"{name}: {', '.join(own[:3])} compute softmax themselves, beside the attention that "
-            "can be replaced; patch the submodel without them, such as a text or vision part"
+            f"{name} computes softmax in {', '.join(own[:3])}, outside the attention that can be "
+            "replaced; patch the submodel without it, such as a text or vision part"
+        )
+    readers = [n for n, module in root.named_modules() if type(module).__name__ in MASK_READERS]
+    if readers:
+        raise ValueError(
+            f"{name}: {readers[0]} reads the additive attention mask as padding, which a boolean "
+            "one would invert; use a model without it, such as M2M100 in the place of NLLB-MoE"
         )
     if any(getattr(layer.module, "sinks", None) is not None for layer in found):
         raise ValueError(
@@ -207,39 +229,35 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
         )
 
 
+def _refuse_lost_parameters(root: PreTrainedModel) -> None:
+    """Raise for a model that was saved with learned parameters and loaded without them."""
+    for config in configs_of(root):
+        for entry in vars(config).get(NAME, {"mappings": ()})["mappings"]:
+            if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
+                raise ValueError(
+                    f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "
+                    "whose parameters were not loaded; use sparse_attn.load_pretrained(cls, path), "
+                    f"or, to start from new ones, delete config.{NAME}"
+                )
+
+
 def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Give every attention module softmax and let the model dispatch to us."""
-    usual = root.get_correct_attn_implementation(None)
-    before = [
+    weights = root.config.output_attentions
+    usual = "eager" if weights else root.get_correct_attn_implementation(None)
+    before = []
+    for config in configs_of(root):
         # from_pretrained of a patched model already asks for us
-        (config, usual if config._attn_implementation == NAME else config._attn_implementation)
-        for config in configs_of(root)
-    ]
+        named = config._attn_implementation
+        before.append((config, usual if named == NAME else named, config.output_attentions))
+        config._output_attentions = False
     root.set_attn_implementation(NAME)
     for config in configs_of(root):  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
     for layer in found:
         set_mapping(layer, Mapping("softmax"))
-        layer.module.register_forward_pre_hook(_check_dispatch)
+    add_hooks(root, found, weights)
     setattr(root, RESTORE, before)
-
-
-def _check_dispatch(module: nn.Module, args: Any) -> None:
-    """Forward hook: whoever switches the implementation back must not get softmax unnoticed."""
-    implementation = config_of(module)._attn_implementation
-    if implementation != NAME:
-        raise RuntimeError(
-            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
-            f"model's attention implementation was changed to {implementation!r}; call "
-            f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
-        )
-
-
-def _remove_check(module: nn.Module) -> None:
-    # by value: the handle of a hook does not survive deepcopy
-    hooks = module._forward_pre_hooks
-    for key in [key for key, hook in hooks.items() if hook is _check_dispatch]:
-        del hooks[key]
 
 
 def make_mapping(
@@ -277,4 +295,7 @@ def write_record(root: PreTrainedModel) -> None:
             groups.append(entry)
         else:
             same["modules"].append(position)
-    set_record(root, NAME, {"version": RECORD_VERSION, "mappings": groups})
+    record: dict[str, Any] = {"version": RECORD_VERSION, "mappings": groups}
+    if asks_for_weights(root):
+        record["output_attentions"] = True
+    set_record(root, NAME, record)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME, OBSERVER, Unsaved
+from sparse_attn.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels import statistics
@@ -295,6 +295,8 @@ class _LayerObserver:
 @contextmanager
 def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
     """softmax of this library in a model that is not patched, and is saved as a plain one."""
+    if root.config._attn_implementation == NAME:
+        raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
         set_record(root, NAME, None)
         for config in configs_of(root):
@@ -326,8 +328,9 @@ def record_attention(
     Raises:
         TypeError: the model is not from Transformers.
         ValueError: as `patch_model`, for a model whose softmax cannot be replaced.
-        RuntimeError: the model is being recorded already; in its next call, that it was patched or
-            unpatched inside the block.
+        RuntimeError: the model is being recorded already; it was saved patched and loaded without
+            its mappings (see `load_pretrained`); in its next call, that it was patched or unpatched
+            inside the block.
     """
     root = root_of(model)
     layers = attention_layers(root)

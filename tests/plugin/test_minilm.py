@@ -147,3 +147,19 @@ def test_sentence_transformers_model_is_patched_inside():
     assert abs(changed - plain).max() > 1e-3
     unpatch_model(model)
     assert abs(model.encode(SENTENCES) - plain).max() == 0
+
+
+def test_sentence_transformers_model_is_completed_in_place(tmp_path):
+    package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    model = package.SentenceTransformer(str(FOLDER), device="cpu")
+    patch_model(model, "t-softmax", t=3.0, learn="t", per="head")
+    with torch.no_grad():
+        for parameter in (p for n, p in model.named_parameters() if "sparse_attn" in n):
+            parameter.add_(torch.randn_like(parameter))
+    expected = model.encode(SENTENCES)
+    model.save_pretrained(str(tmp_path))
+    plain = package.SentenceTransformer(str(tmp_path), device="cpu")
+    with pytest.raises(RuntimeError, match=r"complete it with sparse_attn\.load_pretrained\(model"):
+        plain.encode(SENTENCES)
+    assert load_pretrained(plain, tmp_path) is plain
+    assert (plain.encode(SENTENCES) == expected).all()

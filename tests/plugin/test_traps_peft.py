@@ -109,3 +109,32 @@ def test_context_inside_peft():
     with patched(model, "sparsemax"):
         assert (run_valid(model, inputs, FAMILY) - before).abs().max() > 1e-3
     assert torch.equal(run_valid(model, inputs, FAMILY), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"modules_to_save": ["sparse_attn"]}])
+def test_an_adapter_of_a_patched_base_warns_on_a_plain_one(options, tmp_path):
+    inputs = FAMILY.inputs()
+    model = get_peft_model(patch_model(FAMILY.build(), "r-softmax", r=0.3), lora(**options))
+    expected = run_valid(model, inputs, FAMILY)
+    model.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"exclude_modules=.*sparse_attn.* no modules were excl"):
+        PeftModel.from_pretrained(FAMILY.build(), tmp_path)
+    again = PeftModel.from_pretrained(patch_model(FAMILY.build(), "r-softmax", r=0.3), tmp_path)
+    assert torch.equal(run_valid(again, inputs, FAMILY), expected)
+
+
+def test_an_adapter_keeps_what_the_user_excludes_and_forgets_an_undone_patch(tmp_path):
+    inputs = FAMILY.inputs()
+    model = get_peft_model(
+        FAMILY.build(), lora(exclude_modules=["encoder.layer.0.attention.self.query"])
+    )
+    with patched(model, "sparsemax"):
+        model(**inputs)
+        excluded = model.peft_config["default"].exclude_modules
+        assert excluded == {"sparse_attn", "encoder.layer.0.attention.self.query"}
+    assert model.peft_config["default"].exclude_modules == excluded - {"sparse_attn"}
+    pattern = get_peft_model(
+        patch_model(FAMILY.build(), "sparsemax"), lora(exclude_modules=".*0.*")
+    )
+    pattern(**inputs)
+    assert pattern.peft_config["default"].exclude_modules == ".*0.*"

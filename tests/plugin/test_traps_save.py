@@ -1,5 +1,6 @@
 """Trap 8: what was saved comes back with the same outputs, or an error says how to load it."""
 
+import copy
 import json
 import shutil
 
@@ -8,8 +9,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from sparse_attn import load_pretrained, patch_model, unpatch_model
+from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
 from sparse_attn.attention import NAME
+from sparse_attn.inspection import record_attention
 from sparse_attn.patching import is_patched
 
 from .families import BY_NAME, FAMILIES
@@ -252,3 +254,103 @@ def test_fresh_process_never_passes_silently_and_loads_the_same(tmp_path):
     with torch.no_grad():
         expected = model(**inputs).last_hidden_state
     torch.testing.assert_close(torch.load(tmp_path / "outputs.pt"), expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "clip"])
+@pytest.mark.parametrize("mapping", ["t-softmax", "plif"])
+@pytest.mark.parametrize("implementation", [None, "eager"])
+def test_learned_parameters_that_a_plain_load_dropped_are_not_replaced(
+    name, mapping, implementation, tmp_path
+):
+    family = BY_NAME[name]
+    arguments = {"learn": "t"} if mapping == "t-softmax" else {"knots": 12}
+    patch_model(family.build(), mapping, **arguments).save_pretrained(tmp_path)
+    kwargs = {} if implementation is None else {"attn_implementation": implementation}
+    plain = AutoModel.from_pretrained(tmp_path, **kwargs)
+    with pytest.raises(ValueError, match=rf"a learned {mapping}.*load_pretrained\(cls, path\)"):
+        patch_model(plain, mapping, **arguments)
+    assert not is_patched(plain)
+
+
+def test_fixed_parameters_may_be_patched_again_after_a_plain_load(tmp_path):
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch_model(family.build(), "r-softmax", r=0.3)
+    model.save_pretrained(tmp_path)
+    again = patch_model(AutoModel.from_pretrained(tmp_path), "r-softmax", r=0.3)
+    assert torch.equal(run_valid(again, inputs, family), run_valid(model, inputs, family))
+
+
+def test_a_plainly_loaded_model_stays_refused_after_a_block(tmp_path):
+    family = BY_NAME["t5"]
+    patch_model(family.build(), "sparsemax").save_pretrained(tmp_path)
+    plain = AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="holds no mapping"), record_attention(plain):
+        pass
+    with patched(plain, "entmax"):
+        plain(**family.inputs())
+    with pytest.raises(RuntimeError, match="holds no mapping"):
+        plain(**family.inputs())
+    assert plain.config.sparse_attn["mappings"][0]["mapping"] == "sparsemax"
+
+
+@pytest.mark.parametrize("family", [BY_NAME[n] for n in ("bert", "t5", "clip", "vit")], ids=str)
+def test_a_model_loaded_already_is_completed_in_place(family, tmp_path):
+    inputs = family.inputs()
+    model = patch_model(family.build(), "t-softmax", t=2.0, learn="t", per="head")
+    jitter(model)
+    expected = run_valid(model, inputs, family)
+    model.save_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path)
+    assert load_pretrained(plain, tmp_path) is plain
+    assert torch.equal(run_valid(plain, inputs, family), expected)
+    with pytest.raises(ValueError, match="patched already; call unpatch_model first"):
+        load_pretrained(plain, tmp_path)
+    with pytest.raises(TypeError, match="dtype: expected none but cache_dir"):
+        load_pretrained(unpatch_model(plain), tmp_path, dtype="auto")
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", torch.bfloat16])
+def test_dtype_reaches_from_pretrained(dtype, tmp_path):
+    family = BY_NAME["bert"]
+    model = patch_model(family.build(), "t-softmax", learn="t").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path, dtype=dtype)
+    assert loaded.dtype == torch.bfloat16
+    assert all(p.dtype == torch.float32 for p in learned(loaded).values())
+    assert load_pretrained(AutoModel, tmp_path, dtype=torch.float32).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "gpt2"])
+def test_config_output_attentions_survives(name, tmp_path):
+    """Transformers allows it with eager attention alone: it neither loads nor saves another."""
+    family = BY_NAME[name]
+    inputs = family.inputs()
+    key = "decoder_attentions" if name == "t5" else "attentions"
+    family.build().save_pretrained(tmp_path / "plain")
+    model = AutoModel.from_pretrained(tmp_path / "plain", output_attentions=True)
+    patch_model(model, "sparsemax", layers=[0])
+    patch_model(model, "sparsemax", layers=[1])
+    expected = getattr(model(**inputs), key)
+    assert (expected[0][0] == 0).any()
+    assert getattr(model(**inputs, output_attentions=False), key, None) is None
+    model.save_pretrained(tmp_path / "patched")
+    plain = AutoModel.from_pretrained(tmp_path / "patched")
+    for loaded in (
+        load_pretrained(AutoModel, tmp_path / "patched"),
+        load_pretrained(plain, tmp_path / "patched"),
+        copy.deepcopy(model),
+    ):
+        assert torch.equal(getattr(loaded(**inputs), key)[0], expected[0])
+        unpatch_model(loaded)
+        assert loaded.config.output_attentions is True
+        assert not loaded._forward_pre_hooks
+        assert (getattr(loaded(**inputs), key)[0][0] > 0).sum() > (expected[0][0] > 0).sum()
+
+
+def test_output_attentions_of_load_pretrained(tmp_path):
+    family = BY_NAME["bert"]
+    patch_model(family.build(), "sparsemax").save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path, output_attentions=True)
+    assert len(loaded(**family.inputs()).attentions) == 2
+    assert load_pretrained(AutoModel, tmp_path)(**family.inputs()).attentions is None
