@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.base import check_boolean
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,8 @@ class Call:
             raise ValueError(f"scale={self.scale}: expected a finite number")
 
     def _check_masks(self) -> None:
-        if self.mask is not None and self.mask.dtype != torch.bool:
-            raise TypeError(
-                f"mask: expected a boolean tensor, True = attend, got {self.mask.dtype}; give an "
-                "additive mask as bias="
-            )
+        if self.mask is not None:
+            check_boolean(self.mask, additive="bias=mask")
         if self.bias is not None and not self.bias.is_floating_point():
             raise TypeError(
                 f"bias: expected a floating-point tensor, got {self.bias.dtype}; give a boolean "

@@ -174,11 +174,8 @@ def widened(tensor: Tensor) -> Tensor:
 
 def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
     """`tensor` broadcast to the shape of scores; `mask` must be boolean besides."""
-    if name == "mask" and tensor.dtype != torch.bool:
-        raise TypeError(
-            f"mask: expected a boolean tensor, True = takes part, got {tensor.dtype}; "
-            "convert an additive mask with `mask == 0`"
-        )
+    if name == "mask":
+        check_boolean(tensor, additive="mask == 0")
     try:
         return tensor.broadcast_to(scores.shape)
     except RuntimeError:
@@ -186,6 +183,17 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
             f"{name}: shape {tuple(tensor.shape)} does not broadcast to the shape of scores, "
             f"{tuple(scores.shape)}"
         ) from None
+
+
+def check_boolean(mask: Tensor, additive: str) -> None:
+    """Raise TypeError unless `mask` is boolean; `additive` is what to write where it is added."""
+    if mask.dtype != torch.bool:
+        remedy = "`mask.bool()` if 1 = takes part"
+        if mask.is_floating_point():
+            remedy += f", `{additive}` if it is added to the scores"
+        raise TypeError(
+            f"mask: expected a boolean tensor, True = takes part, got {mask.dtype}; use {remedy}"
+        )
 
 
 def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:

@@ -57,9 +57,11 @@ WRONG = {
     "scale NaN": ({"scale": float("nan")}, ValueError, r"scale=nan: expected a finite"),
     "scale infinite": ({"scale": float("inf")}, ValueError, r"scale=inf: expected a finite"),
     "additive mask": (
-        {"mask": torch.zeros(5, 7)}, TypeError, r"mask: expected a boolean.*float32.*bias="),
+        {"mask": torch.zeros(5, 7)}, TypeError,
+        r"mask: expected a boolean.*float32; use `mask.bool\(\)` if 1 = .*, `bias=mask` if it"),
     "integer mask": (
-        {"mask": torch.ones(5, 7, dtype=torch.long)}, TypeError, r"mask: .*boolean.*int64"),
+        {"mask": torch.ones(5, 7, dtype=torch.long)}, TypeError,
+        r"mask: .*boolean.*int64; use `mask.bool\(\)` if 1 = takes part$"),
     "mask of another length": (
         {"mask": torch.ones(5, 8, dtype=torch.bool)}, ValueError,
         r"mask: shape \(5, 8\) .*\(2, 4, 5, 7\)"),

@@ -1,6 +1,7 @@
 """Masked positions do not exist: every mapping equals itself on the compacted row."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -194,3 +195,24 @@ def test_masks_must_be_boolean_and_fit(case, log):
     for shape in [(2, 4), (3, 5), (3, 2, 5)]:
         with pytest.raises(ValueError, match="mask"):
             case(scores, mask=torch.ones(shape, dtype=torch.bool), log=log)
+
+
+KEEP = torch.tensor([True, True, False])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+def test_the_remedy_for_another_mask_does_not_invert_it(dtype):
+    mask = KEEP.to(dtype)
+    with pytest.raises(TypeError, match=f"mask: .*boolean.*{dtype}") as raised:
+        maps.r_softmax(torch.zeros(3), 0.15, mask=mask)
+    (remedy,) = re.findall(r"`([^`]+)` if 1 = takes part", str(raised.value))
+    assert torch.equal(eval(remedy), KEEP)
+    assert ("`mask == 0`" in str(raised.value)) == dtype.is_floating_point
+
+
+def test_the_remedy_for_an_additive_mask():
+    mask = torch.zeros(3).masked_fill(~KEEP, -math.inf)
+    with pytest.raises(TypeError) as raised:
+        maps.r_softmax(torch.zeros(3), 0.15, mask=mask)
+    (remedy,) = re.findall(r"`([^`]+)` if it is added", str(raised.value))
+    assert torch.equal(eval(remedy), KEEP)
