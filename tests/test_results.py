@@ -2,13 +2,24 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
+from experiments.bottleneck import report as bottleneck
+from experiments.images import report as images
 from experiments.language_modeling.report import report as language_model_report
+from experiments.multilabel import report as multilabel
 from glue.report import report
+from glue.report.plots import make_plots
+from glue.report.runs import read_sweep
+from pipeline.config import ReportConfig
+from pipeline.report import canvas
 from pipeline.sweep.records import read_records
+from tests.figures import blank_panels
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results/glue/minilm"
@@ -20,6 +31,36 @@ def test_report_is_made_from_the_records(tmp_path: Path) -> None:
     for name in ("report.md", "report.csv"):
         assert (tmp_path / name).read_text() == (REPORT / name).read_text(), name
     assert (REPORT / "report.html").stat().st_size > 100_000
+
+
+def _glue_figures(given: str, made: str) -> None:
+    sweep = read_sweep(Path(given))  # the report itself takes a minute, of resampling
+    for task in sweep.tasks:
+        for plot in make_plots(sweep, task):
+            canvas.save(plot.figure, Path(made))
+
+
+@pytest.mark.parametrize(
+    ("records", "make"),
+    [
+        ("glue/minilm", _glue_figures),
+        ("language_modeling", lambda given, made: language_model_report(given, f"{made}/page.md")),
+        ("images/mnist-small", lambda *folders: images.report(ReportConfig(*folders))),
+        ("multilabel/synthetic", lambda *folders: multilabel.report(ReportConfig(*folders))),
+        ("bottleneck/small", lambda *folders: bottleneck.report(bottleneck.ReportConfig(*folders))),
+    ],
+)
+def test_no_figure_is_blank(
+    records: str,
+    make: Callable[[str, str], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(canvas, "save", lambda figure, path: figures.append(figure))
+    make(str(ROOT / "results" / records), str(tmp_path))
+    assert figures
+    assert [blank_panels(figure) for figure in figures] == [[]] * len(figures)
 
 
 def test_records_are_whole_and_of_one_kind() -> None:

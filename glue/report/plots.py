@@ -95,7 +95,8 @@ def learning(sweep: Sweep, task: str) -> Figure | None:
         mapping: [results_of(r)["log"] for r in sweep.scored(task, mapping).values()]
         for mapping in sweep.mappings
     }
-    logs = {mapping: [log for log in found if log] for mapping, found in logs.items()}
+    # a single logged step is no curve
+    logs = {mapping: [log for log in found if len(log) > 1] for mapping, found in logs.items()}
     logs = {mapping: found for mapping, found in logs.items() if found}
     if not logs:
         return None

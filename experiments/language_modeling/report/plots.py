@@ -19,14 +19,16 @@ from pipeline.report import canvas
 def learning(cells: Sequence[Cell]) -> Figure | None:
     """Validation perplexity by epoch: mean over seeds, shaded from the lowest to the highest."""
     curves = {cell.label: _curves(cell) for cell in cells}
-    if not any(curve.size for curve in curves.values()):
+    # a single evaluation is no curve
+    if max((curve.shape[-1] for curve in curves.values()), default=0) < 2:
         return None
     figure, axes = canvas.single(height=5.0)
     for look, (label, curve) in zip(_looks(cells), curves.items(), strict=True):
         if not curve.size:
             continue
         epochs = np.arange(1, curve.shape[1] + 1)
-        axes.plot(epochs, curve.mean(0), **look, markersize=4, markevery=0.1, label=_drawn(label))
+        marks = {**look, "markersize": 4, "markevery": -(-len(epochs) // 10)}
+        axes.plot(epochs, curve.mean(0), **marks, label=_drawn(label))
         if len(curve) > 1:
             axes.fill_between(epochs, curve.min(0), curve.max(0), color=look["color"], alpha=0.15)
     axes.set_yscale("log")

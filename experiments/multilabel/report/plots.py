@@ -71,23 +71,30 @@ def plot_curves(results: Results) -> Figure | None:
     """Like figure 3: micro-F1 on the validation set by epoch, mean over the seeds that finished.
 
     Of synthetic data sets those with half of the classes as labels, the longest of them. None
-    where there is none.
+    where no run has two epochs.
     """
     names = [name for name, data in results.content["data"].items() if data["synthetic"] is None]
     names += [points[-1][1] for points in series(results, "length").values()]
-    if not names:
+    curves = {name: {m: _curve(results, name, m) for m in results.methods} for name in names}
+    curves = {name: found for name, found in curves.items() if max(map(len, found.values())) > 1}
+    if not curves:
         return None
-    figure, panels = canvas.panels([canvas.name(name) for name in names], 3.2)
-    for axes, name in zip(panels, names, strict=True):
+    figure, panels = canvas.panels([canvas.name(name) for name in curves], 3.2)
+    for axes, found in zip(panels, curves.values(), strict=True):
         for method, look in _looks(results):
-            runs = [r.results or {} for r in results.counting(name, method) if r.results]
-            epochs = zip(*(run["history"]["score"] for run in runs), strict=True)
-            means = [100 * fmean(scores) for scores in epochs]
+            means = found[method]
             axes.plot(range(1, len(means) + 1), means, linewidth=1.2, **{**look, "marker": ""})
         axes.set_xlabel("epoch")
         axes.set_ylabel("micro-F1, validation, in %")
     canvas.legend_below(figure, panels[0])
     return figure
+
+
+def _curve(results: Results, name: str, method: str) -> list[float]:
+    """Mean validation micro-F1 in % after each epoch."""
+    runs = [record.results for record in results.counting(name, method) if record.results]
+    epochs = zip(*(run["history"]["score"] for run in runs), strict=True)
+    return [100 * fmean(scores) for scores in epochs]
 
 
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,8 +16,10 @@ from experiments.language_modeling.config import (
     StageConfig,
 )
 from experiments.language_modeling.report import report
+from experiments.language_modeling.report.plots import learning
 from experiments.language_modeling.report.published import published_tables
 from experiments.language_modeling.report.runs import at, read_experiments
+from tests.figures import blank_panels
 
 # as printed; in the code they would look like x and -
 TIMES, DASH = "\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
@@ -158,6 +160,18 @@ def test_spectra_are_plotted_where_they_were_recorded(tmp_path: Path):
     write(tmp_path / "runs" / "a", TAYLOR, changed={"rank": RANK})
     assert "page/a-spectrum.png" in page_of(tmp_path / "runs", tmp_path)
     assert (tmp_path / "page" / "a-spectrum.png").stat().st_size > 10_000
+
+
+def test_one_epoch_is_no_curve_and_among_others_a_point(tmp_path: Path):
+    one = [{"epoch": 1, "train_nll": 5.0, "valid_nll": 4.7, "seconds": 10.0}]
+    write(tmp_path / "a", changed={"epochs": one})
+    assert "a-learning" not in page_of(tmp_path, tmp_path)
+    write(tmp_path / "a", TAYLOR)
+    figure = learning(read_experiments(tmp_path)["a"])
+    point, curve = figure.axes[0].lines
+    assert (len(point.get_xdata()), len(curve.get_xdata())) == (1, 2)
+    curve.remove()
+    assert blank_panels(figure) == []
 
 
 def test_slopes_and_dynamic_evaluation(tmp_path: Path):

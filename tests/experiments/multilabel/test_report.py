@@ -13,7 +13,7 @@ from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.plan import make_plan
 from experiments.multilabel.report import report
-from experiments.multilabel.report.plots import series
+from experiments.multilabel.report.plots import plot_curves, series
 from experiments.multilabel.report.results import read_results
 from pipeline.config import ReportConfig, ScheduleConfig
 from pipeline.files import write_json
@@ -170,6 +170,24 @@ def test_ours_stand_beside_what_was_published(tmp_path: Path) -> None:
     assert "| half | softmax, p0 = 0.05 | 75.05 | 55.00 ± 10.00 |" in table
     assert "| half | r-softmax | 77.90 | 62.00 ± 10.00 |" in table
     assert "| half | sparsemax-huber | 66.84 |" in table
+
+
+def test_one_epoch_is_no_curve(tmp_path: Path) -> None:
+    for record in write_sweep(sweep_config(tmp_path)):
+        assert record.results
+        micro = record.results["f1"]["micro"]
+        history = {"loss": [1.0], "score": [micro]}
+        write_record(tmp_path, replace(record, results={**record.results, "history": history}))
+    page = report(ReportConfig(str(tmp_path))).read_text()
+    assert "(labels.png)" in page
+    assert "curves.png" not in page
+
+
+def test_curves_of_runs_that_have_not_finished(tmp_path: Path) -> None:
+    for record in write_sweep(sweep_config(tmp_path)):
+        if record.task == "half":
+            write_record(tmp_path, replace(record, status="failed", results=None, error="why"))
+    assert plot_curves(read_results(str(tmp_path))) is None
 
 
 def test_axes_of_the_figures(tmp_path: Path) -> None:

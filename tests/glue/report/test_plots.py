@@ -168,6 +168,12 @@ def test_a_plot_with_nothing_to_show_is_left_out(tmp_path: Path) -> None:
     assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["Scores"]
 
 
+def test_one_logged_step_is_no_curve(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(trials=1))
+    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[{"step": 10, "loss": 0.5}])
+    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["Scores"]
+
+
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config())
     log = [{"step": 10, "loss": 0.5}, {"step": 20, "loss": float("nan")}]
