@@ -1,10 +1,15 @@
 """sparse-attn: swap the probability function inside Transformers."""
 
-from sparse_attn import functional, heads, kernels, losses
-from sparse_attn.loading import load_pretrained
-from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
-from sparse_attn.patching import patch_model, patched, unpatch_model
-from sparse_attn.schedules import SparsitySchedule, SparsityScheduleCallback
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparse_attn import functional, heads, kernels, losses
+    from sparse_attn.loading import load_pretrained
+    from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
+    from sparse_attn.patching import patch_model, patched, unpatch_model
+    from sparse_attn.schedules import SparsitySchedule, SparsityScheduleCallback
 
 __all__ = [
     "Mapping",
@@ -22,3 +27,24 @@ __all__ = [
     "register_mapping",
     "unpatch_model",
 ]
+
+# Registers the attention function, without which Transformers refuses the config of a saved model.
+# The command line imports it with the rest of Transformers, where it loads a model: not for --help.
+if sys.orig_argv[1:3] != ["-m", "sparse_attn"]:
+    import_module("sparse_attn.attention")
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is first asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in ("functional", "heads", "kernels", "losses"):
+            return import_module(f"{__name__}.{name}")
+        # schedules last: it imports all that Trainer needs, PEFT too
+        places = ("mappings", "patching", "loading", "schedules")
+        modules = (import_module(f"{__name__}.{place}") for place in places)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
