@@ -93,6 +93,16 @@ class AttentionRecord:
         self._snapshots: list[list[dict[str, float | Tensor]]] = []  # call, layer, parameter
         self._count, self._stride = 0, 1
 
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return (
+            f"AttentionRecord(layers={len(self.layers)}, "
+            f"mappings={list(dict.fromkeys(self.mappings))}, calls={self._count}, "
+            f"zeros={self.mean:.1%})"
+        )
+
     @property
     def zeros(self) -> Tensor:
         """Share of exact zeros among the pairs of valid queries and keys, (layers, heads)."""

@@ -383,3 +383,16 @@ def test_table() -> None:
     assert first.split()[:4] == ["encoder.layer.0.attention.self", "softmax", "0.0%", "9.0"]
     assert second.split()[1:4] == ["r-softmax", "55.6%", "4.0"]
     assert second.split()[-1] == "0.0%"
+
+
+def test_a_record_prints_as_its_table_and_shows_as_one_line() -> None:
+    model = patch_model(bert(), "r-softmax", r=0.25, layers=[1])
+    with record_attention(model) as made:
+        assert repr(made) == (
+            "AttentionRecord(layers=2, mappings=['softmax', 'r-softmax'], calls=0, zeros=nan%)"
+        )
+        for _ in range(2):
+            model(torch.randint(9, (1, 5)))
+    # floor(0.25 * 4) + 1 of 5 keys in one of two layers
+    assert repr(made).endswith("calls=2, zeros=20.0%)")
+    assert f"{made}" == made.table()
