@@ -46,6 +46,16 @@ def patch_model(
     A second call replaces the mapping of the layers it names, so that several calls give several
     mappings in one model. Layers that no call names compute softmax.
 
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> from sparse_attn import patch_model
+        >>> config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = patch_model(BertModel(config), "r-softmax", r=0.5)
+        >>> seen = model(torch.tensor([[2, 7, 8, 9, 3]]), output_attentions=True)
+        >>> (seen.attentions[0] == 0).sum(-1)  # of 5 keys, in 2 heads, for 5 queries
+        tensor([[[3, 3, 3, 3, 3],
+                 [3, 3, 3, 3, 3]]])
+
     Args:
         model: a Transformers model, plain or wrapped (PEFT, DDP, torch.compile).
         mapping: a registered name, see `mapping_names()`.

@@ -4,6 +4,7 @@ A docstring may hand over to another: "as `softmax`", "log p of `t_softmax`". Wh
 """
 
 import ast
+import doctest
 import functools
 import inspect
 import re
@@ -204,3 +205,12 @@ def test_sources_name_the_place_in_the_paper():
         cited = [t[p.end() :] for t in texts for p in re.finditer(PAPERS, t)]
         faults += [f"{name}: {rest}" for rest in cited if not re.match(PLACE, rest)]
     assert not faults, "\n".join(faults)
+
+
+def test_examples_run():
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    told: list[str] = []
+    for name in CALLABLES:
+        runner.run(parser.get_doctest(doc(name), {}, name, None, None), out=told.append)
+    assert not told, "".join(told)
+    assert runner.tries > 5

@@ -40,7 +40,8 @@ def temperature_softmax(
     Args:
         scores: any shape, floating point.
         temperature: T in [0.001, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for T out of range.
     """
@@ -94,7 +95,8 @@ def top_k_softmax(scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: 
         scores: any shape, floating point.
         k: in [1, inf]; a float, so that a schedule can move it, or a tensor broadcastable to the
             shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for k out of range.
     """
@@ -143,7 +145,8 @@ def random_drop_softmax(
     Args:
         scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for r out of range.
     """

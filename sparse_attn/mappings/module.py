@@ -144,7 +144,12 @@ class Mapping(nn.Module):
         """p = map(scores; parameters), by the function of that name.
 
         Args:
-            scores, mask, dim: as `softmax`, as are returns and errors; (..., H, Q, K) with `heads`.
+            scores: any shape, floating point; (..., H, Q, K) with `heads`.
+            mask: boolean, True = takes part, broadcastable to scores.
+            dim: the dimension that is normalised.
+
+        Returns:
+            Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`.
         """
         return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
 

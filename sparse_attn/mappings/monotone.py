@@ -132,7 +132,8 @@ def plif(
         raw_slopes: [K], shared by all rows; K may be a million. Its gradient on a GPU is summed by
             atomic additions, so its last digits vary from run to run.
         bound: T in (0, inf), in units of the scores.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for bound out of range.
     """
@@ -179,7 +180,8 @@ def monotone(
     Args:
         scores: any shape, floating point.
         raw_gain, raw_slope, offset: [K], shared by all rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`.
     """

@@ -114,7 +114,8 @@ def sigsoftmax(
         scores: any shape, floating point.
         bias: b in (-inf, inf), added to the scores; a float or a tensor broadcastable to the shape
             of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for a bias that is not finite.
     """
@@ -166,7 +167,8 @@ def spherical_softmax(
     Args:
         scores: any shape, floating point.
         eps: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for eps out of range.
     """

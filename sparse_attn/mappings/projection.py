@@ -188,7 +188,8 @@ def sparsegen(scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: in
     Args:
         scores: any shape, floating point.
         lam: in (-inf, 1); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for lam out of range.
     """
@@ -211,7 +212,8 @@ def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int
     Args:
         scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for q out of range.
     """
@@ -236,7 +238,8 @@ def sparsehourglass(
     Args:
         scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for q out of range.
     """
@@ -260,7 +263,8 @@ def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int
     Args:
         scores: any shape, floating point.
         alpha: in [1, 2]; a float or a tensor broadcastable to the shape of the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for alpha out of range.
     """

@@ -113,7 +113,8 @@ def weighted_softmax(
         scores: any shape, floating point.
         weights: w in [0, inf), a float or a tensor broadcastable to scores, whose values are not
             checked. A row whose weights are all 0 gives zeros.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for a number out of range.
     """
@@ -139,7 +140,8 @@ def t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int 
         scores: any shape, floating point.
         t: in [0, inf], in units of the scores; a float or a tensor broadcastable to the shape of
             the rows.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for t out of range.
     """
@@ -170,7 +172,8 @@ def r_softmax(
         scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
         gradient: "exact", or "detached" for that of the authors' code, which holds t constant.
-        mask, dim: as `softmax`.
+        mask: boolean, True = takes part, broadcastable to scores.
+        dim: the dimension that is normalised.
 
     Returns and errors as `softmax`; ValueError also for r out of range or an unknown `gradient`.
     """
