@@ -8,8 +8,11 @@ Run as:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import NoReturn
+import difflib
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from sparse_attn.commands import inspect, mappings
 
@@ -17,8 +20,27 @@ from sparse_attn.commands import inspect, mappings
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+    def unknown(self, word: str, known: Iterable[str]) -> NoReturn:
+        """End with the nearest of the known words."""
+        near = difflib.get_close_matches(word, list(known), n=1)
+        if near:
+            self.exit(2, f"error: {word}: unknown; did you mean {near[0]}?\n")
+        self.error(f"{word}: unknown")
+
+    def check_options(self, words: Iterable[str]) -> None:
+        """End at an option that there is not."""
+        known = self._option_string_actions
+        for word in itertools.takewhile("--".__ne__, words):
+            option = word.partition("=")[0]
+            # argparse takes what holds a space for a text
+            if option.startswith("--") and option not in known and " " not in word:
+                self.unknown(option, known)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,5 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):
         command.add_to(commands)
-    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    chosen = parser
+    if words and not words[0].startswith("-"):
+        if words[0] not in commands.choices:
+            parser.unknown(words[0], commands.choices)
+        chosen = commands.choices[words[0]]
+    chosen.check_options(words)
+    options = parser.parse_args(words)
     options.run(options)

@@ -94,6 +94,33 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mapings"], "mapings: unknown; did you mean mappings?"),
+        (["zzz"], "zzz: unknown; see python -m sparse_attn --help"),
+        (["--hlep"], "--hlep: unknown; did you mean --help?"),
+        (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
+        (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
+        (["inspect", "--zzz"], "--zzz: unknown; see python -m sparse_attn inspect --help"),
+        # an abbreviation may come to mean another option
+        (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
+        (["inspect", "m"], "the following arguments are required: TEXT; see python -m sparse_attn "
+         "inspect --help"),
+        # a text is no option
+        (["inspect", "m", "--maping is a word", "--", "--maping"], "unrecognized arguments: "
+         "--maping; see python -m sparse_attn --help"),
+    ],
+)  # fmt: skip
+def test_what_is_misspelled_is_one_line_with_the_nearest_name(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr() == ("", f"error: {said}\n")
+
+
 def test_a_reader_who_has_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)
