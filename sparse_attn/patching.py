@@ -71,7 +71,8 @@ def patch_model(
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
             model that does not dispatch its attention or that has attention sinks, a model loaded
-            without the parameters that it had learned (see `load_pretrained`).
+            without the parameters that it had learned (see `load_pretrained`), parameters to learn
+            in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     if per not in ("layer", "head"):
@@ -279,6 +280,11 @@ def make_mapping(
 ) -> Mapping:
     """A mapping that fits the layer: with per="head", as many values as the layer has heads."""
     heads = _number_of_heads(layer) if per == "head" else None
+    if _device(layer).type == "meta" and (learn or get_spec(name).weights is not None):
+        raise ValueError(
+            f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
+            "is; load the weights first, then patch the model"
+        )
     return Mapping(name, learn=learn, heads=heads, **parameters)
 
 
@@ -291,8 +297,11 @@ def _number_of_heads(layer: AttentionLayer) -> int:
 
 def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
     """Set a mapping on a layer, on its device and in its mode."""
-    device = next((p.device for p in layer.module.parameters()), torch.device("cpu"))
-    setattr(layer.module, NAME, mapping.to(device).train(layer.module.training))
+    setattr(layer.module, NAME, mapping.to(_device(layer)).train(layer.module.training))
+
+
+def _device(layer: AttentionLayer) -> torch.device:
+    return next((p.device for p in layer.module.parameters()), torch.device("cpu"))
 
 
 def write_record(root: PreTrainedModel) -> None:

@@ -1,5 +1,7 @@
 """Traps 5 and 16: what cannot work raises, and the message names the class and the remedy."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import transformers
@@ -123,6 +125,21 @@ def test_wrong_arguments_are_refused_and_change_nothing(arguments, error, messag
     assert not is_patched(model)
     assert (model.config.to_json_string(), list(model.state_dict())) == before
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(("mapping", "learn"), [("entmax", "alpha"), ("plif", ())])
+def test_learned_parameters_do_not_start_on_the_meta_device(mapping, learn, inside):
+    """Their initial values would be lost."""
+    family = BY_NAME["bert"]
+    with torch.device("meta"):
+        model = transformers.BertModel(family.make_config())
+    context = torch.device("meta") if inside else nullcontext()
+    with context, pytest.raises(ValueError, match=rf"{mapping}: its learned .* load the weights"):
+        patch_model(model, mapping, learn=learn)
+    assert not is_patched(model)
+    patch_model(model, "entmax", alpha=1.3)
+    assert model.to_empty(device="cpu").encoder.layer[0].attention.self.sparse_attn.alpha == 1.3
 
 
 def test_wrong_arguments_leave_an_earlier_patch_alone():
