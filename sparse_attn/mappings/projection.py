@@ -16,38 +16,46 @@ LAHA = "Laha et al. 2018, section 3"
 
 
 def _sparsemax_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
-    return _sparsemax(rows, valid, rows.new_ones(1), log)
+    one = rows.new_ones(1)
+    return _sparsemax(rows, valid, one, one, log)
 
 
 def _sparsegen_rows(rows: Tensor, valid: Tensor, lam: Tensor, *, log: bool) -> Tensor:
-    return _sparsemax(rows, valid, 1 - lam, log)
+    return _sparsemax(rows, valid, 1 - lam, torch.ones_like(lam), log)
 
 
 def _sparsecone_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
     rows, total, size, unit = sums(rows, valid, q)
-    return _sparsemax(rows, valid, (total + size * unit).clamp(min=0) / (1 + size), log)
+    return _sparsemax(rows, valid, (total + size * unit).clamp(min=0) / (1 + size), unit, log)
 
 
 def _sparsehourglass_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) -> Tensor:
     rows, total, size, unit = sums(rows, valid, q)
-    return _sparsemax(rows, valid, (total.abs() + size * unit) / (1 + size), log)
+    return _sparsemax(rows, valid, (total.abs() + size * unit) / (1 + size), unit, log)
 
 
 def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """u z, u sum z, n q and u <= 1, which is below 1 where the sum could overflow; all finite."""
-    most = torch.finfo(rows.dtype).max / 4
+    """u z, u sum z, n q and u, all finite.
+
+    u is 1 but where the sum could overflow, or the terms of a gradient before they are added up.
+    """
+    most, tiny = torch.finfo(rows.dtype).max / 4, torch.finfo(rows.dtype).tiny ** 0.5
     n = rows.shape[-1]
-    large = rows.detach().abs().amax(-1, keepdim=True) > most / n
-    unit = torch.where(large, 0.25 / n, 1.0)
     size = (valid.sum(-1, keepdim=True) * q).clamp(max=most)
+    largest = rows.detach().abs().amax(-1, keepdim=True)
+    unit = torch.ones_like(largest).masked_fill(largest > most / n, 0.25 / n)
+    unit = unit.masked_fill(largest.maximum(size.detach()) < tiny, 1 / tiny)
     rows = rows * unit
     return rows, rows.sum(-1, keepdim=True), size, unit
 
 
-def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, log: bool) -> Tensor:
+def _sparsemax(
+    rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, log: bool
+) -> Tensor:
     """sparsemax(z / temperature); temperature 0 leaves the maxima, ties shared."""
     # below the smallest normal number 1 / temperature overflows
-    temperature = temperature.masked_fill(temperature < torch.finfo(rows.dtype).tiny, 0.0)
+    least = torch.finfo(rows.dtype).tiny * unit.clamp(min=1.0)
+    temperature = temperature.masked_fill(temperature < least, 0.0)
     p = _project(_scale_below_top(rows, valid, temperature))
     if not log:
         return p
@@ -56,11 +64,15 @@ def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, log: bool) -> T
 
 
 def _scale_below_top(rows: Tensor, valid: Tensor, temperature: Tensor) -> Tensor:
-    """(z - max z) / temperature, cut off at -1, which no support reaches."""
+    """(z - max z) / temperature, cut off at -1, which no support reaches.
+
+    Constant at temperature 0: maxima that share do not move while they do, and jump when they part.
+    """
     shifted = shift_to_top(rows, valid)
     outside = ((shifted <= -temperature) & (shifted != 0)) | ~valid
+    none = temperature == 0
     # entries outside never meet the division, whose slope may be infinite there
-    scaled = shifted.masked_fill(outside, 0.0) / temperature.masked_fill(temperature == 0, 1.0)
+    scaled = shifted.masked_fill(outside | none, 0.0) / temperature.masked_fill(none, 1.0)
     return scaled.masked_fill(outside, -1.0)
 
 
@@ -206,7 +218,8 @@ def log_sparsegen(
 def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
 
-    Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf.
+    Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf,
+    with gradient 0.
     Source: Laha et al. 2018, section 3.
 
     Args:
@@ -232,7 +245,8 @@ def sparsehourglass(
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
 
-    q = 0 is scale-invariant, and where sum z = 0 besides, the maxima share; q -> inf is sparsemax.
+    q = 0 is scale-invariant, and where sum z = 0 besides, the maxima share, with gradient 0;
+    q -> inf is sparsemax.
     Source: Laha et al. 2018, section 3.
 
     Args:

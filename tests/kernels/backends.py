@@ -28,10 +28,12 @@ class Backend:
         return self.impl in ("cpu", "reference")
 
 
+REFERENCE = Backend("reference")
 CPU, TRITON, CUDA = Backend("cpu"), Backend("triton"), Backend("triton", "cuda")
 FLEX, FLEX_CUDA = Backend("flex"), Backend("flex", "cuda")
 
 MARKS: dict[Backend, Any] = {
+    REFERENCE: (),
     CPU: (),
     TRITON: (
         pytest.mark.skipif(not INTERPRETS, reason="Triton is not in interpreter mode"),

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from sparse_attn import Mapping
+from sparse_attn.kernels import attention
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
 
-from .backends import each
+from .backends import CPU, CUDA, REFERENCE, TRITON, each
 from .problems import SETTINGS, SOLVERS, rows_call
 
 ROWS = [case for case in CASES if get_spec(case.name).kernel is not None]
@@ -197,6 +198,50 @@ def test_t_softmax_at_its_ends(backend):
     assert (hard.amax(-1) == 1).all()
     (gradient,) = torch.autograd.grad(hard, leaf, torch.randn_like(hard))
     assert (gradient == 0).all()
+
+
+NO_TEMPERATURE = [
+    ("sparsecone", 0.0, [[-1.0, -1.0, -1.0, -1.0], [2.0, 2.0, -4.0, -1.0], [0.0, 0.0, 0.0, 0.0]]),
+    ("sparsecone", 0.5, [[-0.5, -0.5, -0.5, -0.5], [2.0, 2.0, -8.0, -1.0], [1.0, -1.0, 0.0, -2.0]]),
+    ("sparsehourglass", 0.0, [[0.0, 0.0, 0.0, 0.0], [2.0, 2.0, -2.0, -2.0], [3.0, -1.0, -1.0, -1.0]]),
+    # a temperature below the smallest normal number is none
+    ("sparsecone", 0.0, [[1e-39, 5e-40, 0.0, 0.0], [1e-39, 1e-39, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]),
+    ("sparsehourglass", 0.0, [[1e-39, 1e-39, 0.0, 0.0], [-1e-39, 5e-40, 5e-40, -1e-39]]),
+]
+
+
+@each(REFERENCE, CPU, TRITON, CUDA)
+@pytest.mark.parametrize(("name", "q", "rows"), NO_TEMPERATURE)
+def test_shared_maxima_are_constant(backend, name, q, rows):
+    """Where sparsecone and sparsehourglass have no temperature, no score and no q moves p."""
+    scores = torch.tensor(rows, device=backend.device)
+    mapping = Mapping(name, q=q, learn="q" if q else ()).to(backend.device)
+    p, leaf = rows_call(scores, mapping, backend.impl)
+    top = scores == scores.amax(-1, keepdim=True)
+    assert torch.equal(p.detach(), top / top.sum(-1, keepdim=True))
+    gradients = torch.autograd.grad(p, [leaf, *mapping.parameters()], torch.randn_like(p))
+    for gradient in gradients:
+        assert (gradient == 0).all()
+
+
+@each(REFERENCE, CPU)
+@pytest.mark.parametrize("name", ["sparsecone", "sparsehourglass"])
+def test_terms_of_a_gradient_add_up_before_they_overflow(backend, name):
+    """1 / temperature is 4e37 here: infinity less infinity would be NaN."""
+    scores = torch.tensor([[2.0**-125, 2.0**-133], [2.0**-125, 2.0**-125]])
+    upstream = torch.tensor([[300.0, -300.0], [0.0, 3.0]])
+
+    def gradient(impl, dtype):
+        leaf = scores.to(dtype).requires_grad_()
+        zero, unit = torch.zeros(1, 1, 2, 1, dtype=dtype), torch.eye(2, dtype=dtype)[None, None]
+        p = attention(zero, zero, unit, Mapping(name, q=0.0), bias=leaf, impl=impl)
+        return torch.autograd.grad(p[0, 0], leaf, upstream.to(dtype))[0]
+
+    wanted = gradient("reference", torch.float64)
+    assert (wanted.abs() < 1e39).tolist() == [[True, False], [True, True]]
+    torch.testing.assert_close(
+        gradient(backend.impl, torch.float32), wanted.float(), rtol=1e-4, atol=0
+    )
 
 
 @each()

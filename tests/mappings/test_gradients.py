@@ -71,6 +71,53 @@ def test_a_gradient_exists(case):
     assert jacobian(case, row).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    ("name", "q", "row"),
+    [
+        ("sparsecone", 0.0, [-1.0, -1.0, -3.0]),
+        ("sparsecone", 0.5, [2.0, 2.0, -5.5]),
+        ("sparsehourglass", 0.0, [1.0, 1.0, -2.0]),
+        ("sparsehourglass", 0.0, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_shared_maxima_are_constant(name, q, row, log):
+    """The limit of an infinite scale: no slope is its own but 0, that of every row without ties."""
+    scores = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+    q = torch.tensor(q, dtype=torch.float64, requires_grad=True)
+    result = finite(getattr(maps, f"log_{name}" if log else name)(scores, q))
+    for gradient in torch.autograd.grad(result, (scores, q), result.new([3.0, -1.0, 0.5])):
+        assert (gradient == 0).all()
+
+
+TINY = [[2.0**-133, 2.0**-125], [2.0**-131, 2.0**-126, -(2.0**-133), 2.0**-132], [2.0**-125] * 3]
+
+
+@pytest.mark.parametrize("row", TINY, ids=len)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("sparsecone", 0.0), ("sparsehourglass", 0.0), ("sparsecone", 2.0**-130), ("sparsegen", 0.5)],
+)
+def test_log_form_of_subnormal_scores(name, parameter, dtype, row):
+    """log p has slopes of 1e40 here, which are infinite in these dtypes, but none that is NaN."""
+    if dtype == torch.float16:
+        row = [score * 2.0**110 for score in row]
+    scores = torch.tensor(row, dtype=dtype)
+    assert (scores != 0).all()
+    upstream = torch.arange(1.0, 1 + len(row)).cos()
+
+    def gradients(dtype):
+        leaf = scores.to(dtype).requires_grad_()
+        value = torch.tensor(parameter, dtype=dtype, requires_grad=True)
+        log_p = finite(getattr(maps, f"log_{name}")(leaf, value))
+        return torch.autograd.grad(log_p, (leaf, value), upstream.to(log_p))
+
+    for gradient, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
+        rounding = 1e-3 + 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(gradient, exact.to(gradient), rtol=rounding, atol=rounding)
+
+
 # Parameters
 
 PARAMETERS = [

@@ -54,7 +54,8 @@ template <class T> struct PowerAny {
   T scale(T tau) const { return 1 - e * tau; }
 };
 
-// of scores times unit, which is below 1 where their sum could overflow
+// of scores times unit, which is 1 but where their sum could overflow, or the terms of a gradient
+// before they are added up
 template <class T> struct Temperature {
   T value = 1, by_sum = 0, by_theta = 0, unit = 1;
 };
@@ -166,10 +167,14 @@ enum class Rescale { none, gen, cone, hourglass };
 template <class T, Rescale how> Temperature<T> temperature(Row<T> &row) {
   if (how == Rescale::none) return {};
   if (how == Rescale::gen) return {1 - row.theta, 0, -1};
-  const T most = std::numeric_limits<T>::max() / 4;
+  const T most = std::numeric_limits<T>::max() / 4, least = std::numeric_limits<T>::min();
+  const T nq = std::min(row.valid * row.theta, most), below = 1 + nq, tiny = std::sqrt(least);
+  const T largest = largest_size<T>(row, 0)[0];
   T unit = 1;
-  if (largest_size<T>(row, 0)[0] > most / row.n) {
-    unit = T(0.25) / row.n, row.top *= unit;
+  if (largest > most / row.n) unit = T(0.25) / row.n;
+  if (largest < tiny && nq < tiny) unit = 1 / tiny;
+  if (unit != 1) {
+    row.top *= unit;
     EACH_VECTOR(row, j) store<T>(row.x + j, load(row.x + j) * unit);
   }
   Vec<T> total = Vec<T>{};
@@ -177,12 +182,12 @@ template <class T, Rescale how> Temperature<T> temperature(Row<T> &row) {
     Vec<T> x = load(row.x + j);
     total += x > -INF<T> ? x : Vec<T>{};
   }
-  T s = sum<T>(total), nq = std::min(row.valid * row.theta, most), below = 1 + nq;
+  T s = sum<T>(total);
   T size = how == Rescale::hourglass ? std::abs(s) : s;
   T sign = how == Rescale::hourglass ? T((s > 0) - (s < 0)) : T(1);
   T value = (size + nq * unit) / below;
   // the inverse of a smaller one overflows; the maxima share then, as at 0
-  if (!(value >= std::numeric_limits<T>::min())) return {0, 0, 0, unit};
+  if (!(value >= least * std::max(unit, T(1)))) return {0, 0, 0, unit};
   return {value, sign / below, row.valid * (unit - size) / (below * below), unit};
 }
 

@@ -144,6 +144,8 @@ def temperature_of(total, n, theta, MAP: tl.constexpr):
         by_theta = n * (1.0 - part) / ((1.0 + size) * (1.0 + size))
         if MAP.kind == "sparsecone":
             by_theta = tl.where(total > -size, by_theta, 0.0)
+        # 1 / temperature overflows below
+        temperature = tl.where(temperature < TINY, 0.0, temperature)
     return temperature, by_total, by_theta
 
 
