@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test soak compat bench docs lint clean
+.PHONY: demo test soak sanitize compat bench docs lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,10 @@ test: $(INSTALLED)
 soak: $(INSTALLED)
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
 		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust
+
+# The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
+sanitize: $(INSTALLED)
+	$(BIN)/pytest -m soak -s tests/trust/test_sanitize.py
 
 # The tests on the oldest supported versions and on the pinned ones, each in an environment of its own.
 compat:

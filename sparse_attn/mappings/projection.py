@@ -49,9 +49,7 @@ def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor
     return rows, rows.sum(-1, keepdim=True), size, unit
 
 
-def _sparsemax(
-    rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, log: bool
-) -> Tensor:
+def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, log: bool) -> Tensor:
     """sparsemax(z / temperature); temperature 0 leaves the maxima, ties shared."""
     # below the smallest normal number 1 / temperature overflows
     least = torch.finfo(rows.dtype).tiny * unit.clamp(min=1.0)

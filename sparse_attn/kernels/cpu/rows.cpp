@@ -9,6 +9,18 @@
 #include "gemm.h"
 #include "projections.h"
 
+// between the buffers of a task, for AddressSanitizer to see when one is left
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define POISON ASAN_POISON_MEMORY_REGION
+#define UNPOISON ASAN_UNPOISON_MEMORY_REGION
+template <class T> constexpr int64_t GAP = 2 * LANES<T>;
+#else
+#define POISON(start, bytes) (void)0
+#define UNPOISON(start, bytes) (void)0
+template <class T> constexpr int64_t GAP = 0;
+#endif
+
 struct View {
   void *data;
   int64_t stride[4];  // of batch, head, row; the last of column (mask, bias) or of segment
@@ -125,12 +137,16 @@ template <class T> struct Task {
                  {&grads, backward ? tile : 0},
                  {&scratch, 2 * stride}};
     int64_t total = 64 / sizeof(T);
-    for (const Need &need : needs) total += padded<T>(need.size);
+    for (const Need &need : needs) total += padded<T>(need.size) + GAP<T>;
     // kept by the thread from call to call: fresh pages are slow
     static thread_local std::vector<T> memory;
+    UNPOISON(memory.data(), memory.size() * sizeof(T));
     if ((int64_t)memory.size() < total) memory.resize(total);
     T *next = (T *)(((uintptr_t)memory.data() + 63) / 64 * 64);
-    for (const Need &need : needs) *need.buffer = next, next += padded<T>(need.size);
+    for (const Need &need : needs) {
+      *need.buffer = next, next += padded<T>(need.size) + GAP<T>;
+      POISON(next - GAP<T>, GAP<T> * sizeof(T));
+    }
   }
 
   void run(int64_t b, int64_t key_head, int64_t segment) {
@@ -227,7 +243,7 @@ template <class T> struct Task {
       for (int64_t j = 0; j < width; j++) x[j] = x[j] != -INF<T> ? bad : 0;
       if (g) std::copy(x, x + width, g);
       if (a.statistics) measure(row, b, h, i, first);
-      return row.valid && spoiled ? bad : 0;
+      return row.valid ? bad : 0;
     }
     if (a.seed) draw_keep<T>(a, (uint64_t)((b * a.heads + h) * a.queries + i), first, width, keep);
     // what is measured are the weights before dropout

@@ -204,7 +204,7 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
   int64_t count_below = masked, count_above = row.n;
   for (int step = 0; step < 12; step++) {
     if (!(mid >= below && mid < above)) mid = below + (above - below) / 2;
-    if (!(mid >= below && mid < above)) break;
+    if (!(mid < above)) break;
     int64_t c = count_up_to(row, mid);
     if (c == target) return around(row, mid);
     if (c < target) below = mid, count_below = c;

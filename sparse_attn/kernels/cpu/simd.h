@@ -22,6 +22,7 @@ typedef float VecF __attribute__((vector_size(VECTOR_BYTES)));
 typedef double VecD __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t IntF __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t IntD __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t BitsF __attribute__((vector_size(VECTOR_BYTES)));
 
 template <class T> struct Simd;
 template <> struct Simd<float> {
@@ -126,16 +127,16 @@ INLINE VecF exp(VecF x) {
   poly = poly * r + 1.6666665459e-1f;
   poly = poly * r + 5.0000001201e-1f;
   poly = poly * (r * r) + r + 1.0f;
-  VecF result = (VecF)((IntF)poly + ((IntF)shifted << 23));
+  VecF result = (VecF)((BitsF)poly + ((BitsF)shifted << 23));
   return x < -87.0f ? VecF{} : result;
 }
 
 // log x for x > 0; -inf at 0
 INLINE VecF log(VecF x) {
-  IntF bits = (IntF)x;
+  BitsF bits = (BitsF)x;
   // the mantissa in [sqrt(1/2), sqrt(2))
-  IntF exponent = (bits - 0x3f3504f3) >> 23;
-  VecF m = (VecF)(bits - (exponent << 23)) - 1.0f;
+  IntF exponent = (IntF)(bits - 0x3f3504f3) >> 23;
+  VecF m = (VecF)(bits - ((BitsF)exponent << 23)) - 1.0f;
   VecF e = __builtin_convertvector(exponent, VecF);
   VecF square = m * m;
   VecF poly = m * 7.0376836292e-2f - 1.1514610310e-1f;
