@@ -218,10 +218,22 @@ def test_shared_maxima_are_constant(backend, name, q, rows):
     mapping = Mapping(name, q=q, learn="q" if q else ()).to(backend.device)
     p, leaf = rows_call(scores, mapping, backend.impl)
     top = scores == scores.amax(-1, keepdim=True)
-    assert torch.equal(p.detach(), top / top.sum(-1, keepdim=True))
+    torch.testing.assert_close(p.detach(), top / top.sum(-1, keepdim=True), rtol=1e-6, atol=0)
     gradients = torch.autograd.grad(p, [leaf, *mapping.parameters()], torch.randn_like(p))
     for gradient in gradients:
         assert (gradient == 0).all()
+
+
+@each(REFERENCE, CPU, TRITON, CUDA)
+@pytest.mark.parametrize(
+    ("name", "params"), [("t-softmax", {"t": 1e-39}), ("r-softmax", {"r": 0.25})]
+)
+def test_a_subnormal_t_counts_as_0(backend, name, params):
+    scores = torch.tensor([[1e-39, 5e-40, 0.0], [-1e-39, 0.0, -2e-39]], device=backend.device)
+    p, leaf = rows_call(scores, Mapping(name, **params), backend.impl)
+    assert p.tolist() == [[1, 0, 0], [0, 1, 0]]
+    (gradient,) = torch.autograd.grad(p, leaf, torch.randn_like(p))
+    assert (gradient == 0).all()
 
 
 @each(REFERENCE, CPU)

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from sparse_attn.kernels.triton.maps import (
+    TINY,
     exponent,
     nan_of,
     newton_step,
@@ -230,6 +231,7 @@ def statistics(
             t, low, high, share, by_r = quantile(block, r, top, bottom, n, FLAGS, SHAPE)
         else:
             t, low, high, share, by_r = theta + zero, at_top, at_top, zero, zero
+        t = tl.where(t < TINY, 0.0, t)  # 1 / t overflows below
         share = tl.where(t == 0.0, 0.0, share)
         return Statistics(top + spoiled, t, zero + 1.0, share, by_r, low, high), slack
     else:
