@@ -37,8 +37,8 @@ from benchmarks.report import environment, numbers
 from benchmarks.timing import Measurement, ratio, summarise
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
-from glue.metric import compute_metrics
 from glue.model import load_model, resolve_model
+from glue.scoring import compute_metrics
 from glue.tasks import get_task
 from glue.train import prepare, train
 from glue.trainer import training_arguments

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import evaluate
 import numpy as np
 import scipy.stats
 import sklearn.metrics
-
-if TYPE_CHECKING:
-    from transformers import EvalPrediction
-
-    from glue.tasks import Task
 
 _KINDS = {"classification": "int64", "regression": "float64"}
 
@@ -76,10 +71,6 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
-class DivergedError(ValueError):
-    """Training has ended in numbers that are none."""
-
-
 class GlueMetric(evaluate.Metric):
     """All the metrics of a task at once; config_name is `classification` or `regression`."""
 
@@ -100,38 +91,3 @@ class GlueMetric(evaluate.Metric):
         # Lists, since evaluate's numpy format would round float64 to float32.
         pair = np.asarray(references), np.asarray(predictions)
         return {name: METRICS[name](*pair) for name in names}
-
-
-def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
-    """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
-    kind = "regression" if task.regression else "classification"
-    # Not by evaluate.load: its copy of this file, once cut short by a full disk, stays so. In
-    # memory, so that processes that run at once share no cache file.
-    metric = GlueMetric(kind, keep_in_memory=True)
-
-    def compute(prediction: EvalPrediction) -> dict[str, float]:
-        results: dict[str, float] = metric.compute(
-            predictions=predictions_of(prediction.predictions, task),
-            references=prediction.label_ids,
-            names=task.metrics,
-        )
-        return results
-
-    return compute
-
-
-def predictions_of(outputs: Any, task: Task) -> np.ndarray:
-    """The class of the largest logit, or the score of a regression, for each example.
-
-    Raises:
-        DivergedError: a logit is NaN or infinite.
-    """
-    # Some models return more than their logits, which come first.
-    logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
-    broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
-    if broken:
-        raise DivergedError(
-            f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or "
-            "infinite: training has diverged; lower train.learning_rate or do not train in fp16"
-        )
-    return logits.reshape(-1) if task.regression else logits.argmax(axis=-1)

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, set_seed
 from glue.checkpoints import claim_for_all_processes
 from glue.config import RunConfig
 from glue.data import load_task, subset
-from glue.metric import compute_metrics, predictions_of
 from glue.model import check_length, encode, load_model, resolve_model
+from glue.scoring import compute_metrics, predictions_of
 from glue.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
 from pipeline.files import named, write_json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,11 @@ from experiments.language_modeling.records import (
     check_output_dir,
     claim_output_dir,
 )
-from experiments.language_modeling.training import DivergedError, Training
+from experiments.language_modeling.training import Training
 from pipeline.files import write_json
+from pipeline.fitting import DivergedError
 from pipeline.folders import RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -63,7 +61,11 @@ def assemble(config: RunConfig) -> tuple[Corpus, LanguageModel]:
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train, evaluate the best weights, write results.json and return what it holds."""
+    """Train, evaluate the best weights, write results.json and return what it holds.
+
+    Raises:
+        DivergedError: a loss is not finite; results.json says so, with what came before.
+    """
     config, model = run.config, run.model
     folder = Path(config.output_dir)
     results = {
@@ -93,18 +95,20 @@ def train(run: Run) -> dict[str, Any]:
         results["peak_memory_mib"] = peak_memory_mib(training.device)
         write_json(folder / RESULTS_FILE, results)
 
+    def finish(status: str) -> None:
+        if (folder / MODEL_FILE).exists():
+            training.load_best()
+            results.update(perplexities(run))
+        results["status"] = status
+        write()
+
     training = Training(config, run.corpus, model, write)
     try:
         training.run()
-        status = "finished"
-    except DivergedError as error:
-        logger.warning("%s: %s", folder, error)
-        status = "diverged"
-    if (folder / MODEL_FILE).exists():
-        training.load_best()
-        results |= perplexities(run)
-    results["status"] = status
-    write()
+    except DivergedError:
+        finish("diverged")
+        raise
+    finish("finished")
     return results
 
 

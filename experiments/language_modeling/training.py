@@ -27,11 +27,8 @@ from experiments.language_modeling.optimizer import (
 )
 from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE
 from pipeline.files import write_tensors
+from pipeline.fitting import DivergedError
 from sparse_attn.heads.base import positive
-
-
-class DivergedError(Exception):
-    """A loss is not finite."""
 
 
 @dataclass
@@ -98,6 +95,10 @@ class Training:
         """The stage that runs."""
         return self.stages[self.progress.stage]
 
+    @property
+    def _stage_name(self) -> str:
+        return ("train", "finetune")[self.progress.stage]
+
     def run(self) -> None:
         """Train to the end of the last stage.
 
@@ -160,7 +161,7 @@ class Training:
             loss = self.model.head.loss(hidden, targets, chunk=self.config.chunk)
         value = loss.item()
         if not math.isfinite(value):
-            raise DivergedError(f"loss {value} in step {progress.step + 1}")
+            raise self._diverged(f"the loss of step {progress.step + 1} is {value}")
         self.optimizer.zero_grad()
         (loss + penalty).backward()
         if stage.clip is not None:
@@ -199,9 +200,13 @@ class Training:
             progress.over = True
         # before the checkpoint, so that a run that is killed here diverges again
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
-            raise DivergedError(f"validation loss is {nll} after epoch {progress.epoch}")
+            raise self._diverged(f"the validation loss of epoch {progress.epoch} is {nll}")
         self._save()
         self.after_epoch()
+
+    def _diverged(self, fault: str) -> DivergedError:
+        stage = self._stage_name
+        return DivergedError(f"{fault}: training has diverged; lower {stage}.learning_rate")
 
     def _validate(self) -> float:
         evaluation = self.config.evaluation
@@ -218,7 +223,7 @@ class Training:
         self._tick()
         entry = {
             "epoch": len(progress.epochs) + 1,
-            "stage": ("train", "finetune")[progress.stage],
+            "stage": self._stage_name,
             "steps": progress.step,
             "train_nll": progress.loss / progress.tokens,
             "valid_nll": nll,

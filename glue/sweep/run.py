@@ -11,12 +11,12 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from glue.data import load_task, subset
-from glue.metric import DivergedError
 from glue.model import check_length, load_model, resolve_model
 from glue.sweep.config import SweepConfig
 from glue.sweep.plan import make_plan, settings
 from glue.tasks import get_task
 from glue.train import prepare, train
+from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import Records

@@ -71,6 +71,20 @@ def test_message_and_nothing_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("evaluate", ["epoch", "end"])
+def test_a_run_that_diverges_is_one_line(
+    evaluate: str, tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    wild = ["--train.learning_rate", "1e30", "--evaluate", evaluate]
+    with pytest.raises(SystemExit) as stop:
+        main(arguments(tiny_model, glue_folder, tmp_path / "run", *wild))
+    message = str(stop.value.code)
+    assert re.fullmatch(
+        "error: RTE: the logits of 7 of 7 .*diverged; lower train.learning_rate.*", message
+    )
+    assert not (tmp_path / "run/results.json").exists()
+
+
 def test_folder_of_another_config(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
     train(prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path))))
     before = (tmp_path / "results.json").read_text()

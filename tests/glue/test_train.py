@@ -19,8 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 from glue.__main__ import PROGRAM
 from glue.config import RunConfig
 from glue.data import load_task
-from glue.metric import compute_metrics
 from glue.model import encode, resolve_model
+from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
 from glue.train import prepare, train
 from glue.trainer import training_arguments

@@ -164,6 +164,14 @@ def test_diverging_run_says_so(config: RunConfig) -> None:
         train(prepare(wild))
 
 
+def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
+    data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
+    given = [*data, "--data.test", "60", "--train.learning_rate", "1e30", "--device", "cpu"]
+    with pytest.raises(SystemExit, match=r"^error: .* diverged; lower train\.learning_rate$"):
+        main(["train", "--output_dir", config.output_dir, *given])
+    assert not (Path(config.output_dir) / RESULTS_FILE).exists()
+
+
 def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
     config: RunConfig, tmp_path: Path
 ) -> None:

@@ -131,6 +131,20 @@ def test_what_is_wrong_is_said_in_one_line(
     assert not out.exists()
 
 
+def test_a_run_that_diverges_is_one_line(tmp_path: Path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"ptb.{split}.txt").write_text("a b <unk> c\n" * 30, encoding="utf-8")
+    small = "--model.embedding 6 --model.hidden 6 --train.batch 2 --evaluation.test_batch 1"
+    wild = "--train.learning_rate 1e38 --train.clip null --train.epochs 9 --device cpu"
+    known = f"--config {CONFIGS / 'ptb-small.yaml'} --output_dir {tmp_path / 'run'} {small} {wild}"
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *known.split(), "--corpus.data_dir", str(tmp_path)])
+    message = str(ended.value.code)
+    told = r"error: the loss of step \d+ is (nan|inf): .* diverged; lower train\.learning_rate"
+    assert re.fullmatch(told, message), message
+    assert json.loads((tmp_path / "run/results.json").read_text())["status"] == "diverged"
+
+
 def test_configs_check_their_numbers():
     with pytest.raises(ValueError, match=r"train\.optimizer=adam is out of range: expected sgd"):
         StageConfig(optimizer="adam", average_from=0)

@@ -29,8 +29,10 @@ from experiments.language_modeling.optimizer import (
     set_learning_rate,
     triggered,
 )
+from experiments.language_modeling.records import read_results
 from experiments.language_modeling.train import prepare, train
 from pipeline.files import write_tensors
+from pipeline.fitting import DivergedError
 
 AWD = ModelConfig(
     embedding=8,
@@ -198,7 +200,9 @@ def test_a_budget_of_steps_ends_within_an_epoch(config: RunConfig):
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunConfig):
     wild = dataclasses.replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
-    results = run(dataclasses.replace(config, train=STAGE, finetune=wild))
+    with pytest.raises(DivergedError, match=r"diverged; lower finetune\.learning_rate"):
+        run(dataclasses.replace(config, train=STAGE, finetune=wild))
+    results = read_results(Path(config.output_dir))
     assert results["status"] == "diverged"
     assert len(results["epochs"]) == 2
     best = min(epoch["valid_nll"] for epoch in results["epochs"])
@@ -206,7 +210,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunCo
     at_once = dataclasses.replace(
         config, train=wild, finetune=None, output_dir=config.output_dir + "2"
     )
-    assert run(at_once)["valid_perplexity"] is None
+    with pytest.raises(DivergedError, match=r"diverged; lower train\.learning_rate"):
+        run(at_once)
+    assert read_results(Path(at_once.output_dir))["valid_perplexity"] is None
 
 
 def test_a_mapping_with_zeros_trains_by_its_own_loss(config: RunConfig):

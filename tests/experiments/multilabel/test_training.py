@@ -174,6 +174,13 @@ def test_a_run_that_diverges_says_so(config: RunConfig) -> None:
         assemble(replace(config, train=rate)).run()
 
 
+def test_the_command_line_says_that_a_run_has_diverged(tmp_path: Path) -> None:
+    given = f"train --output_dir {tmp_path / 'run'} --synthetic.rows 100 --train.device cpu"
+    with pytest.raises(SystemExit, match=r"^error: .* diverged; lower train\.learning_rate$"):
+        main([*given.split(), "--train.learning_rate", "1e30"])
+    assert not (tmp_path / "run/results.json").exists()
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     main(

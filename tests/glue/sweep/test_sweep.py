@@ -169,6 +169,15 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     assert "training has diverged" in str(record.error)
 
 
+def test_a_sweep_counts_what_diverged(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep_run, "Pool", Working)
+    given |= {"learning_rates": [1e30], "tasks": {"RTE": None}}
+    main(arguments(given))
+    assert "3 diverged\n" in capsys.readouterr().out
+
+
 class Inline:
     """A pool of this process, in which every first attempt at a trial is lost."""
 
@@ -192,6 +201,17 @@ class Inline:
                 yield run, {"status": "finished", "results": results}
 
     lost = 1
+
+
+class Working(Inline):
+    """A pool of this process that does the work."""
+
+    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
+        self.work = work
+
+    def results(self, due: Callable[[], Any], show: Callable[[int], Any]) -> Any:
+        while run := next(iter(due()), None):
+            yield run, self.work(run)
 
 
 def test_a_lost_run_is_tried_once_more(

@@ -1,0 +1,48 @@
+"""From the outputs of a model to the metrics of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from transformers import EvalPrediction
+
+from glue.metric import GlueMetric
+from glue.tasks import Task
+from pipeline.fitting import DivergedError
+
+
+def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
+    """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
+    kind = "regression" if task.regression else "classification"
+    # Not by evaluate.load: its copy of metric.py, once cut short by a full disk, stays so. In
+    # memory, so that processes that run at once share no cache file.
+    metric = GlueMetric(kind, keep_in_memory=True)
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        results: dict[str, float] = metric.compute(
+            predictions=predictions_of(prediction.predictions, task),
+            references=prediction.label_ids,
+            names=task.metrics,
+        )
+        return results
+
+    return compute
+
+
+def predictions_of(outputs: Any, task: Task) -> np.ndarray:
+    """The class of the largest logit, or the score of a regression, for each example.
+
+    Raises:
+        DivergedError: a logit is NaN or infinite.
+    """
+    # Some models return more than their logits, which come first.
+    logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+    broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
+    if broken:
+        raise DivergedError(
+            f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or infinite: "
+            "training has diverged; lower train.learning_rate or do not train in fp16"
+        )
+    return logits.reshape(-1) if task.regression else logits.argmax(axis=-1)
