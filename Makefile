@@ -31,7 +31,8 @@ sanitize: $(INSTALLED)
 compat:
 	PYTHON=$(PYTHON) .ci/compat
 
-# Times attention and training steps beside other libraries, into results/benchmarks.
+# Times attention and training steps beside other libraries, into runs/benchmarks; ARGS=--publish
+# into results/benchmarks, which README and docs quote.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(ARGS)
 

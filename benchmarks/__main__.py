@@ -1,8 +1,9 @@
-"""Measure, and write results/benchmarks/<device>.json, .md and .png.
+"""Measure, and write runs/benchmarks/<device>.json, .md and .png.
 
 Run as:
     python -m benchmarks            # everything, at most 12 minutes on 2 cores, 8 on a GPU
     python -m benchmarks --quick    # one minute, small
+    python -m benchmarks --publish  # into results/benchmarks, which README and docs quote
 """
 
 from __future__ import annotations
@@ -11,17 +12,15 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from benchmarks import attention, step
 from benchmarks.cases import GROUPS, Case, cases
+from benchmarks.folders import add_out
 from benchmarks.plots import plot
 from benchmarks.report import Report
 from benchmarks.timing import DeviceLostError, Effort
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     pace = PACES["quick" if options.quick else device.type]
     budget = pace.budget if options.budget is None else options.budget
     said = {"quick": options.quick, "budget": budget, "skip": options.skip}
-    folder = "runs/benchmarks" if options.quick else "results/benchmarks"
-    report = Report(
-        options.out or ROOT / folder, device, {**said, "only": options.only, "case": options.case}
-    )
+    report = Report(options.out, device, {**said, "only": options.only, "case": options.case})
     if options.keep:
         report.keep()
     measure_all(chosen, device, pace, budget, report, options.skip)
@@ -125,11 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--out",
-        type=Path,
-        help="folder to write into; default: results/benchmarks, with --quick runs/benchmarks",
-    )
+    add_out(parser)
     add("--only", nargs="+", choices=GROUPS, metavar="GROUP", help="measure these groups alone")
     add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in their name")
     add("--skip", metavar="TEXT", help="leave out contestants with this in their name")

