@@ -16,7 +16,7 @@ from accelerate import PartialState
 
 from glue.config import RunConfig
 from glue.sweep.config import SweepConfig
-from pipeline.command import Program, input_errors, work_errors
+from pipeline.command import Program, input_errors, stages, work_errors
 from pipeline.config import ReportConfig
 
 PROGRAM = Program(
@@ -24,15 +24,17 @@ PROGRAM = Program(
     description="GLUE with any probability mapping in attention. "
     "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
     "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2",
-    run=RunConfig,
-    sweep=SweepConfig,
-    report=ReportConfig,
-    about={
-        "train": "Fine-tune a Transformer on one task with a mapping in place of softmax.",
-        "sweep": "Tasks x mappings x hyper-parameters x seeds. Start from configs/glue/table2.yaml;"
-        " docs/glue.md explains a sweep key by key.",
-        "report": "What the runs show: report.md, report.csv and report.html.",
-    },
+    commands=stages(
+        RunConfig,
+        SweepConfig,
+        ReportConfig,
+        {
+            "train": "Fine-tune a Transformer on one task with a mapping in place of softmax.",
+            "sweep": "Tasks x mappings x hyper-parameters x seeds. Start from "
+            "configs/glue/table2.yaml; docs/glue.md explains a sweep key by key.",
+            "report": "What the runs show: report.md, report.csv and report.html.",
+        },
+    ),
 )
 
 

@@ -1,20 +1,25 @@
-"""Command lines with the stages train, sweep and report, and what they do with wrong input."""
+"""Command lines whose options are dataclasses, and what they do with wrong input.
+
+They import nothing heavy, so that --help is there at once.
+"""
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentError
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
-from pipeline.fitting import DivergedError
 from pipeline.sweep.config import Resources
-from pipeline.sweep.records import Records
-from sparse_attn.files import UnwrittenError
+from pipeline.usage import explain
+
+if TYPE_CHECKING:
+    from pipeline.sweep.records import Records
 
 # configs give values and no classes: a class_path would import, and so run, any module it names.
 # jsonargparse finds our own dataclasses by their paths.
@@ -29,67 +34,117 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
+class Command:
+    """A sub-command whose options are the fields of dataclasses.
+
+    Attributes:
+        name, help: as the list of commands has them.
+        about: what it does, in its own --help.
+        configs: what is filled from YAML files and options. A config with a field `resume` has the
+            switch --resume.
+        positional: the fields without a default are no options, and there are no YAML files.
+    """
+
+    name: str
+    help: str
+    about: str
+    configs: tuple[type, ...]
+    positional: bool = False
+
+    def parser(self) -> ArgumentParser:
+        """The options."""
+        parser = ArgumentParser(description=self.about, allow_abbrev=False)
+        if not self.positional:
+            parser.add_argument(
+                "--config", action="config", help="YAML file; later files and options after it win"
+            )
+        for config in self.configs:
+            parser.add_class_arguments(config, skip={"resume"}, as_positional=self.positional)
+            if "resume" in {field.name for field in fields(config)}:
+                parser.add_argument(
+                    "--resume",
+                    action=ActionYesNo,
+                    default=False,
+                    help="go on with the run that was cut off in output_dir",
+                )
+        return parser
+
+    def made(self, options: dict[str, Any]) -> Any:
+        """The config, or the configs in their order."""
+        found = tuple(
+            config(**{field.name: options[field.name] for field in fields(config)})
+            for config in self.configs
+        )
+        return found if len(found) > 1 else found[0]
+
+
+def stages(run: type, sweep: type, report: type, about: dict[str, str]) -> tuple[Command, ...]:
+    """The commands `train`, `sweep` and `report`, each by its config; `about` says what it does."""
+    return (
+        Command("train", "one run", about["train"], (run,)),
+        Command(
+            "sweep",
+            "many runs, on one machine or several",
+            f"{about['sweep']} Spread by Ray (extra `ray`). The same command goes on where it was "
+            "killed: what has a record is not run again.",
+            (sweep, Resources),
+        ),
+        Command(
+            "report",
+            "what the runs of a sweep show",
+            f"{about['report']} Of a sweep that has finished or not (extra `report`).",
+            (report,),
+            positional=True,
+        ),
+    )
+
+
+@dataclass(frozen=True)
 class Program:
-    """A command line of three stages, each of which is described by a dataclass.
+    """A command line of several sub-commands.
 
     Attributes:
         name: as in `python -m NAME`.
         description: what it is for, in --help.
-        run, sweep: config of `train` and of `sweep`, filled from YAML and options. A run config has
-            a field `resume`.
-        report: config of `report`, whose fields are positional.
-        about: description of each stage.
+        commands: the sub-commands.
     """
 
     name: str
     description: str
-    run: type
-    sweep: type
-    report: type
-    about: dict[str, str]
+    commands: tuple[Command, ...]
+
+    @property
+    def prog(self) -> str:
+        return f"python -m {self.name}"
 
     def parser(self) -> ArgumentParser:
-        """One sub-command a stage."""
-        train = ArgumentParser(description=self.about["train"])
-        train.add_argument("--config", action="config", help="YAML file; options after it win")
-        train.add_class_arguments(self.run, skip={"resume"})
-        train.add_argument(
-            "--resume",
-            action=ActionYesNo,
-            default=False,
-            help="go on with the run that was cut off in output_dir",
+        """Of all commands; raises argparse.ArgumentError for what it does not take."""
+        # an abbreviation is a misspelling as soon as another option begins like it
+        parser = ArgumentParser(
+            prog=self.prog,
+            description=self.description,
+            allow_abbrev=False,
+            exit_on_error=False,
         )
-        sweep = ArgumentParser(
-            description=f"{self.about['sweep']} Spread by Ray (extra `ray`). The same command goes "
-            "on where it was killed: what has a record is not run again."
-        )
-        sweep.add_argument("--config", action="config", help="YAML file; options after it win")
-        sweep.add_class_arguments(self.sweep)
-        sweep.add_class_arguments(Resources)
-        report = ArgumentParser(
-            description=f"{self.about['report']} Of a sweep that has finished or not (extra "
-            "`report`)."
-        )
-        report.add_class_arguments(self.report, as_positional=True)
-        parser = ArgumentParser(prog=f"python -m {self.name}", description=self.description)
         commands = parser.add_subcommands()
-        commands.add_subcommand("train", train, help="one run")
-        commands.add_subcommand("sweep", sweep, help="many runs, on one machine or several")
-        commands.add_subcommand("report", report, help="what the runs of a sweep show")
+        for command in self.commands:
+            commands.add_subcommand(command.name, command.parser(), help=command.help)
         return parser
 
     def parse(self, arguments: list[str] | None = None) -> Any:
-        """A run config, a pair of sweep config and `Resources`, or a report config."""
+        """The config that is described, of `sweep` a pair of config and `Resources`.
+
+        What cannot be parsed is told in one line, with exit code 2.
+        """
+        given = sys.argv[1:] if arguments is None else arguments
         parser = self.parser()
-        parsed = parser.parse_args(arguments)
-        options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
-        options.pop("config", None)
-        if parsed.subcommand == "train":
-            return self.run(**options)
-        if parsed.subcommand == "report":
-            return self.report(**options)
-        resources = {name: options.pop(name) for name in Resources.__dataclass_fields__}
-        return self.sweep(**options), Resources(**resources)
+        try:
+            parsed = parser.parse_args(given)
+        except ArgumentError as error:
+            configs = {command.name: command.configs for command in self.commands}
+            parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
+        command = next(c for c in self.commands if c.name == parsed.subcommand)
+        return command.made(parser.instantiate(parsed)[command.name].as_dict())
 
     def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
         """Parse and `work`, which tells itself what of its errors are `input_errors`."""
@@ -103,7 +158,7 @@ class Program:
         count = Counter(record.status for record in records.by_hash.values())
         found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
         print(f"records in {output_dir}: {found}")
-        print(f"next: python -m {self.name} report {output_dir}")
+        print(f"next: {self.prog} report {output_dir}")
         if count["failed"]:
             sys.exit("error: some runs failed; the same command tries them again")
 
@@ -124,6 +179,9 @@ def input_errors() -> Iterator[None]:
 @contextmanager
 def work_errors() -> Iterator[None]:
     """One line instead of a traceback for a run that diverged, a full disk and Ctrl+C."""
+    from pipeline.fitting import DivergedError
+    from sparse_attn.files import UnwrittenError
+
     try:
         yield
     except DivergedError as error:

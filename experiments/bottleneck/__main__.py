@@ -11,46 +11,38 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from jsonargparse import ArgumentParser
-
 from experiments.bottleneck.config import BottleneckConfig, PackConfig, ReportConfig
-from pipeline.command import input_errors
+from pipeline.command import Command, Program, input_errors
 
-
-def make_parser() -> ArgumentParser:
-    """The parser, one sub-command a stage."""
-    run = ArgumentParser(
-        description="Fit every head to Dirichlet targets over vocabularies and dimensions. The "
-        "same command goes on where it was killed: what has a record is not run again."
-    )
-    run.add_argument("--config", action="config", help="YAML file; options after it win")
-    run.add_class_arguments(BottleneckConfig)
-    report = ArgumentParser(
-        description="Mode matching, KL and log-matrix error by dimension: report.md and figures."
-    )
-    report.add_class_arguments(ReportConfig, as_positional=True)
-    pack = ArgumentParser(description="Records of many files as one .jsonl, which `report` reads.")
-    pack.add_class_arguments(PackConfig, as_positional=True)
-    parser = ArgumentParser(
-        prog="python -m experiments.bottleneck",
-        description="Mode matching and KL of softmax, sigsoftmax, mixtures and monotone heads on "
-        "Dirichlet targets (Ganea et al. 2019, figures 2, 3 and 6 to 8).",
-    )
-    commands = parser.add_subcommands()
-    commands.add_subcommand("run", run, help="the runs of a config")
-    commands.add_subcommand("report", report, help="what they show")
-    commands.add_subcommand("pack", pack, help="their records in one file")
-    return parser
-
-
-def parse(arguments: list[str] | None = None) -> BottleneckConfig | ReportConfig | PackConfig:
-    """What command line and YAML files describe."""
-    parser = make_parser()
-    parsed = parser.parse_args(arguments)
-    options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
-    options.pop("config", None)
-    kinds = {"run": BottleneckConfig, "report": ReportConfig, "pack": PackConfig}
-    return kinds[parsed.subcommand](**options)
+PROGRAM = Program(
+    name="experiments.bottleneck",
+    description="Mode matching and KL of softmax, sigsoftmax, mixtures and monotone heads on "
+    "Dirichlet targets (Ganea et al. 2019, figures 2, 3 and 6 to 8).",
+    commands=(
+        Command(
+            "run",
+            "the runs of a config",
+            "Fit every head to Dirichlet targets over vocabularies and dimensions. The same "
+            "command goes on where it was killed: what has a record is not run again.",
+            (BottleneckConfig,),
+        ),
+        Command(
+            "report",
+            "what they show",
+            "Mode matching, KL and log-matrix error by dimension: report.md and figures.",
+            (ReportConfig,),
+            positional=True,
+        ),
+        Command(
+            "pack",
+            "their records in one file",
+            "Records of many files as one .jsonl, which `report` reads.",
+            (PackConfig,),
+            positional=True,
+        ),
+    ),
+)
+parse = PROGRAM.parse
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from experiments.images.config import RunConfig
 from experiments.images.sweep_config import SweepConfig
-from pipeline.command import Program, input_errors
+from pipeline.command import Program, input_errors, stages
 from pipeline.config import ReportConfig
 from pipeline.sweep.config import Resources
 
@@ -18,14 +18,16 @@ PROGRAM = Program(
     name="experiments.images",
     description="MNIST and CIFAR with squared error, softmax, softmax-abs, spherical and Taylor "
     "softmax (de Brebisson & Vincent 2016, tables 1 to 4).",
-    run=RunConfig,
-    sweep=SweepConfig,
-    report=ReportConfig,
-    about={
-        "train": "Train one network with one loss.",
-        "sweep": "Losses x learning rates, then many splits and seeds.",
-        "report": "What the runs show, beside the published numbers: report.md and figures.",
-    },
+    commands=stages(
+        RunConfig,
+        SweepConfig,
+        ReportConfig,
+        {
+            "train": "Train one network with one loss.",
+            "sweep": "Losses x learning rates, then many splits and seeds.",
+            "report": "What the runs show, beside the published numbers: report.md and figures.",
+        },
+    ),
 )
 
 

@@ -10,56 +10,40 @@ Run as:
 
 from __future__ import annotations
 
-from jsonargparse import ActionYesNo, ArgumentParser
-
 from experiments.language_modeling.config import MeasureConfig, ReportConfig, RunConfig
-from pipeline.command import input_errors, work_errors
+from pipeline.command import Command, Program, input_errors, work_errors
 
-
-def make_parser() -> ArgumentParser:
-    """The parser, one sub-command a stage."""
-    train = ArgumentParser(
-        description="Train a language model with any head; perplexity as the papers count it. "
-        "Lay a head over a model: --config configs/language_modeling/ptb-awd.yaml "
-        "--config configs/language_modeling/heads/moss.yaml"
-    )
-    train.add_argument(
-        "--config", action="config", help="YAML file; later files and options after it win"
-    )
-    train.add_class_arguments(RunConfig, skip={"resume"})
-    train.add_argument(
-        "--resume",
-        action=ActionYesNo,
-        default=False,
-        help="go on with the run that was cut off in output_dir",
-    )
-    measure = ArgumentParser(
-        description="Measure a run that has ended and write it into its results.json: top-10 "
-        "error, slopes of a PLIF, and what the options ask for."
-    )
-    measure.add_class_arguments(MeasureConfig, as_positional=True)
-    report = ArgumentParser(description="Our numbers beside the published ones, as a page.")
-    report.add_class_arguments(ReportConfig, as_positional=True)
-    parser = ArgumentParser(
-        prog="experiments.language_modeling",
-        description="Language models with any output mapping. Such as: python -m "
-        "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml",
-    )
-    commands = parser.add_subcommands()
-    commands.add_subcommand("train", train, help="one training run")
-    commands.add_subcommand("measure", measure, help="rank, top-10 error, ... of a run")
-    commands.add_subcommand("report", report, help="what runs show, beside the published")
-    return parser
-
-
-def parse(arguments: list[str] | None = None) -> RunConfig | MeasureConfig | ReportConfig:
-    """What command line and YAML files describe."""
-    parser = make_parser()
-    parsed = parser.parse_args(arguments)
-    options = parser.instantiate(parsed)[parsed.subcommand].as_dict()
-    options.pop("config", None)
-    configs = {"train": RunConfig, "measure": MeasureConfig, "report": ReportConfig}
-    return configs[parsed.subcommand](**options)
+PROGRAM = Program(
+    name="experiments.language_modeling",
+    description="Language models with any output mapping. Such as: python -m "
+    "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml",
+    commands=(
+        Command(
+            "train",
+            "one training run",
+            "Train a language model with any head; perplexity as the papers count it. Lay a head "
+            "over a model: --config configs/language_modeling/ptb-awd.yaml --config "
+            "configs/language_modeling/heads/moss.yaml",
+            (RunConfig,),
+        ),
+        Command(
+            "measure",
+            "rank, top-10 error, ... of a run",
+            "Measure a run that has ended and write it into its results.json: top-10 error, slopes "
+            "of a PLIF, and what the options ask for.",
+            (MeasureConfig,),
+            positional=True,
+        ),
+        Command(
+            "report",
+            "what runs show, beside the published",
+            "Our numbers beside the published ones, as a page.",
+            (ReportConfig,),
+            positional=True,
+        ),
+    ),
+)
+parse = PROGRAM.parse
 
 
 def main(arguments: list[str] | None = None) -> None:

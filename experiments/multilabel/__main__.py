@@ -9,7 +9,7 @@ Run as:
 from __future__ import annotations
 
 from experiments.multilabel.config import RunConfig, SweepConfig
-from pipeline.command import Program, input_errors
+from pipeline.command import Program, input_errors, stages
 from pipeline.config import ReportConfig
 from pipeline.sweep.config import Resources
 
@@ -17,14 +17,16 @@ PROGRAM = Program(
     name="experiments.multilabel",
     description="Multi-label classification with softmax, sparse mappings and a sigmoid for each "
     "label (Balazy et al. 2023, table 1 and figures 2 and 3).",
-    run=RunConfig,
-    sweep=SweepConfig,
-    report=ReportConfig,
-    about={
-        "train": "Train one method on one data set.",
-        "sweep": "Methods x data sets x seeds.",
-        "report": "What the runs show: report.md and figures.",
-    },
+    commands=stages(
+        RunConfig,
+        SweepConfig,
+        ReportConfig,
+        {
+            "train": "Train one method on one data set.",
+            "sweep": "Methods x data sets x seeds.",
+            "report": "What the runs show: report.md and figures.",
+        },
+    ),
 )
 
 

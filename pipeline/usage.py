@@ -1,0 +1,159 @@
+"""What is wrong with a command line or with its YAML files: one line, with the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+# options that no field of a config stands for
+BESIDE = ("config", "print_config", "help", "no_resume")
+
+
+def explain(
+    message: str, arguments: Sequence[str], prog: str, commands: dict[str, tuple[type, ...]]
+) -> str:
+    """What to tell the user in place of jsonargparse's message, which may take ten lines.
+
+    Args:
+        message: jsonargparse's.
+        arguments: what it has refused.
+        prog: the command, as in `python -m NAME`.
+        commands: the dataclasses whose fields are the options of each sub-command.
+    """
+    name, *options = arguments or [""]
+    if name not in commands:
+        expected = f"expected {_one_of(list(commands))}"
+        if not name or name.startswith("-"):
+            return f"{expected}, and options; see {prog} --help"
+        near = difflib.get_close_matches(name, commands, 1)
+        return f"{name}: unknown; {_meant(near) or expected}"
+    configs = commands[name]
+    for option in (word[2:].partition("=")[0] for word in options if word.startswith("--")):
+        found = option not in BESIDE and _stray(option.removesuffix("+").split("."), configs)
+        if found:
+            return f"--{option}: unknown; {_meant(found, '--') or f'see {prog} {name} --help'}"
+    for file in _config_files(options):
+        fault = _fault_of_file(file, configs)
+        if fault:
+            return f"{file}: {fault}"
+    return _missing(message, name, configs) or _wrong_value(message) or " ".join(message.split())
+
+
+def _meant(names: Sequence[str], prefix: str = "") -> str:
+    return f"did you mean {prefix}{names[0]}?" if names and names[0] else ""
+
+
+def _one_of(words: Sequence[str], last: str = "or") -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _fields(config: type) -> dict[str, Any]:
+    """Name and type of each field."""
+    hints = get_type_hints(config)
+    return {field.name: hints[field.name] for field in fields(config)}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
+    """The key that was meant, "" where none is near; [] for a key that there is."""
+    hints: tuple[Any, ...] = configs
+    for position, part in enumerate(path):
+        sections = [hint for hint in hints if isinstance(hint, type) and is_dataclass(hint)]
+        labelled = [get_args(hint)[1] for hint in hints if get_origin(hint) is dict]
+        if labelled:  # under labels of the user's own
+            hints = tuple(inner for hint in labelled for inner in _alternatives(hint))
+            continue
+        if not sections:
+            return []
+        known = {key: hint for section in sections for key, hint in _fields(section).items()}
+        if part not in known:
+            near = difflib.get_close_matches(part, known, 1)
+            meant = [[*path[:position], *near, *path[position + 1 :]]] if near else []
+            # a name alone, of one that stands in a section
+            meant += [key for key in _keys(configs) if key[-1] == path[-1]]
+            return [".".join(key) for key in meant] or [""]
+        hints = _alternatives(known[part])
+    return []
+
+
+def _keys(configs: Iterable[type], path: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Every key, with those of sections."""
+    for config in configs:
+        for name, hint in _fields(config).items():
+            yield [*path, name]
+            yield from _keys(filter(is_dataclass, _alternatives(hint)), (*path, name))
+
+
+def _config_files(options: Sequence[str]) -> Iterator[str]:
+    for word, following in pairwise([*options, ""]):
+        option, _, value = word.partition("=")
+        if option == "--config":
+            yield value or following
+
+
+def _fault_of_file(file: str, configs: tuple[type, ...]) -> str | None:
+    try:
+        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        return f"not YAML ({line}{error.problem})"
+    except FileNotFoundError:
+        return "no such file"
+    except (OSError, ValueError):  # which the parser names
+        return None
+    if not isinstance(content, dict):
+        return f"expected keys and values, got a {type(content).__name__}"
+    for path in _paths(content):
+        found = _stray(path, configs)
+        if found:
+            return f"{'.'.join(path)}: unknown; {_meant(found) or 'see --help'}"
+    return None
+
+
+def _paths(content: dict[Any, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys of a table and of those in it."""
+    for key, value in content.items():
+        yield (*path, str(key))
+        if isinstance(value, dict):
+            yield from _paths(value, (*path, str(key)))
+
+
+def _missing(message: str, command: str, configs: tuple[type, ...]) -> str | None:
+    found = re.match(r"the following arguments are required: (.*)", message)
+    if found is None:
+        return None
+    names = [name.removeprefix(f"{command}.") for name in found[1].split(", ")]
+    return f"{_one_of(names, 'and')}: missing"
+
+
+def _wrong_value(message: str) -> str | None:
+    """Of a value that is not of its key's type."""
+    keys = list(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', message)))
+    value = re.search(r"(?:(?:Got|Given) value: |Unable to load config ')(.*?)'?$", message, re.M)
+    if not keys or value is None:
+        return None
+    key = ".".join(keys)
+    types = re.search(r"Subtypes: \[(.*)\]$|Expected a (.*)\. Got value", message, re.M)
+    if types is None:
+        expected = f"a YAML file, or the keys of this section, each by an option --{key}.KEY"
+    elif types[1]:
+        expected = _one_of(_readable(types[1]).split(", "))
+    else:
+        expected = _readable(types[2])
+    return f"{key}={value[1]}: expected {expected}"
+
+
+def _readable(types: str) -> str:
+    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types).replace("NoneType", "null")
+    return re.sub(r"typing\.Literal\[(.*?)\]", r"one of \1", plain)

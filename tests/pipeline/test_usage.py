@@ -1,0 +1,136 @@
+"""What is wrong with a command line or a YAML file: one line, the nearest name, exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GLUE = "train --task RTE --model m --output_dir o"
+LABELS = "train --output_dir o --synthetic.classes 4"
+RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
+
+
+def said(program: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command ends with."""
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(f"{program}.__main__").main(arguments)
+    captured = capsys.readouterr()
+    assert stop.value.code == 2, stop.value.code
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("error: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "words"),
+    [
+        ("glue", f"{GLUE} --train.sede 1", "--train.sede: unknown; did you mean --train.seed?"),
+        ("glue", f"{GLUE} --train.sede=1", "--train.sede: unknown; did you mean --train.seed?"),
+        ("glue", f"{GLUE} --seed 1", "--seed: unknown; did you mean --train.seed?"),
+        ("glue", f"{GLUE} --maping.name x", "--maping.name: unknown; did you mean --mapping.name?"),
+        (
+            "glue",
+            f"{GLUE} --mapping.schedule.parmeter r",
+            "--mapping.schedule.parmeter: unknown; did you mean --mapping.schedule.parameter?",
+        ),
+        ("glue", f"{GLUE} --zzz 1", "--zzz: unknown; see python -m glue train --help"),
+        ("glue", f"{GLUE} more", "unrecognized arguments: more"),
+        ("glue", "trian --task RTE", "trian: unknown; did you mean train?"),
+        ("glue", "zzz", "zzz: unknown; expected train, sweep or report"),
+        ("glue", "", "expected train, sweep or report, and options; see python -m glue --help"),
+        ("glue", "train --task RTE", "model and output_dir: missing"),
+        ("glue", "report", "results_dir: missing"),
+        ("glue", "report a b c", "unrecognized arguments: b c"),
+        ("glue", f"{GLUE} --train.seed abc", "train.seed=abc: expected int"),
+        ("glue", f"{GLUE} --evaluate never", "evaluate=never: expected one of 'epoch', 'end'"),
+        ("glue", f"{GLUE} --mapping.layers a", "mapping.layers=a: expected list[int] or null"),
+        ("glue", f"{GLUE} --mapping.params.r a", "mapping.params=a: expected float or list"),
+        ("glue", f"{GLUE} --mapping.schedule 3", "mapping.schedule=3: expected ScheduleConfig"),
+        ("glue", f"{GLUE} --mapping r-softmax", "mapping=r-softmax: expected a YAML file, or "),
+        ("glue", f"{GLUE} --train.epochs", "argument --train.epochs: expected one argument"),
+        ("glue", f"{GLUE} --config nowhere.yaml", "nowhere.yaml: no such file"),
+        ("glue", "sweep --trails 3", "--trails: unknown; did you mean --trials?"),
+        ("glue", "sweep --cpu_per_run 3", "--cpu_per_run: unknown; did you mean --cpus_per_run?"),
+        (
+            "experiments.multilabel",
+            f"{LABELS} --synthetic.clases 3",
+            "--synthetic.clases: unknown; did you mean --synthetic.classes?",
+        ),
+        (
+            "experiments.images",
+            "train --output_dir o --los.name mse",
+            "--los.name: unknown; did you mean --loss.name?",
+        ),
+        (
+            "experiments.language_modeling",
+            "measure runs/a --rank_context 3",  # which argparse would take for an abbreviation
+            "--rank_context: unknown; did you mean --rank_contexts?",
+        ),
+        ("experiments.language_modeling", "measur", "measur: unknown; did you mean measure?"),
+        ("experiments.bottleneck", "run --step 3", "--step: unknown; did you mean --steps?"),
+        ("experiments.bottleneck", "rnu", "rnu: unknown; did you mean run?"),
+    ],
+)  # fmt: skip
+def test_of_a_command_line(
+    program: str, command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(program, command.split(), capsys).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "words"),
+    [
+        ("train", "mapping: {nam: x}", "mapping.nam: unknown; did you mean mapping.name?"),
+        ("train", "maping: {name: x}", "maping: unknown; did you mean mapping?"),
+        ("train", "seed: 3", "seed: unknown; did you mean train.seed?"),
+        (
+            "train",
+            "mapping: {schedule: {parametr: r, initial: 0}}",
+            "mapping.schedule.parametr: unknown; did you mean mapping.schedule.parameter?",
+        ),
+        ("train", "train: {seed: abc}", "train.seed=abc: expected int"),
+        ("train", "task: [RTE\n", "not YAML (line 2: expected ',' or ']'"),
+        ("train", "[1, 2]", "expected keys and values, got a list"),
+        (
+            "sweep",
+            f"{RUNS}mappings: {{softmax: {{name: softmax}}, x: {{nam: r-softmax}}}}",
+            "mappings.x.nam: unknown; did you mean mappings.x.name?",
+        ),
+        (
+            "sweep",
+            "tasks: {RTE: {epoch: 3}}",
+            "tasks.RTE.epoch: unknown; did you mean tasks.RTE.epochs?",
+        ),
+        ("sweep", f"{RUNS}mappings: {{x: {{name: x, params: {{r: abc}}}}}}", "mappings.params="),
+        ("sweep", f"{RUNS}mappings: 3", "mappings=3: expected dict"),
+    ],
+)
+def test_of_a_yaml_file(
+    command: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    found = said("glue", [command, "--config", str(file), "--output_dir", "o"], capsys)
+    assert found.removeprefix(f"{file}: ").startswith(words)
+    if "unknown" in words:
+        assert found.startswith(f"{file}: ")
+
+
+def test_of_a_real_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "glue", *GLUE.split(), "--train.sede", "1"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: --train.sede: unknown; did you mean --train.seed?\n"
+    assert done.stdout == ""
