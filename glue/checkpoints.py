@@ -1,9 +1,10 @@
-"""From which of Trainer's checkpoints a run goes on."""
+"""From which of Trainer's checkpoints a run goes on, and when they go."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
             return path
         logger.warning("resume: %s is cut short (%s); going back to the one before", path, fault)
     return None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Of a run whose results are written: each is three times the size of the model."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _fault(checkpoint: Path) -> str | None:

@@ -112,7 +112,8 @@ class RunConfig:
         selection: share of the training rows, the same ones in every run, that is held out and
             evaluated in place of the dev set, which is then not looked at.
         evaluate: epoch: after every epoch and at the end; end: only there.
-        keep_model: write checkpoints, the final model and a TensorBoard log.
+        keep_model: write the final model, a TensorBoard log, and checkpoints until the run has
+            finished.
         resume: go on with the run that was cut off in output_dir.
         mapping: what takes the place of softmax.
         train: how to train.

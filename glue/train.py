@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import AutoTokenizer, DataCollatorWithPadding, set_seed
 
-from glue.checkpoints import claim_for_all_processes
+from glue.checkpoints import claim_for_all_processes, remove_checkpoints
 from glue.config import RunConfig
 from glue.data import load_task, subset
 from glue.model import check_length, encode, load_model, resolve_model
@@ -123,6 +123,7 @@ def train(run: Run) -> dict[str, Any]:
     }
     if trainer.is_world_process_zero():
         write_json(folder / RESULTS_FILE, results)
+        remove_checkpoints(folder)
     return results
 
 

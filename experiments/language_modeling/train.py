@@ -15,6 +15,7 @@ from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity
 from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.records import (
+    CHECKPOINT_FILE,
     MODEL_FILE,
     check_output_dir,
     claim_output_dir,
@@ -101,6 +102,7 @@ def train(run: Run) -> dict[str, Any]:
             results.update(perplexities(run))
         results["status"] = status
         write()
+        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
     training = Training(config, run.corpus, model, write)
     try:

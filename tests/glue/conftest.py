@@ -32,6 +32,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def kept_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs leave their checkpoints, as one does that is killed at its very end."""
+    monkeypatch.setattr("glue.train.remove_checkpoints", lambda folder: None)
+
+
 @pytest.fixture(scope="session")
 def glue_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("glue")

@@ -116,6 +116,7 @@ def test_checkpoint_cut_short(
     tiny_model: Path,
     glue_folder: Path,
     tmp_path: Path,
+    kept_checkpoints: None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = arguments(tiny_model, glue_folder, tmp_path)
@@ -131,7 +132,9 @@ def test_checkpoint_cut_short(
     assert resumed["metrics"] == whole["metrics"]
 
 
-def test_checkpoint_without_weights(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_weights(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
+) -> None:
     train(prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path))))
     (tmp_path / "checkpoint-6/model.safetensors").unlink()
     assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
@@ -147,7 +150,7 @@ def test_model_cut_short(tiny_model: Path, glue_folder: Path, tmp_path: Path) ->
 
 
 def test_no_complete_checkpoint_starts_again(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
 ) -> None:
     given = arguments(tiny_model, glue_folder, tmp_path)
     whole = train(prepare(PROGRAM.parse(given)))

@@ -66,6 +66,15 @@ def test_every_task_runs_and_writes_its_results(
     assert results["examples_per_second"] > 0
 
 
+def test_a_finished_run_keeps_its_model_alone(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path
+) -> None:
+    run("RTE", tiny_model, glue_folder, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("config.json", "results.json", "model", "runs")
+    }
+
+
 def test_softmax_has_no_zeros(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
     results = run("RTE", tiny_model, glue_folder, tmp_path / "run")
     assert results["sparsity"]["dev"] == {
@@ -127,13 +136,14 @@ def test_killed_run_resumes_to_the_same_weights(
     weights = [
         load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "killed")
     ]
+    assert not list(killed.glob("checkpoint-*"))
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
 
 
 def test_resume_in_the_middle_of_an_epoch_is_exact(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
 ) -> None:
     def step(folder: str, resume: bool) -> dict[str, torch.Tensor]:
         given = arguments("RTE", tiny_model, glue_folder, tmp_path / folder, *R_SOFTMAX)

@@ -101,6 +101,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     record = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert f"taylor-softmax test perplexity: {record['test_perplexity']:.2f}" in printed
     assert f"results: {out}/results.json" in printed
+    assert {path.name for path in out.iterdir()} == {"results.json", "model.pt"}
     main(["measure", str(out)])
     assert json.loads((out / "results.json").read_text())["top_10_error"] == 0.0
 
