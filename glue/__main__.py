@@ -1,7 +1,7 @@
 """Command line of the GLUE pipeline.
 
 Run as:
-    accelerate launch -m glue train --config configs/glue/mrpc.yaml
+    python -m glue train --config configs/glue/mrpc.yaml
     python -m glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
     python -m glue sweep --config configs/glue/table2.yaml
     python -m glue report runs/table2
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
+            from glue.summary import summary
             from glue.train import prepare, train
 
             with input_errors():
@@ -52,9 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
             with work_errors():
                 results = train(run)
             if run.trainer.is_world_process_zero():
-                for name, value in results["metrics"].items():
-                    print(f"{results['task']} {name}: {value:.4f}")
-                print(f"results: {parsed.output_dir}/results.json")
+                print(summary(results, run.task, parsed))
             if PartialState().num_processes > 1:
                 _leave_at_once()
         case ReportConfig():

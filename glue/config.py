@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields
+from pipeline.report.text import listing, plain
 from sparse_attn import Mapping, SparsitySchedule, patch_model
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
@@ -35,6 +36,18 @@ class MappingConfig:
     learn: list[str] = field(default_factory=list)
     per: Literal["layer", "head"] = "layer"
     schedule: ScheduleConfig | None = None
+
+    @property
+    def title(self) -> str:
+        """One line that tells it from other mappings, such as `r-softmax, r 0 to 0.15`."""
+        ramp = self.schedule
+        from_ = {ramp.parameter: f"{ramp.initial:g} to "} if ramp else {}
+        parts = [self.name]
+        parts += [f"{key} {from_.get(key, '')}{plain(value)}" for key, value in self.params.items()]
+        parts += [f"{name} learned per {self.per}" for name in self.learn]
+        if self.layers is not None:
+            parts.append(f"layers {listing([str(layer) for layer in self.layers])}")
+        return ", ".join(parts)
 
     def patch(self, model: PreTrainedModel) -> None:
         """`patch_model` with what stands here; raises as that does."""

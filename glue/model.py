@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
+import logging
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -45,6 +46,36 @@ def resolve_model(model: str) -> str:
     return str(path)
 
 
+def with_new_head(path: str, **options: Any) -> PreTrainedModel:
+    """As `AutoModelForSequenceClassification.from_pretrained`, silent about a head that is new.
+
+    What is missing or strange below the head is reported as ever.
+    """
+    reports: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        is_report = "LOAD REPORT" in record.getMessage()
+        reports.extend([record] * is_report)
+        return not is_report
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(hold)
+    try:
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            path, output_loading_info=True, **options
+        )
+    finally:
+        logger.removeFilter(hold)
+    mismatched = [name for name, *_ in found["mismatched_keys"]]
+    body = f"{model.base_model_prefix}."
+    for name in (*found["missing_keys"], *found["unexpected_keys"], *mismatched):
+        if name.startswith(body):
+            for report in reports:
+                logger.handle(report)
+            break
+    return model
+
+
 def load_model(path: str, task: Task) -> PreTrainedModel:
     """The pretrained model with a new head for the task."""
     labels = task.labels or ("score",)
@@ -57,9 +88,7 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
     )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
-        return AutoModelForSequenceClassification.from_pretrained(
-            path, config=config, ignore_mismatched_sizes=True
-        )
+        return with_new_head(path, config=config, ignore_mismatched_sizes=True)
     except SafetensorError as error:
         raise ValueError(
             f"model={path!r}: its weights are cut short or broken ({error}); copy them again"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from transformers import EvalPrediction
 
-from glue.metric import GlueMetric
+from glue.metric import METRICS, GlueMetric
 from glue.tasks import Task
 from pipeline.fitting import DivergedError
 
@@ -29,6 +29,17 @@ def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
         return results
 
     return compute
+
+
+def baseline(labels: Sequence[float], task: Task) -> dict[str, float]:
+    """The task's metrics where the most frequent of the labels is said of every example.
+
+    The correlations of a regression are 0 then, as of anything constant.
+    """
+    references = np.asarray(labels)
+    values, counts = np.unique(references, return_counts=True)
+    predictions = np.full_like(references, values[counts.argmax()])
+    return {name: METRICS[name](references, predictions) for name in task.metrics}
 
 
 def predictions_of(outputs: Any, task: Task) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def train(run: Run) -> dict[str, Any]:
     set_seed((run.config.train.seed + trainer.args.process_index) % 2**32)
     started, cpu_started = time.perf_counter(), time.process_time()
     # of what Trainer writes, the TensorBoard log
-    with named(folder):
+    with closing(trainer.progress), named(folder):
         output = trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
     cpu_seconds = time.process_time() - cpu_started
     evaluated = {split: evaluate(run, split) for split in trainer.eval_dataset}

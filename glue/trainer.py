@@ -7,9 +7,16 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainingArguments,
+)
 
 from glue.config import RunConfig
+from glue.progress import Progress
 from pipeline.batches import EpochSampler
 from pipeline.files import named
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
@@ -23,6 +30,10 @@ class EpochTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for said_otherwise in (ProgressCallback, PrinterCallback):
+            self.remove_callback(said_otherwise)
+        self.progress = Progress()
+        self.add_callback(self.progress)
         # BERT and others take any keyword and ignore the count of items: their loss is a mean over
         # the batch, which Trainer would multiply by the number of processes
         self.model_accepts_loss_kwargs = False

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from experiments.multilabel.data.text import TextConfig
 from experiments.multilabel.methods import MethodConfig, SigmoidHead
-from glue.model import resolve_model
+from glue.model import resolve_model, with_new_head
 from sparse_attn.heads import patch_multilabel_head
 
 TORCHVISION = "torchvision://"
@@ -133,7 +133,7 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
         ValueError, TypeError, OSError: what is wrong with the method, or the model cannot be had.
     """
     # a checkpoint tuned on another task brings an output layer of another size
-    model = AutoModelForSequenceClassification.from_pretrained(
+    model = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
     )
     head = method.head(model.config.hidden_size, labels)

@@ -16,6 +16,18 @@ class Table:
     rows: list[list[str]]
 
 
+def plain(table: Table) -> list[str]:
+    """The lines of the table as a terminal shows them, numbers to the right."""
+    lines = [table.headers, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "   ".join(
+            [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(rest, widths[1:], strict=True))]
+        ).rstrip()
+        for first, *rest in lines
+    ]
+
+
 def markdown(table: Table) -> list[str]:
     """The lines of the table, under its caption."""
     lines = [text.markdown(table.caption), ""]

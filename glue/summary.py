@@ -1,0 +1,44 @@
+"""What a run has come to, beside what would be had for nothing, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from glue.config import RunConfig
+from glue.scoring import baseline
+from glue.tasks import Task
+from pipeline.report.table import Table, plain
+from pipeline.report.text import NOTHING
+
+
+def summary(results: dict[str, Any], task: Task, config: RunConfig) -> str:
+    """A table of metrics and exact zeros, where the results are, and the next command.
+
+    The baseline says the most frequent label of the set that is measured of each of its examples.
+    """
+    labels = {split: found["labels"] for split, found in results["predictions"].items()}
+    rows = []
+    for split, found in labels.items():
+        of_split = f"{split}/" if len(labels) > 1 else ""
+        nothing_learned = baseline(found, task)
+        for name in (*task.metrics, "loss"):
+            value, beside = results["metrics"][of_split + name], nothing_learned.get(name)
+            text = NOTHING if beside is None else f"{beside:.4f}"
+            rows.append([of_split + name, f"{value:.4f}", text])
+        zeros = results["sparsity"][split]["mean"]
+        rows.append([f"{of_split}exact zeros", f"{zeros:.1%}", NOTHING])
+    title = f"{task.name}, {', '.join(f'{len(found)} {split}' for split, found in labels.items())}"
+    constant = "constant" if task.regression else "majority class"
+    table = Table("", [title, config.mapping.title, constant], rows)
+    return "\n".join(
+        [*plain(table), f"results: {config.output_dir}/results.json", _next_command(task, config)]
+    )
+
+
+def _next_command(task: Task, config: RunConfig) -> str:
+    if not config.keep_model:
+        return "next: python -m glue sweep --config configs/glue/table2.yaml, a fair comparison"
+    model = shlex.quote(f"{config.output_dir}/model")
+    pair = ' --pair "TEXT"' if len(task.text) == 2 else ""
+    return f'next: python -m sparse_attn inspect {model} "TEXT"{pair}'

@@ -1,0 +1,69 @@
+"""What is said of a pretrained model: nothing of its new head, everything of its body."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from experiments.multilabel.backbones import text_model
+from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.methods import MethodConfig
+from glue.model import load_model
+from glue.tasks import TASKS
+
+
+class Said(logging.Handler):
+    """What Transformers tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    handler = Said()
+    logging.getLogger("transformers").addHandler(handler)
+    yield handler.texts
+    logging.getLogger("transformers").removeHandler(handler)
+
+
+@pytest.fixture
+def body(tiny_model: Path, tmp_path: Path) -> Path:
+    """A model without a head."""
+    AutoModel.from_pretrained(tiny_model, add_pooling_layer=True).save_pretrained(tmp_path / "body")
+    return tmp_path / "body"
+
+
+def load_for_labels(folder: Path) -> None:
+    text = TextConfig("folder", str(folder), dataset="d", data_dir="d")
+    text_model(text, MethodConfig("softmax"), 3)
+
+
+LOADERS = {"glue": lambda folder: load_model(str(folder), TASKS["RTE"]), "labels": load_for_labels}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_new_head_is_no_news(name: str, body: Path, tiny_model: Path, said: list[str]) -> None:
+    said.clear()
+    LOADERS[name](body)
+    assert said == []
+    # of another size
+    load_model(str(tiny_model), TASKS["MNLI"])
+    assert said == []
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_what_is_missing_of_the_body_is_told(name: str, body: Path, said: list[str]) -> None:
+    weights = load_file(body / "model.safetensors")
+    del weights["encoder.layer.1.attention.self.query.weight"]
+    save_file(weights, body / "model.safetensors", {"format": "pt"})
+    said.clear()
+    LOADERS[name](body)
+    assert "layer.1.attention.self.query.weight" in "".join(said)

@@ -1,0 +1,129 @@
+"""What a run says: a line a log, where it resumes, and a table beside the baseline at its end."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tqdm import tqdm
+
+from glue.__main__ import PROGRAM, main
+from glue.config import MappingConfig, RunConfig
+from glue.progress import lines
+from glue.scoring import baseline
+from glue.summary import summary
+from glue.tasks import TASKS
+from glue.train import prepare, train
+from pipeline.config import ScheduleConfig
+
+R_SOFTMAX = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3"]
+
+
+def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> list[str]:
+    given = {"task": task, "model": model, "data_dir": data, "output_dir": output}
+    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    return ["train", *options, "--train.epochs", "2", "--train.batch_size", "8", *more]
+
+
+def test_baseline_of_the_most_frequent_class() -> None:
+    labels = [1, 1, 1, 1, 1, 0, 0]
+    # of "always 1": 5 of 7 right, precision 5/7 and recall 1
+    assert baseline(labels, TASKS["MRPC"]) == {"accuracy": 5 / 7, "f1": pytest.approx(10 / 12)}
+    assert baseline([0, 0, 1], TASKS["MRPC"]) == {"accuracy": pytest.approx(2 / 3), "f1": 0.0}
+    assert baseline(labels, TASKS["CoLA"])["matthews_correlation"] == 0.0
+    assert baseline([0.0, 1.5, 5.0], TASKS["STS-B"]) == {"pearson": 0.0, "spearmanr": 0.0}
+
+
+def test_table_of_a_run() -> None:
+    mapping = MappingConfig(
+        "r-softmax", {"r": 0.3}, layers=[4, 5], schedule=ScheduleConfig("r", initial=0.0)
+    )
+    config = RunConfig("MRPC", "m", "runs/a b", mapping=mapping)
+    results = {
+        "metrics": {"accuracy": 0.75, "f1": 0.8, "loss": 0.51234},
+        "sparsity": {"dev": {"mean": 0.172}},
+        "predictions": {"dev": {"labels": [1, 1, 0, 1]}},
+    }
+    assert summary(results, TASKS["MRPC"], config).split("\n") == [
+        "MRPC, 4 dev   r-softmax, r 0 to 0.3, layers 4 and 5   majority class",
+        "accuracy                                     0.7500           0.7500",
+        "f1                                           0.8000           0.8571",
+        "loss                                         0.5123                -",
+        "exact zeros                                   17.2%                -",
+        "results: runs/a b/results.json",
+        'next: python -m sparse_attn inspect \'runs/a b/model\' "TEXT" --pair "TEXT"',
+    ]
+
+
+def test_names_of_mappings() -> None:
+    assert MappingConfig().title == "softmax"
+    learned = MappingConfig("t-softmax", {"t": 2.0}, learn=["t"], per="head")
+    assert learned.title == "t-softmax, t 2, t learned per head"
+    assert MappingConfig("weighted-softmax", {"weights": [1.0, 2.0]}).title == (
+        "weighted-softmax, weights [1.0, 2.0]"
+    )
+
+
+def test_lines_of_logs() -> None:
+    log = {"loss": 0.69314, "grad_norm": 1.0, "learning_rate": 5e-6, "epoch": 0.4}
+    assert lines({**log, "sparsity/r": 0.075}, 10, 60) == [
+        "step 10 of 60, epoch 0.40: loss 0.6931, learning rate 5e-06, r 0.075"
+    ]
+    log = {"eval_dev_matched_accuracy": 0.5, "eval_dev_matched_loss": 1.1, "epoch": 1.0}
+    log |= {"eval_dev_matched_sparsity": 0.172, "eval_dev_matched_runtime": 3.0}
+    assert lines(log, 10, 60) == [
+        "epoch 1, dev_matched: accuracy 0.5000, loss 1.1000, exact zeros 17.2%"
+    ]
+    assert lines({"train_runtime": 3.0, "train_loss": 0.6, "epoch": 2.0}, 60, 60) == []
+
+
+def test_what_a_command_says(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(arguments("MNLI", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+    said = capsys.readouterr()
+    # 7 rows: three labels by turns
+    found = re.search(r"^dev_matched/accuracy +0\.\d{4} +0\.4286$", said.out, re.MULTILINE)
+    assert found, said.out
+    assert "r-softmax, r 0.3" in said.out
+    assert re.search(r"^dev_mismatched/exact zeros +[123]\d\.\d%", said.out, re.MULTILINE)
+    assert "next: python -m sparse_attn inspect" in said.out
+    assert "epoch 1, dev_matched: accuracy 0." in said.out
+    for noise in ("{", "resuming"):
+        assert noise not in said.out + said.err
+    # bars are for terminals
+    assert "Training" not in said.err
+
+
+def test_a_resumed_run_says_so(
+    tiny_model: Path,
+    glue_folder: Path,
+    tmp_path: Path,
+    kept_checkpoints: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = arguments("RTE", tiny_model, glue_folder, tmp_path)
+    train(prepare(PROGRAM.parse(given)))
+    (tmp_path / "results.json").unlink()
+    shutil.rmtree(tmp_path / "checkpoint-6")
+    capsys.readouterr()
+    main([*given, "--resume"])
+    assert capsys.readouterr().out.startswith("resuming at step 3 of 6\n")
+
+
+def test_no_bar_is_left_after_an_error(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    prepared = prepare(PROGRAM.parse(arguments("RTE", tiny_model, glue_folder, tmp_path)))
+
+    def full(*_: object) -> None:
+        bars.extend(tqdm._instances)
+        raise OSError(28, "No space left on device")
+
+    bars: list[tqdm] = []
+    monkeypatch.setattr(prepared.trainer, "_save_checkpoint", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(prepared)
+    assert bars
+    assert not list(tqdm._instances)
