@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import sys
 
-from accelerate import PartialState
-
 from glue.config import RunConfig
 from glue.sweep.config import SweepConfig
 from pipeline.command import Program, input_errors, stages, work_errors
@@ -45,6 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():
+            from accelerate import PartialState
+
             from glue.summary import summary
             from glue.train import prepare, train
 
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
             with input_errors():
                 from glue.report import report
 
-                print(f"report: {report(parsed.results_dir, parsed.output_dir)}")
+                print(report(parsed.results_dir, parsed.output_dir))
         case (config, resources):
             with input_errors():
                 from glue.sweep.run import sweep
@@ -78,6 +78,8 @@ def _leave_at_once() -> None:
     Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those
     threads under the same lock: now and then the end hangs, or aborts the process (torch 2.13).
     """
+    from accelerate import PartialState
+
     PartialState().wait_for_everyone()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,12 +6,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from transformers import PreTrainedModel
-
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields
 from pipeline.report.text import listing, plain
-from sparse_attn import Mapping, SparsitySchedule, patch_model
+from pipeline.types import PreTrainedModel, SparsitySchedule
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
 FREE = ("output_dir", "data_dir", "resume", "keep_model")
@@ -51,6 +49,8 @@ class MappingConfig:
 
     def patch(self, model: PreTrainedModel) -> None:
         """`patch_model` with what stands here; raises as that does."""
+        from sparse_attn import patch_model
+
         parameters: dict[str, Any] = dict(self.params)
         patch_model(
             model, self.name, layers=self.layers, learn=self.learn, per=self.per, **parameters
@@ -62,6 +62,8 @@ class MappingConfig:
         Raises:
             ValueError, TypeError: what is wrong with the mapping or the schedule.
         """
+        from sparse_attn import Mapping
+
         parameters: dict[str, Any] = dict(self.params)
         mapping = Mapping(self.name, **parameters)
         if self.schedule is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparse_attn import Mapping, SparsitySchedule
+from pipeline.types import Mapping, SparsitySchedule
 
 LONGEST_LABEL = 100
 
@@ -102,7 +102,9 @@ class ScheduleConfig:
             mapping.set_value(self.parameter, self.initial)
         except ValueError as error:
             raise ValueError(f"{section}.schedule.initial: {error}") from None
-        return SparsitySchedule(final=final, **asdict(self))
+        from sparse_attn import SparsitySchedule as Schedule
+
+        return Schedule(final=final, **asdict(self))
 
 
 @dataclass(frozen=True)

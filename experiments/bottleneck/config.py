@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.bottleneck.heads import make_head
-
 Options = dict[str, int | float]
 # no final run has this seed: learning rates are chosen on targets that no result is measured on
 SEARCH_SEED = 1_000
@@ -82,6 +80,8 @@ class BottleneckConfig:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        from experiments.bottleneck.heads import make_head
+
         _check("alphas", self.alphas, 0, "a finite number above 0")
         _check("contexts", [self.contexts], 0, "at least 1")
         _check("vocabularies", self.vocabularies, 1, "at least 2")

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from pipeline.config import check_fields
 
 INF = float("inf")
 Name = Literal["mnist", "cifar10", "cifar100"]
 CLASSES: dict[str, int] = {"mnist": 10, "cifar10": 10, "cifar100": 100}
-# pixels [N, channels, height, width] and labels [N], uint8
-Arrays = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)

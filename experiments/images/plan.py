@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from experiments.images.config import LossConfig, RunConfig
 from experiments.images.sweep_config import SweepConfig, SweptLoss
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, Cell, Plan, PlannedRun
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import Cell, Plan, PlannedRun
 
 
 def make_plan(sweep: SweepConfig) -> Plan:

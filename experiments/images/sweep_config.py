@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from experiments.images.config import DataConfig, NetworkConfig, TrainConfig
 from pipeline.config import check_labels, check_left_alone
-from pipeline.sweep.plan import FIRST_TRIAL_SEED
+from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 
 @dataclass(frozen=True)

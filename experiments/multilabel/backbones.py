@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from experiments.multilabel.data.text import TextConfig
-from experiments.multilabel.methods import MethodConfig, SigmoidHead
+from experiments.multilabel.data.config import TextConfig
+from experiments.multilabel.heads import SigmoidHead, make_head
+from experiments.multilabel.methods import MethodConfig
 from glue.model import resolve_model, with_new_head
 from sparse_attn.heads import patch_multilabel_head
 
@@ -136,7 +137,7 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
     model = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
     )
-    head = method.head(model.config.hidden_size, labels)
+    head = make_head(method, model.config.hidden_size, labels)
     if isinstance(head, SigmoidHead):
         return SigmoidText(model)
     return patch_multilabel_head(

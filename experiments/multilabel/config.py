@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from experiments.multilabel.data.images import ImageConfig
-from experiments.multilabel.data.synthetic import SyntheticConfig
-from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
 from experiments.multilabel.methods import MethodConfig
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
 

@@ -3,50 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
-
-from torch import Tensor, nn
-from torch.nn import functional as F
+from typing import Any, Literal
 
 from pipeline.config import ScheduleConfig
-from sparse_attn import Mapping, SparsitySchedule
-from sparse_attn.heads import MultiLabelHead
-from sparse_attn.heads.multilabel_threshold import above
+from pipeline.types import SparsitySchedule
 
 SIGMOID = "sigmoid"
-
-
-class SigmoidHead(nn.Linear):
-    """p_i = sigma(w_i h + b_i), every label by itself: what most people use, and so the control.
-
-    As `MultiLabelHead`, but p does not sum to 1. Its loss is the binary cross entropy, mean over
-    labels; a label applies where p > threshold.
-
-    Args:
-        hidden: size of the hidden states.
-        labels: number of labels n.
-    """
-
-    threshold: float = 0.5
-
-    def __init__(self, hidden: int, labels: int) -> None:
-        super().__init__(hidden, labels)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """log p: (..., hidden) to (..., labels)."""
-        return F.logsigmoid(super().forward(hidden))
-
-    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """-mean_i y_i log p_i + (1 - y_i) log(1 - p_i) over labels i and rows."""
-        scores = super().forward(hidden)
-        return F.binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
-
-    def decide(self, log_p: Tensor) -> Tensor:
-        """p > threshold, boolean."""
-        return above(log_p, self.threshold)
-
-
-Head: TypeAlias = MultiLabelHead | SigmoidHead
 
 
 @dataclass(frozen=True)
@@ -88,26 +50,15 @@ class MethodConfig:
                 "sparsity; leave them out"
             )
 
-    def head(self, hidden: int, labels: int) -> Head:
-        """The output layer; raises as `Mapping` and `MultiLabelHead` do."""
-        if self.mapping == SIGMOID:
-            return SigmoidHead(hidden, labels)
-        try:
-            mapping = Mapping(self.mapping, learn=self.learn, **self._params)
-            return MultiLabelHead(hidden, labels, mapping, sparsity=self.sparsity, loss=self.loss)
-        except (ValueError, TypeError) as error:
-            raise type(error)(f"method: {error}") from None
-
     def sparsity_schedule(self) -> SparsitySchedule | None:
         """The schedule, its ends checked against the range of the parameter.
 
         Raises:
             ValueError, TypeError: what is wrong with the mapping or the schedule.
         """
+        from sparse_attn import Mapping
+
         if self.schedule is None:
             return None
-        return self.schedule.of(Mapping(self.mapping, **self._params), self.learn, "method")
-
-    @property
-    def _params(self) -> dict[str, Any]:
-        return dict(self.params)
+        parameters: dict[str, Any] = dict(self.params)
+        return self.schedule.of(Mapping(self.mapping, **parameters), self.learn, "method")

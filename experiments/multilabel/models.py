@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from experiments.multilabel.config import DataConfig
-from experiments.multilabel.methods import Head, MethodConfig
+from experiments.multilabel.heads import Head, make_head
+from experiments.multilabel.methods import MethodConfig
 
 
 class Classifier(nn.Module):
@@ -51,11 +52,11 @@ def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Modul
         from experiments.multilabel.backbones import resnet
 
         backbone, hidden = resnet(data.images.backbone, data.images.weights)
-        return Classifier(backbone, method.head(hidden, labels))
+        return Classifier(backbone, make_head(method, hidden, labels))
     assert data.synthetic is not None  # the config has one of three
     features, hidden = data.synthetic.features, data.synthetic.hidden
     backbone = nn.Sequential(nn.Linear(features, hidden), nn.ReLU())
-    return Classifier(backbone, method.head(hidden, labels))
+    return Classifier(backbone, make_head(method, hidden, labels))
 
 
 def head_of(model: nn.Module) -> Head:

@@ -6,7 +6,8 @@ import itertools
 from typing import Any
 
 from experiments.multilabel.config import SweepConfig
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, Cell, Plan, PlannedRun
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import Cell, Plan, PlannedRun
 
 
 def make_plan(config: SweepConfig) -> Plan:

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from glue.config import MappingConfig, TrainConfig
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
-from sparse_attn.mappings import get_spec
-from sparse_attn.mappings.controls import MIXED
 
 BASELINE = "softmax"
 
@@ -70,6 +68,8 @@ class CandidateConfig:
     @property
     def is_ramped(self) -> bool:
         """Whether it comes in by and by: softmax itself, a moving schedule, or a learned map."""
+        from sparse_attn.mappings import get_spec
+
         if self.schedule is None:
             return self.name == BASELINE or get_spec(self.name).weights is not None
         targets = [self.with_params(p).schedule_of_run() for p in self.combinations]
@@ -162,6 +162,8 @@ class SweepConfig:
                     "never be tried; give more trials or fewer values"
                 )
             if not candidate.is_ramped:
+                from sparse_attn.mappings.controls import MIXED
+
                 name = candidate.name.removeprefix(MIXED)
                 raise ValueError(
                     "the fair protocol ramps every mapping; give it a schedule that moves, such as "

@@ -12,7 +12,8 @@ from typing import Any
 
 from glue.config import MappingConfig, RunConfig
 from glue.sweep.config import SweepConfig, TaskConfig
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, Cell, Plan, PlannedRun
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import Cell, Plan, PlannedRun
 
 
 def make_plan(sweep: SweepConfig) -> Plan:

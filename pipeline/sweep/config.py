@@ -1,8 +1,11 @@
-"""Where the runs of a sweep take place."""
+"""What configs of sweeps share: seeds of trials, and where runs take place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# seeds of trials stay clear of those of final runs: the best trial must not owe it to its seed
+FIRST_TRIAL_SEED = 1000
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,6 @@ from typing import Any, Protocol
 
 from pipeline.sweep.records import SWEEP_FILE, Record, Records, Stage, hash_of
 
-# seeds of trials stay clear of those of final runs: the best trial must not owe it to its seed
-FIRST_TRIAL_SEED = 1000
-
 Cell = tuple[str, str]
 
 

@@ -1,1 +1,6 @@
 """Images and labels: from the hub or a folder, and how they are cut into three parts."""
+
+import numpy as np
+
+# pixels [N, channels, height, width] and labels [N], uint8
+Arrays = tuple[np.ndarray, np.ndarray]

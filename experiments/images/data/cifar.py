@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.images.config import Arrays
+from experiments.images.data import Arrays
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datasets
 import numpy as np
 
-from experiments.images.config import Arrays
+from experiments.images.data import Arrays
 
 # data set, column of the image, column of the class
 SOURCES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.images.config import Arrays
+from experiments.images.data import Arrays
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

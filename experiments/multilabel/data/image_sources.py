@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import datasets
 from torch import Tensor
 
+from experiments.multilabel.data.config import ImageConfig
 from experiments.multilabel.data.hub import read_hub
-from experiments.multilabel.data.images import ImageConfig
 from experiments.multilabel.data.labels import from_columns, from_names
 from experiments.multilabel.data.tables import find_table, listed, missing_table, read_table
 from pipeline.paths import below

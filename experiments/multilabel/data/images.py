@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,55 +13,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from experiments.multilabel.data.base import Batch, LabelledData
-from pipeline.config import check_fields
+from experiments.multilabel.data.config import ImageConfig
 
 # of ImageNet, over which the networks were trained: mean and standard deviation by channel
 MEAN = torch.tensor([0.485, 0.456, 0.406])
 DEVIATION = torch.tensor([0.229, 0.224, 0.225])
-
-
-@dataclass(frozen=True)
-class ImageConfig:
-    """Images and a pretrained convolutional network.
-
-    Args:
-        source: voc2007 and coco2017: as distributed; folder: of one's own, train/labels.csv and
-            validation/labels.csv (test/labels.csv too, if there is one) beside the images, first
-            column the file and one 0/1 column for each label; hub: a data set of the hub.
-        data_dir: the folder that holds VOCdevkit; annotations, train2017 and val2017; or train and
-            validation.
-        dataset: id of the hub's data set, or a folder that `datasets` reads; for a folder of one's
-            own the name that tells its runs from those of another.
-        image_column: of the hub's data set.
-        label_column: of the hub's data set, a list of labels in each row.
-        validation_split: of the hub's data set, such as validation, test or "train[90%:]".
-        train_split: of the hub's data set.
-        backbone: torchvision://resnet18 and the like, or hub id or folder of a Transformers model.
-        weights: file of a state dict for a torchvision backbone; the pretrained ones if left out.
-        size: height and width that every image is scaled to.
-    """
-
-    source: Literal["voc2007", "coco2017", "folder", "hub"]
-    data_dir: str | None = None
-    dataset: str | None = None
-    image_column: str = "image"
-    label_column: str = "labels"
-    train_split: str = "train"
-    validation_split: str = "validation"
-    backbone: str = "torchvision://resnet18"
-    weights: str | None = None
-    size: int = 224
-
-    def __post_init__(self) -> None:
-        source = self.source
-        named = self.dataset is not None or source in ("voc2007", "coco2017")
-        check_fields(
-            self,
-            "images",
-            dataset=(named, f"a name, which source={source} needs"),
-            data_dir=(self.data_dir is not None or source == "hub", "a folder"),
-            size=(self.size > 0, "at least 1"),
-        )
 
 
 class Images(Dataset[Batch]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -10,53 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.multilabel.data.base import Batch, LabelledData
-from pipeline.config import check_fields
-
-
-@dataclass(frozen=True)
-class SyntheticConfig:
-    """`sklearn.datasets.make_multilabel_classification`, and a two-layer network for it.
-
-    Args:
-        classes: number of labels n.
-        labels: mean of the number of labels of a row, Poisson, before those above n are drawn
-            again; 0 occurs.
-        length: mean of the sum of a row's features, its length as a document.
-        rows: all of them.
-        features: of a row, counts of so many words.
-        validation: share of the rows that is held out to choose the epoch and the threshold.
-        test: share of the rows that is held out to the end.
-        hidden: units of the network's hidden layer.
-    """
-
-    classes: int = 20
-    labels: int = 5
-    length: int = 2000
-    rows: int = 5000
-    features: int = 128
-    validation: float = 0.1
-    test: float = 0.2
-    hidden: int = 128
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            "synthetic",
-            classes=(self.classes > 1, "at least 2"),
-            labels=(0 < self.labels <= self.classes, f"1 to {self.classes}, the classes"),
-            length=(self.length > 0, "at least 1"),
-            features=(self.features > 0, "at least 1"),
-            hidden=(self.hidden > 0, "at least 1"),
-            validation=(0 < self.validation < 1, "a share in (0, 1)"),
-            test=(0 < self.test < 1 - self.validation, "a share that leaves rows to train on"),
-            rows=(min(self.parts) > 0, "enough for one row in every part"),
-        )
-
-    @property
-    def parts(self) -> tuple[int, int, int]:
-        """Rows of the training, validation and test set."""
-        test, validation = (round(self.rows * share) for share in (self.test, self.validation))
-        return self.rows - validation - test, validation, test
+from experiments.multilabel.data.config import SyntheticConfig
 
 
 class Rows(Dataset[Batch]):

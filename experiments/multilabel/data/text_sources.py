@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.hub import read_hub
 from experiments.multilabel.data.labels import from_columns, from_names, split_names
 from experiments.multilabel.data.tables import Row, find_table, missing_table, read_table, require
-from experiments.multilabel.data.text import TextConfig, Texts
+from experiments.multilabel.data.text import Texts
 from glue.data import load_task, subset
 from glue.tasks import get_task
 

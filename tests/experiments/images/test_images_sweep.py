@@ -21,8 +21,8 @@ from experiments.images.report import report
 from experiments.images.sweep import execute, make_plan, sweep
 from experiments.images.sweep_config import SweepConfig, SweptLoss
 from pipeline.config import ReportConfig
-from pipeline.sweep.config import Resources
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, PlannedRun
+from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
+from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FOLDER, Record, write_record
 
 ROOT = Path(__file__).parents[3]
@@ -170,7 +170,7 @@ def recorded(config: SweepConfig) -> None:
 def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
     config = replace(tiny, runs=3)
     recorded(config)
-    page = report(ReportConfig(config.output_dir))
+    page = report(ReportConfig(config.output_dir)).path
     text = page.read_text()
     assert "100 train, 60 validation, 60 test" in text
     assert "10 finished of 10" in text
@@ -198,7 +198,7 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Pa
     run = make_plan(tiny).first[TASK, "softmax"][0]
     write_record(folder, run.record(status="diverged", error="training has diverged"))
     (folder / FOLDER / "broken.json").write_text("{")
-    text = report(ReportConfig(str(folder), str(tmp_path / "page"))).read_text()
+    text = report(ReportConfig(str(folder), str(tmp_path / "page"))).path.read_text()
     assert "1 diverged of 6" in text
     assert "0.01: diverged; 0.02: not run" in text
     assert "Left out: broken.json" in text

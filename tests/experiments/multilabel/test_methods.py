@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.multilabel.methods import MethodConfig, SigmoidHead
+from experiments.multilabel.heads import SigmoidHead, make_head
+from experiments.multilabel.methods import MethodConfig
 from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.methods_and_data import METHODS
 
@@ -14,7 +15,7 @@ HIDDEN, LABELS = 6, 4
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_lowers_the_loss_rows_without_labels_among_them(name: str) -> None:
     torch.manual_seed(0)
-    head = MethodConfig(**METHODS[name]).head(HIDDEN, LABELS)
+    head = make_head(MethodConfig(**METHODS[name]), HIDDEN, LABELS)
     hidden = torch.randn(5, HIDDEN)
     target = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1.0]])
     optimizer = torch.optim.SGD(head.parameters(), 0.02)
@@ -34,7 +35,7 @@ def test_a_step_lowers_the_loss_rows_without_labels_among_them(name: str) -> Non
 
 def test_sigmoid_is_binary_cross_entropy_and_its_threshold_one_of_p() -> None:
     torch.manual_seed(0)
-    head = MethodConfig("sigmoid").head(HIDDEN, LABELS)
+    head = make_head(MethodConfig("sigmoid"), HIDDEN, LABELS)
     assert isinstance(head, SigmoidHead)
     hidden = torch.randn(7, HIDDEN)
     target = torch.randint(2, (7, LABELS))
@@ -47,8 +48,8 @@ def test_sigmoid_is_binary_cross_entropy_and_its_threshold_one_of_p() -> None:
 
 
 def test_thresholds_of_mappings_with_zeros_are_0() -> None:
-    assert MethodConfig("sparsemax").head(HIDDEN, LABELS).threshold == 0
-    assert MethodConfig(**METHODS["t-softmax"]).head(HIDDEN, LABELS).threshold == 0
+    assert make_head(MethodConfig("sparsemax"), HIDDEN, LABELS).threshold == 0
+    assert make_head(MethodConfig(**METHODS["t-softmax"]), HIDDEN, LABELS).threshold == 0
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_a_schedule_ends_at_a_parameter_of_the_method() -> None:
 
 def test_what_a_head_refuses() -> None:
     with pytest.raises(ValueError, match="softmaxx"):
-        MethodConfig("softmaxx").head(HIDDEN, LABELS)
+        make_head(MethodConfig("softmaxx"), HIDDEN, LABELS)
     with pytest.raises(ValueError, match="predicted"):
-        MethodConfig("sparsemax", sparsity="predicted").head(HIDDEN, LABELS)
+        make_head(MethodConfig("sparsemax", sparsity="predicted"), HIDDEN, LABELS)
     with pytest.raises(ValueError, match="nll"):
-        MethodConfig("sparsemax", loss="nll").head(HIDDEN, LABELS)
+        make_head(MethodConfig("sparsemax", loss="nll"), HIDDEN, LABELS)

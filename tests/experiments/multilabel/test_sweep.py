@@ -13,7 +13,8 @@ from experiments.multilabel import sweep as sweeps
 from experiments.multilabel.__main__ import PROGRAM, main
 from experiments.multilabel.config import DataConfig, SweepConfig, SyntheticConfig, TrainConfig
 from experiments.multilabel.methods import MethodConfig
-from pipeline.sweep.plan import FIRST_TRIAL_SEED, PlannedRun
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import read_records
 from tests.experiments.multilabel.methods_and_data import DATA, METHODS
 

@@ -1,0 +1,41 @@
+"""--help imports nothing heavy, so that it is there at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"accelerate", "datasets", "numpy", "ray", "sparse_attn", "torch", "transformers"}
+CODE = """
+import sys
+from {program}.__main__ import main
+for command in {commands}:
+    try:
+        main([*command, "--help"])
+    except SystemExit as stop:
+        assert stop.code == 0
+print("heavy:", *sorted({heavy} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "commands"),
+    [
+        ("glue", ("train", "sweep", "report")),
+        ("experiments.images", ("train", "sweep", "report")),
+        ("experiments.multilabel", ("train", "sweep", "report")),
+        ("experiments.language_modeling", ("train", "measure", "report")),
+        ("experiments.bottleneck", ("run", "report", "pack")),
+    ],
+)
+def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:
+    given = [[], *([command] for command in commands)]
+    code = CODE.format(program=program, commands=given, heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in commands)
+    assert done.stdout.endswith("heavy:\n"), done.stdout[-200:]
