@@ -67,7 +67,7 @@ def _work(config: BottleneckConfig | ReportConfig | PackConfig) -> None:
         case ReportConfig():
             from experiments.bottleneck.report import report
 
-            print(f"report: {report(config)}")
+            print(report(config))
         case PackConfig():
             from experiments.bottleneck.records import pack
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from experiments.bottleneck.plots import plot
 from experiments.bottleneck.records import Results, read_records
 from pipeline.files import write_text
 from pipeline.report import canvas, text
+from pipeline.report.table import Report, Table
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ MEASURES = (
 )
 
 
-def report(config: ReportConfig) -> Path:
+KL = MEASURES[1]
+
+
+def report(config: ReportConfig) -> Report:
     """Write report.md and the figures; the same records give the same bytes.
 
     Raises:
@@ -62,7 +66,7 @@ def report(config: ReportConfig) -> Path:
     results = read_records(config.records_dir)
     folder = Path(config.output_dir or config.records_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [_head(results)]
+    parts, short = [_head(results)], []
     for alpha in results.values("alpha"):
         parts.append(f"## alpha = {alpha:g}")
         for measure in MEASURES:
@@ -72,16 +76,21 @@ def report(config: ReportConfig) -> Path:
             table = measure_table(results, alpha, measure)
             image = f"![{measure.title} by dimension]({name})"
             parts += [f"### {measure.title}", measure.caption, image, table]
-        parts += ["### Learning rates chosen", _table(results, alpha, _rate_of(results))]
-        parts += ["### Seconds a run, mean", _table(results, alpha, _seconds_of(results))]
+        title = f"Mean KL in nats, alpha = {alpha:g}; lower is better."
+        short.append(_table(results, alpha, _spread_of(results, KL), caption=title))
+        rates = _table(results, alpha, _rate_of(results))
+        seconds = _table(results, alpha, _seconds_of(results))
+        parts += ["### Learning rates chosen", _markdown(rates)]
+        parts += ["### Seconds a run, mean", _markdown(seconds)]
     page = folder / "report.md"
     write_text(page, "\n\n".join(parts) + "\n")
-    return page
+    return Report(page, short)
 
 
 def measure_table(results: Results, alpha: float, measure: Measure) -> str:
     """A measure of every head, and for the error of the log-matrix softmax's floor."""
-    return _table(results, alpha, _spread_of(results, measure), measure.key == "log_error")
+    spread = _spread_of(results, measure)
+    return _markdown(_table(results, alpha, spread, floor=measure.key == "log_error"))
 
 
 def _head(results: Results) -> str:
@@ -107,26 +116,32 @@ def _head(results: Results) -> str:
 
 
 def _table(
-    results: Results, alpha: float, show: Callable[[dict[str, Any]], str], floor: bool = False
-) -> str:
+    results: Results,
+    alpha: float,
+    show: Callable[[dict[str, Any]], str],
+    floor: bool = False,
+    caption: str = "",
+) -> Table:
     """Cells that have run down, heads across, the floor in the last column."""
+    rows = []
+    for vocabulary in results.values("vocabulary"):
+        for dimension in results.values("dimension"):
+            cell = {"alpha": alpha, "vocabulary": vocabulary, "dimension": dimension}
+            if not results.final(**cell):
+                continue
+            shown = [show({**cell, "head": head}) for head in results.heads]
+            if floor:
+                lowest = results.spread("floor", **cell)
+                shown.append(f"{lowest.mean:.1f}" if lowest else "")
+            rows.append([f"{vocabulary:,}", str(dimension), *shown])
+    headers = ["M", "D", *results.heads, *(["floor of softmax"] if floor else [])]
+    return Table(caption, headers, rows)
 
-    def rows() -> Iterator[list[str]]:
-        columns = [*results.heads, *(["floor of softmax"] if floor else [])]
-        yield ["M", "D", *columns]
-        yield ["---:"] * (2 + len(columns))
-        for vocabulary in results.values("vocabulary"):
-            for dimension in results.values("dimension"):
-                cell = {"alpha": alpha, "vocabulary": vocabulary, "dimension": dimension}
-                if not results.final(**cell):
-                    continue
-                shown = [show({**cell, "head": head}) for head in results.heads]
-                if floor:
-                    lowest = results.spread("floor", **cell)
-                    shown.append(f"{lowest.mean:.1f}" if lowest else "")
-                yield [f"{vocabulary:,}", str(dimension), *shown]
 
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows())
+def _markdown(table: Table) -> str:
+    """Numbers to the right, and no caption."""
+    lines = [table.headers, ["---:"] * len(table.headers), *table.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _spread_of(results: Results, measure: Measure) -> Callable[[dict[str, Any]], str]:

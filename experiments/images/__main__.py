@@ -57,7 +57,7 @@ def _work(config: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> N
             from experiments.images.report import report
 
             with input_errors():
-                print(f"report: {report(config)}")
+                print(report(config))
         case (sweep_config, resources):
             from experiments.images.sweep import sweep
 

@@ -12,10 +12,10 @@ from pipeline.config import ReportConfig
 from pipeline.files import write_text
 from pipeline.report import canvas, text
 from pipeline.report.spread import Estimate, paired
-from pipeline.report.table import Table, markdown
+from pipeline.report.table import Report, Table, markdown
 
 
-def report(config: ReportConfig) -> Path:
+def report(config: ReportConfig) -> Report:
     """Write report.md and the figures; the same records give the same bytes.
 
     Raises:
@@ -24,7 +24,8 @@ def report(config: ReportConfig) -> Path:
     results = read_results(Path(config.results_dir))
     folder = Path(config.output_dir or config.results_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [*_head(results), "## Test images", "", *markdown(results_table(results))]
+    found = results_table(results)
+    lines = [*_head(results), "## Test images", "", *markdown(found)]
     if any(results.finished(label) for label in results.records):
         figures = {
             "errors.png": ("Test error of every run", plot_errors),
@@ -38,7 +39,8 @@ def report(config: ReportConfig) -> Path:
     lines += ["## Learning rates", "", *markdown(_rates_table(results))]
     page = folder / "report.md"
     write_text(page, "\n".join(lines).rstrip() + "\n")
-    return page
+    title = "Test images: mean ± standard deviation over the runs."
+    return Report(page, [found.columns(0, 3, 4, 5, 9, caption=title)])
 
 
 def _head(results: Results) -> list[str]:

@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
             from experiments.language_modeling.report import report
 
             with input_errors():
-                print(f"report: {report(parsed.results_dir, parsed.output)}")
+                print(report(parsed.results_dir, parsed.output))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def _work(parsed: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> N
             from experiments.multilabel.report import report
 
             with input_errors():
-                print(f"report: {report(parsed)}")
+                print(report(parsed))
         case (config, resources):
             from experiments.multilabel.sweep import sweep
 

@@ -14,13 +14,14 @@ from glue.report.runs import read_sweep
 from glue.report.table import Row, make_rows
 from pipeline.files import write_text
 from pipeline.report import canvas, text
+from pipeline.report.table import Report
 from sparse_attn.files import whole
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def report(results_dir: str, output_dir: str | None = None) -> Path:
-    """Write report.html, report.md and report.csv about a sweep; the path of the first.
+def report(results_dir: str, output_dir: str | None = None) -> Report:
+    """Write report.html, report.md and report.csv about a sweep; the first is the page.
 
     Args:
         results_dir: folder of the sweep, which may be half done.
@@ -40,7 +41,7 @@ def report(results_dir: str, output_dir: str | None = None) -> Path:
     _write_csv(folder / "report.csv", rows)
     path = folder / "report.html"
     write_text(path, html.render(page=page))
-    return path
+    return Report(path, [page.overview])
 
 
 def _environment(autoescape: bool) -> Environment:

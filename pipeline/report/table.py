@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.report import text
 
@@ -14,6 +15,26 @@ class Table:
     caption: str
     headers: list[str]
     rows: list[list[str]]
+
+    def columns(self, *places: int, caption: str) -> Table:
+        """Those at the places alone, under a caption of their own."""
+        return Table(
+            caption,
+            [self.headers[place] for place in places],
+            [[row[place] for place in places] for row in self.rows],
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command `report` has made: its page, and the tables that the terminal shows too."""
+
+    path: Path
+    tables: list[Table]
+
+    def __str__(self) -> str:
+        shown = ["\n".join([table.caption, "", *plain(table), ""]) for table in self.tables]
+        return "\n".join([*shown, f"report: {self.path}"])
 
 
 def plain(table: Table) -> list[str]:

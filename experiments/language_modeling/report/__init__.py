@@ -17,7 +17,7 @@ from experiments.language_modeling.report.tables import (
 )
 from pipeline.files import write_text
 from pipeline.report import canvas, text
-from pipeline.report.table import markdown
+from pipeline.report.table import Report, markdown
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "
@@ -52,8 +52,8 @@ FIGURES = (
 )
 
 
-def report(results_dir: str | Path, output: str | Path) -> Path:
-    """Write the page and, into a folder beside it with its name, its plots; the path of the page.
+def report(results_dir: str | Path, output: str | Path) -> Report:
+    """Write the page and, into a folder beside it with its name, its plots.
 
     The text depends on the records alone.
 
@@ -79,7 +79,11 @@ def report(results_dir: str | Path, output: str | Path) -> Path:
     lines += [f"- {text.markdown(line)}" for line in NOTES]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join(lines) + "\n")
-    return path
+    short = [
+        heads_table(cells).columns(*range(7), caption=f"{name}: perplexity, mean ± sd over seeds.")
+        for name, cells in experiments.items()
+    ]
+    return Report(path, short)
 
 
 def _experiment(

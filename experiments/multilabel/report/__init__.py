@@ -9,7 +9,7 @@ from experiments.multilabel.report.results import Results, read_results
 from pipeline.config import ReportConfig
 from pipeline.files import write_text
 from pipeline.report import canvas, text
-from pipeline.report.table import Table, markdown
+from pipeline.report.table import Report, Table, markdown
 
 FIGURES = {
     "labels": "micro-F1 by the mean number of labels",
@@ -18,7 +18,7 @@ FIGURES = {
 }
 
 
-def report(config: ReportConfig) -> Path:
+def report(config: ReportConfig) -> Report:
     """Write report.md and the figures; the same records give the same bytes.
 
     Raises:
@@ -32,7 +32,7 @@ def report(config: ReportConfig) -> Path:
     parts += [f"Left out: {text.markdown(fault)}." for fault in results.faults]
     page = folder / "report.md"
     write_text(page, "\n\n".join(parts) + "\n")
-    return page
+    return Report(page, [tables.scores(results, "micro")])
 
 
 def _head(results: Results) -> str:

@@ -13,7 +13,7 @@ DOCS = ROOT / "docs/bottleneck"
 
 
 def test_report_is_made_from_the_records(tmp_path: Path) -> None:
-    page = report(ReportConfig(str(RECORDS), str(tmp_path)))
+    page = report(ReportConfig(str(RECORDS), str(tmp_path))).path
     assert page.read_text() == (DOCS / "report.md").read_text()
     for figure in tmp_path.glob("*.png"):
         assert (DOCS / figure.name).stat().st_size > 10_000, figure.name

@@ -87,7 +87,7 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page_of(results: Path, output: Path) -> str:
-    path = report(results, output / "page.md")
+    path = report(results, output / "page.md").path
     assert path == output / "page.md"
     return path.read_text()
 

@@ -81,7 +81,7 @@ def rows_of(page: str, caption: str) -> dict[str, list[str]]:
 
 def test_means_differences_and_counts(tmp_path: Path) -> None:
     write_sweep(sweep_config(tmp_path))
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     assert "(on the validation set again for short)" in page
     micro = rows_of(page, "Micro-F1 in %")
     assert micro["data"] == list(NAMES)
@@ -115,7 +115,7 @@ def test_failed_diverged_and_missing_runs_are_counted(tmp_path: Path) -> None:
         assert record.task == "few"
         write_record(tmp_path, replace(record, status=status, results=None, error="why"))
     (tmp_path / "runs/broken.json").write_text("{")
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     ended = rows_of(page, "Runs that count")
     assert ended["softmax"] == ["8", "1", "0", "0", "1.5"]
     assert ended["sparsemax-huber"] == ["8", "0", "1", "0", "1.5"]
@@ -131,7 +131,7 @@ def test_trials_of_learning_rates_do_not_count(tmp_path: Path) -> None:
     for run in make_plan(config).due(trials):
         results = {**results_of(run), "f1": dict.fromkeys(("micro", "macro", "samples"), 0.25)}
         write_record(tmp_path, run.record(status="finished", results=results))
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     assert rows_of(page, "Micro-F1 in %")["half"] == ["25.00"] * 3
     assert "the best of 0.01, 0.1" in page
     assert rows_of(page, "Learning rates chosen")["half"] == ["0.01"] * 3
@@ -142,10 +142,10 @@ def test_runs_of_another_sweep_do_not_count(tmp_path: Path) -> None:
     """Records may be copied into a folder: those that both sweeps have are known by their hash."""
     write_sweep(sweep_config(tmp_path / "one", train=TrainConfig(epochs=3)))
     write_sweep(sweep_config(tmp_path / "two"))
-    expected = report(ReportConfig(str(tmp_path / "two"))).read_text()
+    expected = report(ReportConfig(str(tmp_path / "two"))).path.read_text()
     for file in (tmp_path / "one/runs").iterdir():
         (tmp_path / "two/runs" / file.name).write_bytes(file.read_bytes())
-    page = report(ReportConfig(str(tmp_path / "two"))).read_text()
+    page = report(ReportConfig(str(tmp_path / "two"))).path.read_text()
     assert page.startswith(expected.rstrip())
     assert page.count("not a run of the sweep") == 27
     for file in (tmp_path / "two/runs").iterdir():
@@ -165,7 +165,7 @@ def test_a_schedule_comes_back_from_sweep_json(tmp_path: Path) -> None:
 def test_ours_stand_beside_what_was_published(tmp_path: Path) -> None:
     data = {"half": DataConfig(images=ImageConfig("voc2007", data_dir="somewhere"))}
     write_sweep(sweep_config(tmp_path, data=data))
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     table = page[page.index("Published") :].split("\n\n")[1]
     assert "| half | softmax, p0 = 0.05 | 75.05 | 55.00 ± 10.00 |" in table
     assert "| half | r-softmax | 77.90 | 62.00 ± 10.00 |" in table
@@ -199,7 +199,7 @@ def test_axes_of_the_figures(tmp_path: Path) -> None:
 
 def test_data_that_lie_on_no_axis_still_give_a_page(tmp_path: Path) -> None:
     write_sweep(sweep_config(tmp_path, data={"few": DataConfig(synthetic=DATA_SETS["few"])}))
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     assert "png" not in page
     assert rows_of(page, "Micro-F1 in %")["few"]
 

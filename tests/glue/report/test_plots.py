@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
-    html = report(str(tmp_path)).read_text(encoding="utf-8")
+    html = report(str(tmp_path)).path.read_text(encoding="utf-8")
     reader = Reader()
     reader.feed(html)
     assert not reader.open

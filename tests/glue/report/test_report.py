@@ -49,7 +49,7 @@ def pages(folder: Path) -> tuple[str, str]:
 
 def test_a_whole_sweep(tmp_path: Path) -> None:
     fill(tmp_path, make_config(seeds=4), {"softmax": 0.9, "sharp": 0.6})
-    path = report(str(tmp_path))
+    path = report(str(tmp_path)).path
     assert path == tmp_path / "report.html"
     line = read_csv(tmp_path)["RTE", "sharp"]
     scores = [float(np.mean(guesses(LABELS, 0.6, 100 + i) == LABELS)) for i in range(4)]
@@ -92,7 +92,9 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
 
 def test_output_dir(tmp_path: Path) -> None:
     fill(tmp_path / "sweep", make_config())
-    assert report(str(tmp_path / "sweep"), str(tmp_path / "a/b")) == tmp_path / "a/b/report.html"
+    assert (
+        report(str(tmp_path / "sweep"), str(tmp_path / "a/b")).path == tmp_path / "a/b/report.html"
+    )
     assert not (tmp_path / "sweep/report.html").exists()
     assert sorted(p.name for p in (tmp_path / "a/b").iterdir()) == [
         "report.csv",
