@@ -6,6 +6,7 @@ Nothing is dropped or guessed: a row that cannot be read is an error that names 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ import datasets
 from glue.tasks import Task
 from pipeline.paths import below
 from pipeline.tables import read_csv, read_json, read_tsv
+
+logger = logging.getLogger(__name__)
 
 HUB = "nyu-mll/glue"
 
@@ -70,9 +73,12 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
     features = _features(task)
     rows: dict[str, list[Any]] = {name: [] for name in features}
     ids = {label: number for number, label in enumerate(task.labels or ())}
+    blank = []
     for where, record in _records(path, task):
         for name, column in zip(features, task.text, strict=False):
             rows[name].append(_text(record[column], where, column))
+            if not rows[name][-1].strip():
+                blank.append(f"{where}: column {column!r} is blank")
         value = record[task.label]
         word = value if isinstance(value, str) else json.dumps(value)
         if task.regression:
@@ -83,7 +89,17 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
             raise ValueError(f"{where}: label {word!r} is not one of {list(ids)}")
     if not rows["label"]:
         raise ValueError(f"an empty {split} set: {path} holds no rows")
+    if blank:
+        _tell_blank(blank, task)
     return datasets.Dataset.from_dict(rows, features=features)
+
+
+def _tell_blank(places: list[str], task: Task) -> None:
+    """An error in a file of one's own; GLUE's are what the published numbers are for."""
+    more = f", and {len(places) - 1} more" if len(places) > 1 else ""
+    if task.root is not None:
+        raise ValueError(f"{places[0]}{more}; fill it in or delete the row")
+    logger.warning("%s%s", places[0], more)
 
 
 def _features(task: Task) -> datasets.Features:

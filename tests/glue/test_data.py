@@ -228,6 +228,13 @@ def test_a_file_in_another_encoding(tmp_path: Path):
         read_split(TASKS["SST-2"], tmp_path, "dev")
 
 
+def test_blank_texts_of_glue_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder = write_task(tmp_path, "SST-2", dev=3)
+    edit(folder / "dev.tsv", 3, text(1, 0), " ")
+    assert read_split(TASKS["SST-2"], tmp_path, "dev")["text_a"][1] == " "
+    assert f"{folder / 'dev.tsv'}, line 3: column 'sentence' is blank" in caplog.text
+
+
 # A user's own files
 
 TEXTS = ['two\nlines, a comma and a "quote"', "a separator\u2028here", "tab\there", "plain, \r\n x"]
@@ -291,6 +298,8 @@ def test_own_tsv_without_a_header(tmp_path: Path):
         ("a.jsonl", '{"review": "x", "stars": 1}\n\n{"review":\n', "line 3: not JSON .*one object"),
         ("a.jsonl", '{"review": 5, "stars": 1}\n', "line 1: column 'review' holds 5, expected a t"),
         ("a.jsonl", '{"review": "\\ud83d", "stars": 1}\n', "line 1: .*holds half a character"),
+        ("a.csv", "review,stars\nx,1\n  ,2\n,2\n", "line 3: column 'review' is blank, and 1 more"),
+        ("a.jsonl", '{"review": "", "stars": 1}\n', "line 1: column 'review' is blank; fill it"),
         ("a.jsonl", '{"review": "x", "stars": null}\n', "line 1: label 'null' is not one of"),
         ("a.jsonl", '{"review": "x", "stars": true}\n', "line 1: label 'true' is not one of"),
         ("a.jsonl", "3\n", "line 1: expected an object, got int"),

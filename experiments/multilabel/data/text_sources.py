@@ -105,7 +105,7 @@ def _texts_of(config: TextConfig, rows: Sequence[Row]) -> Texts:
     require(rows, config.text)
     texts = [tuple(row[column] for column in config.text) for _, row in rows]
     for (at, _), text in zip(rows, texts, strict=True):
-        if not all(isinstance(part, str) for part in text):
+        if not all(isinstance(part, str) and part.strip() for part in text):
             raise ValueError(f"{at}: expected a text in {' and '.join(config.text)}, got {text}")
     return texts
 

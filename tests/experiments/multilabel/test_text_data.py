@@ -166,6 +166,7 @@ BAD_TABLES = {
     "no text": ("words,sad,glad\na,0,1\n", {}, "no column 'text'; the columns are words, sad"),
     "no label": ("text,sad\na,0\n", {}, "line 2: no column 'glad'; the columns are text, sad"),
     "value": ("text,sad,glad\na,0,2\n", {}, "line 2: column 'glad' holds '2', expected 0 or 1"),
+    "blank": ("text,sad,glad\n ,0,1\n", {}, r"line 2: expected a text in text, got \(' ',\)"),
     "short": ("text,sad,glad\na,0\n", {}, r"line 2: expected 3 columns \(text, sad, glad\), got 2"),
     "quote": ('text,sad,glad\n"a"b,0,1\n', {}, "line 2: .* quote inside a field is written twice"),
     "no rows": ("text,sad,glad\n", {}, "validation.csv: holds no rows"),
