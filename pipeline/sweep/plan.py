@@ -36,6 +36,9 @@ class PlannedRun:
     index: int
     config: Any  # a RunConfig; frozen dataclasses of several kinds are
 
+    def __str__(self) -> str:
+        return f"{self.task} {self.mapping} {self.stage} {self.index}"
+
     @cached_property
     def hash(self) -> str:
         """What a finished run is known by; two labels for one mapping stay two runs."""

@@ -90,14 +90,14 @@ class Pool(Generic[JobT]):
         )
 
     def results(
-        self, due: Callable[[], Iterable[JobT]], show: Callable[[int], object]
+        self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
     ) -> Iterator[tuple[JobT, Any]]:
         """(job, result or `Failure`) as they come, until nothing is `due` and nothing is running.
 
         Args:
             due: names jobs in the order they should start in, those now running among them; asked
                 again after each result. Machines may come and go.
-            show: told how many are running, before each wait.
+            show: told which are running, before each wait.
         """
         while True:
             waiting = [job for job in due() if job not in self._pending.values()]
@@ -109,7 +109,7 @@ class Pool(Generic[JobT]):
                 print("no machine of the cluster can take a run now; waiting", file=sys.stderr)
                 time.sleep(POLL)
                 continue
-            show(len(self._pending))
+            show(list(self._pending.values()))
             # not for ever: a machine that joins meanwhile is to get its share
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
             if ready:

@@ -29,6 +29,7 @@ from pipeline.sweep.records import (
 
 LOCK_FILE = ".lock"
 ATTEMPTS = 2
+NAMED = 2  # runs that the bar has room for
 
 
 def run_sweep(
@@ -81,10 +82,15 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
     tries: Counter[str] = Counter()
     with tqdm(initial=before, total=plan.expected(done), desc="Sweep", unit="run") as bar:
 
-        def show(running: int) -> None:
+        def show(running: list[PlannedRun]) -> None:
             bar.total = plan.expected(done)
             count = Counter(record.status for record in done.values())
-            bar.set_postfix(running=running, diverged=count["diverged"], failed=count["failed"])
+            names = [str(run) for run in running[:NAMED]]
+            if len(running) > NAMED:
+                names.append(f"{len(running) - NAMED} more")
+            bar.set_postfix(
+                running="; ".join(names), diverged=count["diverged"], failed=count["failed"]
+            )
 
         for run, outcome in pool.results(lambda: plan.due(done), show):
             record = run.record(**_outcome(outcome))

@@ -192,7 +192,7 @@ class Inline:
 
     def results(self, due: Callable[[], Any], show: Callable[[int], Any]) -> Any:
         while run := next(iter(due()), None):
-            show(1)
+            show([run])
             self.tried.append(run.hash)
             if run.stage == "trial" and self.tried.count(run.hash) <= self.lost:
                 yield run, Failure("lost")

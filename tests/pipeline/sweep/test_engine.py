@@ -48,6 +48,7 @@ class Inline:
     """A pool of this process, which notes in what order it works."""
 
     order: list[str]
+    beside: tuple[PlannedRun, ...] = ()
 
     def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
         self.work = work
@@ -61,6 +62,7 @@ class Inline:
 
     def results(self, due: Any, show: Any) -> Any:
         while run := next(iter(due()), None):
+            show([run, *self.beside])
             self.order.append(f"{run.mapping} {run.stage} {run.config.rate:g} {run.config.seed}")
             try:
                 outcome = self.work(run)
@@ -90,6 +92,17 @@ def test_the_best_trial_is_run_with_every_seed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sweep.json").read_text()) == {"format": 1, "name": "x"}
     run_sweep(tmp_path, {"name": "x"}, two_stages(), work, Resources())
     assert Inline.order == []
+
+
+def test_the_bar_names_what_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_sweep(tmp_path / "one", {}, two_stages(), work, Resources())
+    assert "running=sets a trial 0" in capsys.readouterr().err
+    others = tuple(PlannedRun("sets", "c", "final", k, Config(1, k)) for k in range(3))
+    monkeypatch.setattr(Inline, "beside", others)
+    run_sweep(tmp_path / "four", {}, two_stages(), work, Resources())
+    assert "running=sets a trial 0; sets c final 0; 2 more" in capsys.readouterr().err
 
 
 def test_check_comes_before_the_first_run(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -33,12 +34,14 @@ def test_jobs_run_apart_and_what_fails_ends_nothing(pool: Pool[int]) -> None:
     def due() -> list[int]:
         return sorted(todo)
 
-    outcomes, running = {}, []
+    outcomes: dict[int, Any] = {}
+    running: list[list[int]] = []
     for job, outcome in pool.results(due, running.append):
+        assert job in running[-1]
         todo.remove(job)
         outcomes[job] = outcome
-    assert max(running) <= (os.cpu_count() or 1)
-    assert min(running) > 0
+    assert max(map(len, running)) <= (os.cpu_count() or 1)
+    assert min(map(len, running)) > 0
     assert isinstance(outcomes[1], Failure)
     assert "ValueError: job 1 is bad" in outcomes[1].error
     assert isinstance(outcomes[2], Failure)
