@@ -16,6 +16,7 @@ from glue.config import RunConfig
 from glue.sweep.config import SweepConfig
 from pipeline.command import Program, input_errors, stages, work_errors
 from pipeline.config import ReportConfig
+from pipeline.hub import settle_hub
 
 PROGRAM = Program(
     name="glue",
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
     with input_errors():
         parsed = PROGRAM.parse(arguments)
+        settle_hub(parsed)
     # heavy imports and extras, which --help does not need
     match parsed:
         case RunConfig():

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields
+from pipeline.hub import is_hub_id
 from pipeline.report.text import listing, plain
 from pipeline.types import PreTrainedModel, SparsitySchedule
 
@@ -149,6 +150,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         fits = self.selection is None or 0 < self.selection < 1
         check_fields(self, selection=(fits, "a share in (0, 1), such as 0.1"))
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or model come from the hub."""
+        return is_hub_id(self.model) or (self.data_dir is None and get_task(self.task).root is None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""

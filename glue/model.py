@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -14,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -46,6 +49,26 @@ def resolve_model(model: str) -> str:
     return str(path)
 
 
+@contextmanager
+def from_hub(model: str) -> Iterator[None]:
+    """Say in one line what cannot be had from the hub, and what to give in its place."""
+    try:
+        yield
+    except OSError as error:
+        if Path(model).is_dir():
+            raise
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"model={model!r}: {reason} Without a network give a folder, or pkg://package/folder"
+        ) from error
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; raises OSError, ValueError where there is none."""
+    with from_hub(path):
+        return AutoTokenizer.from_pretrained(path)
+
+
 def with_new_head(path: str, **options: Any) -> PreTrainedModel:
     """As `AutoModelForSequenceClassification.from_pretrained`, silent about a head that is new.
 
@@ -61,9 +84,10 @@ def with_new_head(path: str, **options: Any) -> PreTrainedModel:
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(hold)
     try:
-        model, found = AutoModelForSequenceClassification.from_pretrained(
-            path, output_loading_info=True, **options
-        )
+        with from_hub(path):
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                path, output_loading_info=True, **options
+            )
     finally:
         logger.removeFilter(hold)
     mismatched = [name for name, *_ in found["mismatched_keys"]]
@@ -79,13 +103,14 @@ def with_new_head(path: str, **options: Any) -> PreTrainedModel:
 def load_model(path: str, task: Task) -> PreTrainedModel:
     """The pretrained model with a new head for the task."""
     labels = task.labels or ("score",)
-    config = AutoConfig.from_pretrained(
-        path,
-        num_labels=task.num_labels,
-        id2label=dict(enumerate(labels)),
-        label2id={label: index for index, label in enumerate(labels)},
-        problem_type="regression" if task.regression else "single_label_classification",
-    )
+    with from_hub(path):
+        config = AutoConfig.from_pretrained(
+            path,
+            num_labels=task.num_labels,
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+            problem_type="regression" if task.regression else "single_label_classification",
+        )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
         return with_new_head(path, config=config, ignore_mismatched_sizes=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import AutoTokenizer, DataCollatorWithPadding, set_seed
+from transformers import DataCollatorWithPadding, set_seed
 
 from glue.checkpoints import claim_for_all_processes, remove_checkpoints
 from glue.config import RunConfig
 from glue.data import load_task, subset
-from glue.model import check_length, encode, load_model, resolve_model
+from glue.model import check_length, encode, load_model, load_tokenizer, resolve_model
 from glue.scoring import compute_metrics, predictions_of
 from glue.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
@@ -52,7 +52,7 @@ def prepare(config: RunConfig) -> Run:
     data = subset(load_task(task, config.data_dir), config.train_rows, config.selection)
     set_seed(config.train.seed)
     path = resolve_model(config.model)
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = load_tokenizer(path)
     model = load_model(path, task)
     check_length(config.train.max_length, model, tokenizer)
     config.mapping.patch(model)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
+from pipeline.hub import settle_hub
 from pipeline.sweep.config import Resources
 from pipeline.usage import explain
 
@@ -150,6 +151,7 @@ class Program:
         """Parse and `work`, which tells itself what of its errors are `input_errors`."""
         with input_errors():
             parsed = self.parse(arguments)
+            settle_hub(parsed)
         with work_errors():
             work(parsed)
 

@@ -148,6 +148,11 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     resume: bool = False
 
+    @property
+    def uses_hub(self) -> bool:
+        """Whether the images come from the hub."""
+        return self.data.data_dir is None
+
     def comparable(self) -> dict[str, Any]:
         """What decides a run's result: two runs that agree in this are the same run."""
         content = asdict(self)

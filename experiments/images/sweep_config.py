@@ -75,6 +75,11 @@ class SweepConfig:
             )
         check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
+    @property
+    def uses_hub(self) -> bool:
+        """Whether the images come from the hub."""
+        return self.data.data_dir is None
+
     def content(self) -> dict[str, Any]:
         """What sweep.json holds: all but what may differ between a sweep and its continuation."""
         content = asdict(self)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from experiments.language_modeling.config import MeasureConfig, ReportConfig, RunConfig
 from pipeline.command import Command, Program, input_errors, work_errors
+from pipeline.hub import settle_hub
 
 PROGRAM = Program(
     name="experiments.language_modeling",
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
     with input_errors():
         parsed = parse(arguments)
+        settle_hub(parsed)
     # heavy imports, which --help does not need
     match parsed:
         case RunConfig():

@@ -267,6 +267,11 @@ class RunConfig:
             chunk=(self.chunk > 0, "at least 1"),
         )
 
+    @property
+    def uses_hub(self) -> bool:
+        """Whether the corpus comes from the hub."""
+        return self.corpus.data_dir is None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as results.json holds them."""
         return asdict(self)

@@ -68,6 +68,12 @@ class DataConfig:
                 f"data: expected one of {', '.join(KINDS)}, got {' and '.join(given) or 'none'}"
             )
 
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or network come from the hub."""
+        sections = (self.images, self.text)
+        return any(section is not None and section.uses_hub for section in sections)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(DataConfig):
@@ -146,6 +152,11 @@ class SweepConfig:
                 f"methods: expected {BASELINE!r} among them, with which the others are compared, "
                 f"got {', '.join(self.methods) or 'none'}"
             )
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or a network come from the hub."""
+        return any(data.uses_hub for data in self.data.values())
 
     def run(self, data: str, method: str, rate: float, seed: int) -> RunConfig:
         """One run of the sweep, which keeps nothing but its record."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from glue.config import MappingConfig, TrainConfig
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
+from pipeline.hub import is_hub_id
 
 BASELINE = "softmax"
 
@@ -172,6 +173,12 @@ class SweepConfig:
                 )
         except (ValueError, TypeError) as error:
             raise ValueError(f"mappings.{label}: {error}") from None
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or model come from the hub."""
+        from_files = self.data_dir is not None or all(get_task(task).root for task in self.tasks)
+        return is_hub_id(self.model) or not from_files
 
     @property
     def task_names(self) -> list[str]:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from glue.data import load_task, subset
-from glue.model import check_length, load_model, resolve_model
+from glue.model import check_length, load_model, load_tokenizer, resolve_model
 from glue.sweep.config import SweepConfig
 from glue.sweep.plan import make_plan, settings
 from glue.tasks import get_task
@@ -66,7 +64,7 @@ def check_runs(config: SweepConfig, plan: Plan) -> None:
         held_out = config.selection if config.protocol == "fair" else None
         subset(load_task(task, config.data_dir), rows, held_out)
         model = load_model(path, task)
-        check_length(config.train.max_length, model, AutoTokenizer.from_pretrained(path))
+        check_length(config.train.max_length, model, load_tokenizer(path))
     for label, mapping in settings(plan):
         try:
             mapping.schedule_of_run()

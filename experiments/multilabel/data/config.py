@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.config import check_fields
+from pipeline.hub import is_hub_id
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ class ImageConfig:
             size=(self.size > 0, "at least 1"),
         )
 
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or model come from the hub."""
+        from_hub = self.source == "hub" and is_hub_id(str(self.dataset))
+        return from_hub or is_hub_id(self.backbone)
+
 
 @dataclass(frozen=True)
 class TextConfig:
@@ -149,3 +156,10 @@ class TextConfig:
             separator=(bool(self.separator), "a text, such as ','"),
             max_length=(self.max_length > 2, "at least 3"),
         )
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or model come from the hub."""
+        from_hub = self.source == "hub" and is_hub_id(str(self.dataset))
+        glue = self.source == "glue" and self.data_dir is None
+        return from_hub or glue or is_hub_id(self.model)

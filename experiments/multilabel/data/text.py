@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import AutoConfig, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import TextConfig
@@ -71,10 +71,10 @@ def load_text(config: TextConfig) -> LabelledData:
 
 def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of the model, which pads and has room for max_length tokens."""
-    from glue.model import resolve_model
+    from glue import model as models
 
-    path = resolve_model(config.model)
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    path = models.resolve_model(config.model)
+    tokenizer = models.load_tokenizer(path)
     if tokenizer.pad_token is None:
         raise ValueError(
             f"text.model={config.model!r}: its tokenizer has no padding token; set pad_token in "

@@ -1,0 +1,37 @@
+"""The Hugging Face hub where there is no network, for which its libraries try half a minute."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+SECONDS = 3
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether the name of a model is none of a folder or of something in a package."""
+    return "://" not in model and not model.startswith(("/", ".", "~")) and not Path(model).exists()
+
+
+def settle_hub(parsed: Any) -> None:
+    """Set HF_HUB_OFFLINE where a config needs the hub and nothing answers there.
+
+    What the hub's libraries have kept is used then, and what they have not is an error at once.
+    They read the variable when they are imported, so this comes before.
+
+    Args:
+        parsed: what `Program.parse` gives; a config that may need the hub says so by `uses_hub`.
+    """
+    config = parsed[0] if isinstance(parsed, tuple) else parsed
+    if not getattr(config, "uses_hub", False) or "HF_HUB_OFFLINE" in os.environ or getproxies():
+        return
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
+    try:
+        socket.create_connection((str(endpoint.hostname), port), SECONDS).close()
+    except OSError:
+        os.environ["HF_HUB_OFFLINE"] = "1"
