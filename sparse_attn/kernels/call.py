@@ -152,7 +152,8 @@ class Call:
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
             raise ValueError(f"window={self.window}: expected at least 1, a whole number, or None")
-        if not math.isfinite(self.scale):
+        # a comparison, which a compiled graph takes of a symbolic number too
+        if not -math.inf < self.scale < math.inf:
             raise ValueError(f"scale={self.scale}: expected a finite number")
 
     def _check_masks(self) -> None:
@@ -219,6 +220,6 @@ def without_weights(call: Call) -> Call:
         return call
     weights = call.mapping.value("weights")
     if not isinstance(weights, Tensor):
-        weights = torch.full((1,), float(weights > 0))  # a constant cancels
+        weights = torch.full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
     bias = weights.to(call.query.device).log()
     return replace(call, mapping=SOFTMAX, bias=bias if call.bias is None else bias + call.bias)

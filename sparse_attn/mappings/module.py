@@ -221,21 +221,29 @@ def _numbers(name: str, value: Any) -> Tensor:
 
 def _into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
     """The real line onto the open range of a parameter."""
-    if math.isfinite(spec.low) and math.isfinite(spec.high):
+    below, above = _ends(spec)
+    if below and above:
         return spec.low + (spec.high - spec.low) * torch.sigmoid(raw)
-    if math.isfinite(spec.low):
+    if below:
         return spec.low + F.softplus(raw)
-    if math.isfinite(spec.high):
+    if above:
         return spec.high - F.softplus(raw)
     return raw
 
 
 def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
     """The inverse of `_into_range`; not finite at or beyond the ends of the range."""
-    if math.isfinite(spec.low) and math.isfinite(spec.high):
+    below, above = _ends(spec)
+    if below and above:
         return torch.logit((value - spec.low) / (spec.high - spec.low))
-    if math.isfinite(spec.low):
+    if below:
         return softplus_inverse(value - spec.low)
-    if math.isfinite(spec.high):
+    if above:
         return softplus_inverse(spec.high - value)
     return value
+
+
+def _ends(spec: ParameterSpec) -> tuple[bool, bool]:
+    """Whether the range has a lower and an upper end."""
+    # comparisons: a compiled graph does not take math.isfinite of a symbolic number
+    return spec.low > -math.inf, spec.high < math.inf

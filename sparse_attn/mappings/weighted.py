@@ -27,7 +27,7 @@ def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor):
         WEIGHTS.check(weights)
         # a constant cancels, whatever its size in the dtype of scores
-        weights = scores.new_full((1,), float(weights > 0))
+        weights = scores.new_full((1,), 1.0 if weights > 0 else 0.0)
     return aligned("weights", weights, scores).movedim(dim, -1)
 
 

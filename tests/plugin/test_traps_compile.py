@@ -6,7 +6,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from sparse_attn import SparsitySchedule, patch_model
 
-from .families import BY_NAME, FAMILIES, text_inputs
+from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
 from .helpers import MAPPINGS, assert_near, jitter, mapping_id, patch, run_valid
 
 # Dynamo itself makes an instance of entmax's autograd function, which torch deprecates.
@@ -22,9 +22,9 @@ def _fresh_dynamo():
     torch._dynamo.reset()
 
 
-def compiled(model, backend="eager"):
+def compiled(model, backend="eager", **options):
     counter = CompileCounterWithBackend(backend)
-    return torch.compile(model, backend=counter, fullgraph=True), counter
+    return torch.compile(model, backend=counter, fullgraph=True, **options), counter
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,34 @@ def test_families_compile_in_one_graph(family):
     expected = run_valid(model, inputs, family)
     assert_near(run_valid(fast, inputs, family), expected, 1e-5)
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping", "learn", "backend"),
+    [
+        ("bert", "r-softmax", (), "eager"),
+        ("bert", "weighted-softmax", (), "aot_eager"),
+        ("bert", "t-softmax", "t", "aot_eager"),
+        ("gpt2", "r-softmax", (), "eager"),
+        ("gpt2", "sparsemax", (), "eager"),
+        ("t5", "sparsemax", (), "eager"),
+        ("t5", "t-softmax", "t", "eager"),
+    ],
+)
+def test_dynamic_shapes_compile_at_most_twice(name, mapping, learn, backend):
+    """With dynamic=True every number is a symbol: lengths, the scale, ends of ranges."""
+    family = BY_NAME[name]
+    model = patch_model(family.build(use_cache=False), mapping, learn=learn)
+    fast, counter = compiled(model, backend, dynamic=True)
+    for length in (9, 7, 20):
+        mask = padding((length, length - 3, 2))
+        inputs = {"input_ids": tokens(length=length), "attention_mask": mask}
+        if name == "t5":
+            inputs["decoder_input_ids"] = tokens(length=length - 2)
+            inputs["decoder_attention_mask"] = mask[:, 2:]
+        expected = run_valid(model, inputs, family)
+        assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+    assert counter.frame_count <= 2
 
 
 def test_several_mappings_compile_in_one_graph_with_gradients():
