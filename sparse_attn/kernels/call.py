@@ -56,8 +56,10 @@ class Call:
         return 0 if self.window is None else min(self.window, 2**30)
 
     @property
-    def is_transformed(self) -> bool:
-        """Whether forward-mode or functorch derivatives are taken, which custom operators lose."""
+    def needs_aten(self) -> bool:
+        """Whether custom operators will not do: for torch.export, torch.func and forward mode."""
+        if torch.compiler.is_exporting():
+            return True
         if torch.compiler.is_compiling():
             return False
         if torch._C._are_functorch_transforms_active():

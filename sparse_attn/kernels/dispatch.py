@@ -94,7 +94,7 @@ def run_measured(call: Call, special: Tensor | None) -> tuple[Tensor, Tensor]:
 def _choose(call: Call, impl: str | None) -> ModuleType:
     if impl is None:
         names = AUTOMATIC.get(call.query.device.type, ("reference",))
-        if call.is_transformed:
+        if call.needs_aten:
             names = ("reference",)
         return next(i for n in names if (i := IMPLEMENTATIONS[n]).refusal(call) is None)
     if impl not in IMPLEMENTATIONS:
