@@ -301,7 +301,11 @@ def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
 
 
 def _device(layer: AttentionLayer) -> torch.device:
-    return next((p.device for p in layer.module.parameters()), torch.device("cpu"))
+    # what accelerate offloads is on the meta device between calls, which take place elsewhere
+    hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
+    devices = [d for h in hooks if (d := getattr(h, "execution_device", None)) is not None]
+    devices += [p.device for p in layer.module.parameters()]
+    return torch.device(devices[0]) if devices else torch.device("cpu")
 
 
 def write_record(root: PreTrainedModel) -> None:

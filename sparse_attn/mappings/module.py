@@ -140,17 +140,21 @@ class Mapping(nn.Module):
             return _into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    def forward(self, scores: Tensor | str, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """p = map(scores; parameters), by the function of that name.
 
         Args:
-            scores: any shape, floating point; (..., H, Q, K) with `heads`.
+            scores: any shape, floating point; (..., H, Q, K) with `heads`. The name of a learned
+                parameter in their place gives its `value`: kernels read it by a call, at which
+                hooks bring in what is offloaded.
             mask: boolean, True = takes part, broadcastable to scores.
             dim: the dimension that is normalised.
 
         Returns:
             Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`.
         """
+        if isinstance(scores, str):
+            return cast(Tensor, self.value(scores))
         return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
@@ -191,8 +195,8 @@ class Mapping(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        sharded = any(hasattr(p, "full_tensor") for p in self.parameters(recurse=False))
-        values = self.describe()["params"] if sharded else self.parameter_values()
+        absent = any(p.is_meta or hasattr(p, "full_tensor") for p in self.parameters(recurse=False))
+        values = self.describe()["params"] if absent else self.parameter_values()
         parts = [repr(self.name), *(f"{n}={v}" for n, v in values.items())]
         if self.learned:
             parts.append(f"learn={list(self.learned)}")

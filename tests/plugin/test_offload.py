@@ -1,0 +1,102 @@
+"""Learned parameters that are elsewhere between calls: accelerate's hooks bring them in."""
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload, dispatch_model
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel
+
+from sparse_attn import load_pretrained, patch_model
+from sparse_attn.kernels import reference
+
+from .families import BY_NAME
+from .helpers import jitter, run_valid
+
+FAMILY = BY_NAME["bert"]
+
+
+PLACES = {"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"}
+
+
+def to_memory(model, folder):
+    return cpu_offload(model, execution_device="cpu")
+
+
+def to_disk(model, folder):
+    return disk_offload(model, folder, execution_device="cpu")
+
+
+def to_both(model, folder):
+    return dispatch_model(model, PLACES, main_device="cpu", offload_dir=folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(monkeypatch):
+    """Only the fused kernels, which make no attention weights, may do a call."""
+
+    def fail(call):
+        raise AssertionError("attention weights were made")
+
+    monkeypatch.setattr(reference, "exact_weights", fail)
+
+
+def learned(model):
+    return [p for name, p in model.named_parameters() if ".sparse_attn." in name]
+
+
+@pytest.mark.parametrize("offload", [to_memory, to_disk, to_both])
+@pytest.mark.parametrize("per", ["layer", "head"])
+@pytest.mark.parametrize(
+    ("mapping", "learn"), [("t-softmax", "t"), ("sigsoftmax", "bias"), ("entmax", "alpha")]
+)
+def test_offloaded_models_compute_the_same(mapping, learn, per, offload, tmp_path):
+    inputs = FAMILY.inputs()
+    model = patch_model(FAMILY.build(), mapping, learn=learn, per=per)
+    jitter(model)
+    expected = run_valid(model, inputs, FAMILY)
+    model = offload(model, tmp_path)
+    for _ in range(2):
+        assert all(parameter.is_meta for parameter in learned(model))
+        assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+    assert f"learn=['{learn}']" in repr(model)
+
+
+# PEFT 0.21 reads an attribute that Transformers 5.23 renamed
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_offloaded_copies_of_peft_compute_the_same():
+    inputs = FAMILY.inputs()
+    model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t")
+    config = LoraConfig(r=2, target_modules=["query"], modules_to_save=["sparse_attn"])
+    model = get_peft_model(model, config)
+    jitter(model)
+    expected = run_valid(model, inputs, FAMILY)
+    cpu_offload(model, execution_device="cpu")
+    assert all(parameter.is_meta for parameter in learned(model))
+    assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+
+
+@pytest.mark.parametrize("places", [{"": "disk"}, PLACES], ids=["disk", "both"])
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_loaded_onto_disk(per, places, tmp_path):
+    inputs = FAMILY.inputs()
+    model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t", per=per)
+    jitter(model)
+    expected = run_valid(model, inputs, FAMILY)
+    model.save_pretrained(tmp_path / "model")
+    options = {"device_map": places, "offload_folder": tmp_path / "weights"}
+    loaded = load_pretrained(AutoModel, tmp_path / "model", **options)
+    assert any(parameter.is_meta for parameter in loaded.parameters())
+    assert torch.equal(run_valid(loaded, inputs, FAMILY), expected)
+
+
+def test_a_model_on_disk_is_patched(tmp_path):
+    inputs = FAMILY.inputs()
+    model = FAMILY.build()
+    model.save_pretrained(tmp_path / "model")
+    options = {"device_map": {"": "disk"}, "offload_folder": tmp_path / "weights"}
+    away = AutoModel.from_pretrained(tmp_path / "model", **options)
+    for patched in (model, away):
+        patch_model(patched, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[0])
+        patch_model(patched, "t-softmax", t=2.0, learn="t", layers=[1])
+    expected = run_valid(model, inputs, FAMILY)
+    assert torch.equal(run_valid(away, inputs, FAMILY), expected)
