@@ -193,6 +193,9 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     if config is not None and getattr(config, NAME, None) is None and not recorded:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
     kwargs = {**kwargs, "allow_is_causal_skip": False}
+    padding = kwargs.get("attention_mask")
+    if padding is not None and padding.is_meta:
+        kwargs["allow_is_bidirectional_skip"] = False  # which looks at its values
     queries = kwargs.get("q_length")
     if queries is None or kwargs.get("mask_function") is not bidirectional_mask_function:
         return sdpa_mask(*args, **kwargs)

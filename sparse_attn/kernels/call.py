@@ -197,7 +197,8 @@ def rows_dense(tensor: Tensor) -> Tensor:
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors as autocast hands them to SDPA: all in its dtype, but for float64."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    # the meta device has no autocast
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,7 +33,9 @@ def exact_weights(call: Call) -> Tensor:
     key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
     # half precision would round the scores before a support is chosen from them
     exact = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
-    with torch.autocast(call.query.device.type, enabled=False):
+    device = call.query.device.type
+    # the meta device has no autocast
+    with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
         scores = call.query.to(exact) @ key.transpose(-2, -1).to(exact)  # [B, H, Q, K]
     scores = scores * call.scale
     if call.softcap is not None:

@@ -101,6 +101,7 @@ class Mapping(nn.Module):
                 f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
                 f"{parameter.range}"
             )
+        raw = raw.to(torch.get_default_device())
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
     def set_value(self, name: str, value: float | Sequence[float]) -> None:
@@ -203,12 +204,18 @@ class Mapping(nn.Module):
         return ", ".join(parts)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move with the model but stay in float32: bfloat16 would turn r = 0.15 into 0.1504."""
+        """Move with the model but stay in float32: bfloat16 would turn r = 0.15 into 0.1504.
+
+        Fixed values keep theirs on the meta device and in `to_empty`: no state dict holds them.
+        """
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
+            fixed = any(tensor is buffer for buffer in self._buffers.values())
+            if fixed and moved.is_meta:
+                return tensor
             half = moved.dtype in (torch.float16, torch.bfloat16)
-            return tensor.to(moved.device) if half else moved
+            return tensor.to(moved.device) if half or fixed else moved
 
         return super()._apply(move, recurse)
 
@@ -218,7 +225,8 @@ def _numbers(name: str, value: Any) -> Tensor:
     try:
         if isinstance(value, (bool, str)):
             raise TypeError
-        return torch.as_tensor(value, dtype=torch.float32)
+        # they are checked, for which they must not be on the meta device
+        return torch.as_tensor(value, dtype=torch.float32, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={value!r}: expected a number, or one for each head") from None
 

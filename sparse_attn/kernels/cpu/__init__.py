@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_attn.kernels import flops
 from sparse_attn.kernels.call import Call, no_second_derivative, rows_dense
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.job import Job, computed
@@ -203,3 +204,4 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
 
 _forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(no_second_derivative)
+flops.register(torch.ops.sparse_attn.cpu_forward, torch.ops.sparse_attn.cpu_backward)

@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from sparse_attn.kernels import flops
 from sparse_attn.kernels.call import no_second_derivative, rows_dense
 from sparse_attn.kernels.triton.backward import query_kernel
 from sparse_attn.kernels.triton.backward_keys import key_kernel
@@ -164,3 +165,4 @@ def _gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 
 triton_forward.register_autograd(_gradients, setup_context=_keep)
 triton_backward.register_autograd(no_second_derivative)
+flops.register(torch.ops.sparse_attn.triton_forward, torch.ops.sparse_attn.triton_backward)

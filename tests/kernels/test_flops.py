@@ -1,0 +1,67 @@
+"""FlopCounterMode counts the products of the fused kernels as it counts those of PyTorch."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+
+from .backends import CPU, CUDA, TRITON, each
+
+B, H, Q, K, D = 2, 4, 5, 9, 16
+
+
+def tensors(device="cpu", kv_heads=H, value_dim=D):
+    shapes = (B, H, Q, D), (B, kv_heads, K, D), (B, kv_heads, K, value_dim)
+    return [torch.randn(s, device=device, requires_grad=device != "meta") for s in shapes]
+
+
+def counted(function, *arguments):
+    with FlopCounterMode(display=False) as counter:
+        result = function(*arguments)
+    return counter.get_total_flops(), result
+
+
+def both_passes(impl, inputs, mapping="r-softmax", **options):
+    """What is counted forward, and backward."""
+    forward, output = counted(lambda: attention(*inputs, Mapping(mapping), impl=impl, **options))
+    return forward, counted(output.sum().backward)[0]
+
+
+@each(CPU, TRITON, CUDA)
+def test_forward_counts_what_sdpa_counts(backend):
+    inputs = tensors(backend.device)
+    with sdpa_kernel(SDPBackend.MATH):
+        expected, _ = counted(lambda: scaled_dot_product_attention(*inputs))
+    assert expected == 2 * B * H * Q * K * (D + D)
+    assert both_passes(backend.impl, inputs)[0] == expected
+    assert both_passes(backend.impl, inputs, causal=True)[0] == expected
+
+
+@each(CPU, TRITON, CUDA)
+def test_backward_counts_what_flash_attention_counts(backend):
+    """Four products, and the scores once more."""
+    inputs = tensors(backend.device)
+    shapes = [tensor.shape for tensor in inputs]
+    _, backward = both_passes(backend.impl, inputs)
+    assert backward == sdpa_backward_flop_count((B, H, Q, D), *shapes)
+    assert backward == both_passes("reference", inputs)[1] + 2 * B * H * Q * K * D
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "entmax", "sparsehourglass"])
+def test_grouped_heads_and_another_dimension_of_values(mapping):
+    inputs = tensors(kv_heads=2, value_dim=24)
+    forward, backward = both_passes("cpu", inputs, mapping)
+    by_reference = both_passes("reference", inputs, mapping)
+    assert forward == by_reference[0] == 2 * B * H * Q * K * (D + 24)
+    assert backward == by_reference[1] + 2 * B * H * Q * K * D
+
+
+def test_the_meta_device_counts_without_computing():
+    flops, output = counted(lambda: attention(*tensors("meta"), Mapping("sparsemax")))
+    assert flops == 2 * B * H * Q * K * (D + D)
+    assert output.is_meta
+    assert output.shape == (B, H, Q, D)

@@ -1,0 +1,90 @@
+"""Patched models on the meta device: shapes without numbers, and the fixed values kept."""
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from sparse_attn import Mapping, patch_model
+
+from .families import BATCH, BY_NAME, HEADS, LENGTH, padding, tokens
+from .helpers import run_valid
+
+VALUES = [0.1, 0.2, 0.3, 0.4]
+OPTIONS = {
+    "r-softmax": {"r": VALUES, "per": "head"},
+    "t-softmax": {"t": 2.0, "learn": "t", "per": "head"},
+    "plif": {"knots": 12},
+}
+
+
+def on_meta(family, mapping, inside):
+    with torch.device("meta"):
+        model = getattr(transformers, family.model)(family.make_config()).eval()
+        if inside:
+            patch_model(model, mapping, **OPTIONS[mapping])
+    return model if inside else patch_model(model, mapping, **OPTIONS[mapping])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("mapping", OPTIONS)
+@pytest.mark.parametrize("name", ["bert", "t5", "llama"])
+def test_forward_on_the_meta_device(name, mapping, masked, inside):
+    model = on_meta(BY_NAME[name], mapping, inside)
+    inputs = {"input_ids": tokens()}
+    if name == "t5":
+        inputs["decoder_input_ids"] = tokens()
+    if masked:
+        inputs["attention_mask"] = padding()
+    inputs = {key: tensor.to("meta") for key, tensor in inputs.items()}
+    for wanted in (False, True):
+        output = model(**inputs, output_attentions=wanted)
+        hidden = output.last_hidden_state
+        assert hidden.is_meta
+        assert hidden.shape == (BATCH, LENGTH, 16)
+    attentions = output.encoder_attentions if name == "t5" else output.attentions
+    assert all(a.is_meta and a.shape == (BATCH, HEADS, LENGTH, LENGTH) for a in attentions)
+    assert model.config.sparse_attn["mappings"][0]["mapping"] == mapping
+    assert mapping in repr(model)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("mapping", OPTIONS)
+def test_numbers_loaded_afterwards(mapping, inside):
+    """The way of large models: made on the meta device, `to_empty`, then a state dict."""
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    plain = patch_model(family.build(), mapping, **OPTIONS[mapping])
+    expected = run_valid(plain, inputs, family)
+    model = on_meta(family, mapping, inside)
+    assert all(p.is_meta for p in model.parameters())
+    model.to_empty(device="cpu")
+    for key in ("position_ids", "token_type_ids"):  # buffers that a state dict lacks
+        setattr(model.embeddings, key, getattr(plain.embeddings, key))
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(run_valid(model, inputs, family), expected)
+
+
+def test_fixed_values_survive_moves():
+    mapping = Mapping("r-softmax", r=VALUES, heads=4)
+    for moved in (mapping.to("meta"), mapping.to_empty(device="cpu"), mapping.half()):
+        assert torch.equal(moved.r, torch.tensor(VALUES))
+
+
+def test_learned_parameters_are_made_on_the_device_in_force():
+    with torch.device("meta"):
+        mapping = Mapping("t-softmax", learn="t")
+    assert mapping.raw_t.is_meta
+
+
+def test_flops_of_a_patched_model_are_those_of_the_plain_one():
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    models = family.build(attn_implementation="eager"), patch_model(family.build(), "r-softmax")
+    counts = []
+    for model in models:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(**inputs)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1]
