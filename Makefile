@@ -18,10 +18,11 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
-# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills.
+# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills, and every
+# family of Transformers.
 soak: $(INSTALLED)
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
-		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust
+		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust tests/families
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -138,6 +138,37 @@ def demo() -> list[str]:
     return ["```", demo_table(results), "```"]
 
 
+def families() -> list[str]:
+    """What patch_model does with every family of Transformers: counts, then a line each."""
+    path = max((_RESULTS / "families").glob("*.json"))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = record["families"]
+    verdicts = Counter(row["verdict"] for some in found.values() for row in some.values())
+    total = f"{sum(verdicts.values()):,} classes of {len(found)} model types"
+    counts = ", ".join(f"{verdicts[name]} {name}" for name in _VERDICTS)
+    rows = [[kind, *_family(some)] for kind, some in found.items()]
+    versions = f"Transformers {record['versions']['transformers']}"
+    return markdown(Table(f"{versions}: {total}; {counts}.", ["family", "classes", "why"], rows))
+
+
+_VERDICTS = ("accepted", "refused", "refused at the call", "not tried")
+
+
+def _family(rows: dict[str, Any]) -> list[str]:
+    """Classes by verdict, and the first reason of each verdict."""
+    cells, reasons = [], []
+    for verdict in _VERDICTS:
+        some = {name: row for name, row in rows.items() if row["verdict"] == verdict}
+        if some:
+            cells.append(f"{verdict}: {', '.join(some)}")
+            first = next(iter(some.values()))
+            if "unreached" in first:
+                reasons.append(f"{first['unreached']} of {first['modules']} attentions not run")
+            if "reason" in first:
+                reasons.append(first["reason"])
+    return ["; ".join(cells), "; ".join(reasons)]
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "machines": machines,
     "glue": glue,
@@ -148,4 +179,5 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "steps": steps,
     "heads": heads,
     "demo": demo,
+    "families": families,
 }

@@ -60,6 +60,14 @@ def test_results_tell_of_every_folder_of_runs() -> None:
     } == folders
 
 
+def test_families_have_a_line_each() -> None:
+    lines = results.table("families").split("\n")
+    assert lines[0].startswith("Transformers ")
+    assert sum(line.startswith("| ") for line in lines) > 600
+    assert any(line.startswith("| bert | accepted: BertModel, ") for line in lines)
+    assert any("| refused: NllbMoeModel" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("source", "link", "expected"),
     [
