@@ -22,7 +22,7 @@ test: $(INSTALLED)
 # family of Transformers.
 soak: $(INSTALLED)
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
-		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust tests/families
+		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust tests/families tests/plugin
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -46,6 +47,12 @@ PADDED = {
     "decoder_attention_mask": ("decoder_input_ids",),
     "encoder_attention_mask": ("encoder_hidden_states",),
 }
+
+
+def soak(*values: Any) -> list[Any]:
+    """Parameters of tests that `make soak` alone runs, where one takes seconds."""
+    marks = pytest.mark.soak
+    return [pytest.param(*v if isinstance(v, tuple) else (v,), marks=marks) for v in values]
 
 
 def mapping_id(value: Any) -> str | None:
