@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test soak sanitize compat bench docs lint clean
+.PHONY: demo test upstream soak sanitize compat bench docs lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -18,11 +18,21 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
-# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills, and every
-# family of Transformers.
-soak: $(INSTALLED)
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
-		-m "soak or not soak" --timeout 3600 tests/fuzz tests/trust tests/families tests/plugin
+# The tests in the source distribution of the installed Transformers, which tests/upstream runs.
+upstream: $(INSTALLED)
+	@set -e; \
+	name=transformers-$$($(BIN)/python -c "from importlib.metadata import version; print(version('transformers'))"); \
+	if [ ! -d build/upstream/$$name ]; then \
+		$(BIN)/pip download --quiet --no-deps --no-binary transformers --no-build-isolation \
+			--dest build/upstream transformers==$${name#*-}; \
+		tar -xzf build/upstream/$$name.tar.gz -C build/upstream $$name/tests; \
+	fi
+
+# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills, every family
+# of Transformers, and all of its own tests over patched models.
+soak: $(INSTALLED) upstream
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
+		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/upstream
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

@@ -41,6 +41,7 @@ OTHER_INPUTS = {"BartForCausalLM", "CLIPForImageClassification", "T5ForTokenClas
 SPREAD = {"initializer_range": 0.4, "init_std": 0.2}
 CHANGES: dict[str, dict[str, Any]] = {
     "gpt-neox": {"pad_token_id": 0},
+    "mistral": {"initializer_range": 0.2},  # 0.4: sdpa is not eager in half precision
     "modernbert": {"num_hidden_layers": 2},  # what the tests expect
     "vit": {"encoder_stride": 4, "initializer_range": 0.1},  # 0.4: sdpa is not eager in float16
 }
@@ -135,6 +136,7 @@ def make_test_class(name: str) -> type[unittest.TestCase]:
         "test_resize_embeddings": "input_ids" in family.inputs() and not family.parts,
         "additional_model_inputs": ["pixel_values"],
         "training_overfit_learning_rate": 1e-2,
+        "training_grad_norm_reduction_threshold": 0.5,  # dropout keeps it up
         "training_overfit_seq_length": 19,  # the tokens of its pattern
         "_get_trainable_model_class": lambda self: generating[0],
         **dict.fromkeys(LEFT_OUT),
