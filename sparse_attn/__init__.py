@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
     def __getattr__(name: str) -> Any:
         """A public name, imported when it is first asked for."""
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in ("functional", "heads", "kernels", "losses"):
-            return import_module(f"{__name__}.{name}")
         # schedules last: it imports all that Trainer needs, PEFT too
         places = ("mappings", "patching", "loading", "schedules")
         modules = (import_module(f"{__name__}.{place}") for place in places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from transformers import PreTrainedModel
 from sparse_attn.attention import NAME, REACHED
 from sparse_attn.layers import AttentionLayer
 from sparse_attn.records import config_of
+
+UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
 
 
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
@@ -30,8 +33,8 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
         _remove(layer.module)
         layer.module.__dict__.pop(REACHED, None)
     _remove(root)
-    for config in _adapters(root):
-        config.exclude_modules = set(config.exclude_modules or ()) - {NAME} or None
+    adapters = getattr(root, "peft_config", {})
+    adapters.update({n: getattr(config, UNMARKED, config) for n, config in adapters.items()})
 
 
 def asks_for_weights(root: PreTrainedModel) -> bool:
@@ -70,15 +73,13 @@ def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
     """Have PEFT warn where an adapter trained on a patched base is loaded on a plain one."""
     if torch.compiler.is_compiling():
         return
-    for config in _adapters(root):
-        if NAME not in (config.exclude_modules or ()):
-            config.exclude_modules = {NAME, *(config.exclude_modules or ())}
-
-
-def _adapters(root: PreTrainedModel) -> list[Any]:
-    """The configs of PEFT adapters in a model that can exclude modules by a list of names."""
-    configs = getattr(root, "peft_config", {}).values()
-    return [c for c in configs if not isinstance(getattr(c, "exclude_modules", ""), str)]
+    for name, config in list(getattr(root, "peft_config", {}).items()):
+        excluded = getattr(config, "exclude_modules", "")  # a pattern is left as it is
+        if not isinstance(excluded, str) and NAME not in (excluded or ()):
+            marked = copy.copy(config)
+            marked.exclude_modules = {NAME, *(excluded or ())}
+            setattr(marked, UNMARKED, config)
+            root.peft_config[name] = marked
 
 
 def _remove(module: nn.Module) -> None:

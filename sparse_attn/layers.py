@@ -35,11 +35,20 @@ class AttentionLayer:
 
 
 def root_of(model: nn.Module) -> PreTrainedModel:
-    """The Transformers model inside whatever wraps it."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module, PreTrainedModel):
-            return module
-    raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
+    """The one Transformers model inside whatever wraps it."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    models = [module for module in modules if isinstance(module, PreTrainedModel)]
+    if not models:
+        raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
+    root = models[0]
+    if len(models) > 1:
+        inside = set(root.modules())
+        if outside := [type(module).__name__ for module in models if module not in inside]:
+            raise ValueError(
+                f"model: {type(model).__name__} holds several Transformers models, "
+                f"{type(root).__name__} and {', '.join(outside)}; pass them one by one"
+            )
+    return root
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:

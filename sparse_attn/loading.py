@@ -24,6 +24,7 @@ from sparse_attn.patching import (
     refuse,
     set_mapping,
     switch_on,
+    unpatch_model,
     write_record,
 )
 from sparse_attn.records import (
@@ -32,7 +33,10 @@ from sparse_attn.records import (
     ONLY_BY_US,
     RECORDS,
     check_version,
+    config_states,
     configs_of,
+    restore_configs,
+    with_parts,
 )
 
 FILE_ARGUMENTS = (
@@ -108,11 +112,25 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     if is_patched(root):
         raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
+    saved = AutoConfig.from_pretrained(path, **hub)
+    if any(vars(saved).get(key) != vars(root.config).get(key) for key in RECORDS):
+        raise ValueError(
+            f"path={str(path)!r}: what its config says was patched is not what the model's says; "
+            "give the folder that the model was loaded from"
+        )
+    states = config_states(root)
     records = _take_records(root.config, path)
     if records.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
             config._output_attentions |= type(config) is type(root.config)
-    _restore(root, records, path, hub)
+    try:
+        _restore(root, records, path, hub)
+    except Exception:  # a model without its learned parameters must not run
+        if is_patched(root):
+            unpatch_model(root)
+        restore_configs(states)
+        vars(root.config).update(records)
+        raise
 
 
 def _restore(
@@ -120,12 +138,16 @@ def _restore(
 ) -> None:
     for key, record in records.items():
         RESTORE[key](root, record)
+    for part in _patched_parts(root) if not records else ():
+        _apply_record(part, part.config.__dict__.pop(NAME))
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
 
 def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
-    """Out of the config: what was patched, by key."""
-    records = {key: config.__dict__.pop(key) for key in RECORDS if key in vars(config)}
+    """Out of the config: what was patched, by key; nothing where it was a part of the model."""
+    records = {key: vars(config)[key] for key in RECORDS if key in vars(config)}
+    if not records and any(NAME in vars(part) for part in with_parts([config])):
+        return {}
     if not records:
         raise ValueError(
             f"path={str(path)!r}: its config has neither {' nor '.join(map(repr, RECORDS))}: "
@@ -137,12 +159,24 @@ def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
     if not asked & {NAME, ONLY_BY_US}:
         raise ValueError(
             f"path={str(path)!r}: its config describes a patched model, but does not ask for "
-            f"attn_implementation={NAME!r}: it was saved by a model that from_pretrained had "
-            "loaded with another one and that computed softmax; if its weights were trained so, "
-            f"delete {', '.join(map(repr, records))} from its config, otherwise add the "
+            f"attn_implementation={NAME!r}: the model, or the one that saved it, was loaded by "
+            "from_pretrained with another one and computed softmax; if its weights were trained "
+            f"so, delete {', '.join(map(repr, records))} from its config, otherwise add the "
             "attn_implementation"
         )
+    for key in records:
+        delattr(config, key)
     return records
+
+
+def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
+    """The outermost models inside the root whose config describes a patch."""
+    parts: list[PreTrainedModel] = []
+    for module in root.modules():
+        described = isinstance(module, PreTrainedModel) and NAME in vars(module.config)
+        if described and not any(module in set(part.modules()) for part in parts):
+            parts.append(module)
+    return parts
 
 
 def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:

@@ -22,9 +22,12 @@ from sparse_attn.layers import (
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.records import (
     RECORD_VERSION,
+    Written,
     config_of,
+    config_states,
     configs_of,
     refuse_lost_head,
+    restore_configs,
     set_record,
 )
 
@@ -125,8 +128,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         model, mapping, **arguments: as `patch_model`, as are errors.
     """
     root = root_of(model)
-    before, record = None, getattr(root.config, NAME, None)
-    implementations = [(config, config._attn_implementation) for config in configs_of(root)]
+    before, states = None, config_states(root)
     if is_patched(root):
         before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
     patch_model(model, mapping, **arguments)
@@ -136,13 +138,13 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         if before is None:
             if is_patched(root):  # the block may have unpatched it
                 unpatch_model(model)
-            # a plainly loaded model, which still asks for its mappings, goes on raising
-            for config, implementation in implementations:
-                config._attn_implementation = implementation
         else:
+            if not is_patched(root):
+                switch_on(root, attention_layers(root))
             for module, old in before:
                 setattr(module, NAME, old)
-        set_record(root, NAME, record)
+        # a plainly loaded model, which still asks for its mappings, goes on raising
+        restore_configs(states)
 
 
 def is_patched(model: nn.Module) -> bool:
@@ -242,13 +244,17 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
 
 def _refuse_lost_parameters(root: PreTrainedModel) -> None:
     """Raise for a model that was saved with learned parameters and loaded without them."""
-    for config in configs_of(root):
-        for entry in vars(config).get(NAME, {"mappings": ()})["mappings"]:
+    models = {n: m for n, m in root.named_modules() if isinstance(m, PreTrainedModel)}
+    records = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
+    records = {n: r for n, r in records.items() if not isinstance(r, Written)}
+    for record in records.values():
+        for entry in record["mappings"]:
             if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
+                places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in records)
                 raise ValueError(
                     f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "
                     "whose parameters were not loaded; use sparse_attn.load_pretrained(cls, path), "
-                    f"or, to start from new ones, delete config.{NAME}"
+                    f"or, to start from new ones, delete {places}"
                 )
 
 
@@ -303,7 +309,8 @@ def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
 def _device(layer: AttentionLayer) -> torch.device:
     # what accelerate offloads is on the meta device between calls, which take place elsewhere
     hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
-    devices = [d for h in hooks if (d := getattr(h, "execution_device", None)) is not None]
+    flat = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
+    devices = [d for h in flat if (d := getattr(h, "execution_device", None)) is not None]
     devices += [p.device for p in layer.module.parameters()]
     return torch.device(devices[0]) if devices else torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 from torch import nn
@@ -17,6 +18,10 @@ RECORDS = (NAME, HEAD, MULTILABEL)
 RECORD_VERSION = 1
 # asked for by a patched model without attention: there is none, so a plain from_pretrained fails
 ONLY_BY_US = "sparse_attn.load_pretrained"
+
+
+class Written(dict[str, Any]):
+    """A record that a model in memory has written; one that was read from a file is a dict."""
 
 
 def check_version(key: str, record: dict[str, Any]) -> None:
@@ -36,7 +41,7 @@ def set_record(root: PreTrainedModel, key: str, record: dict[str, Any] | None) -
         if record is None:
             config.__dict__.pop(key, None)
         else:
-            setattr(config, key, record)
+            setattr(config, key, Written(record))
         if any(name in vars(config) for name in RECORDS):
             config.attn_implementation = implementation
         else:
@@ -60,8 +65,13 @@ def refuse_lost_head(root: PreTrainedModel) -> None:
 
 def configs_of(root: PreTrainedModel) -> list[PreTrainedConfig]:
     """Every config object of the model once, parents before children."""
-    queue = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
-    queue += [config_of(layer.module) for layer in attention_layers(root)]
+    configs = [m.config for m in root.modules() if isinstance(m, PreTrainedModel)]
+    return with_parts(configs + [config_of(layer.module) for layer in attention_layers(root)])
+
+
+def with_parts(configs: Iterable[PreTrainedConfig]) -> list[PreTrainedConfig]:
+    """These configs and those inside them, each object once."""
+    queue = list(configs)
     unique: dict[int, PreTrainedConfig] = {}
     while queue:
         config = queue.pop(0)
@@ -69,6 +79,20 @@ def configs_of(root: PreTrainedModel) -> list[PreTrainedConfig]:
             unique[id(config)] = config
             queue += [c for key in config.sub_configs if (c := getattr(config, key, None))]
     return list(unique.values())
+
+
+def config_states(root: PreTrainedModel) -> list[tuple[PreTrainedConfig, dict[str, Any]]]:
+    """What every config says of the attention, for `restore_configs`."""
+    keys = (NAME, "attn_implementation", "_attn_implementation_internal")
+    return [(c, {k: vars(c)[k] for k in keys if k in vars(c)}) for c in configs_of(root)]
+
+
+def restore_configs(states: list[tuple[PreTrainedConfig, dict[str, Any]]]) -> None:
+    """Have the configs say what they said before."""
+    for config, state in states:
+        for key in (NAME, "attn_implementation"):
+            config.__dict__.pop(key, None)
+        config.__dict__.update(state)
 
 
 def config_of(attention: nn.Module) -> PreTrainedConfig:

@@ -51,6 +51,7 @@ def test_names_come_when_they_are_asked_for() -> None:
 import sparse_attn
 assert set(sparse_attn.__all__) <= set(dir(sparse_attn))
 assert sparse_attn.heads.LinearHead and sparse_attn.SparsitySchedule()
+assert sparse_attn.schedules.SparsitySchedule is sparse_attn.SparsitySchedule
 from sparse_attn import *
 from sparse_attn.schedules import SparsityScheduleCallback as callback
 assert SparsityScheduleCallback is callback

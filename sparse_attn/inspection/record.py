@@ -252,7 +252,7 @@ class AttentionRecord:
 
 def _values(module: nn.Module) -> dict[str, float | Tensor]:
     mapping = getattr(module, NAME)
-    values = {p.name: mapping.value(p.name) for p in mapping.spec.parameters if not p.per_entry}
+    values = {p.name: mapping.read(p.name) for p in mapping.spec.parameters if not p.per_entry}
     # learned ones change in place; no copy to the CPU here, which would wait for the GPU
     return {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in values.items()}
 
@@ -305,7 +305,7 @@ class _LayerObserver:
 @contextmanager
 def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
     """softmax of this library in a model that is not patched, and is saved as a plain one."""
-    if root.config._attn_implementation == NAME:
+    if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
         set_record(root, NAME, None)

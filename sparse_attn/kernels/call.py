@@ -81,9 +81,7 @@ class Call:
         value: float | Tensor = 0.0
         if self.mapping.spec.parameters:
             name = self.mapping.spec.parameters[0].name
-            learned = name in self.mapping.learned
-            # a call lets hooks bring in what is offloaded
-            value = self.mapping(name) if learned else self.mapping.value(name)
+            value = self.mapping.read(name)
         if isinstance(value, Tensor):
             if value.numel() not in (1, self.shape[1]):
                 raise ValueError(

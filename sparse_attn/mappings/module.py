@@ -141,13 +141,16 @@ class Mapping(nn.Module):
             return _into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
+    def read(self, name: str) -> float | Tensor:
+        """`value`, of a learned parameter by a call, at which hooks bring in what is offloaded."""
+        return cast(Tensor, self(name)) if name in self.learned else self.value(name)
+
     def forward(self, scores: Tensor | str, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """p = map(scores; parameters), by the function of that name.
 
         Args:
             scores: any shape, floating point; (..., H, Q, K) with `heads`. The name of a learned
-                parameter in their place gives its `value`: kernels read it by a call, at which
-                hooks bring in what is offloaded.
+                parameter in their place gives its `value`; see `read`.
             mask: boolean, True = takes part, broadcastable to scores.
             dim: the dimension that is normalised.
 
@@ -181,7 +184,7 @@ class Mapping(nn.Module):
         return {**self._plain(p.name for p in self.spec.parameters), **self.options}
 
     def _plain(self, names: Iterable[str]) -> dict[str, Any]:
-        values = {name: self.value(name) for name in names}
+        values = {name: self.read(name) for name in names}
         return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:

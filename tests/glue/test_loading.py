@@ -28,10 +28,13 @@ class Said(logging.Handler):
 
 @pytest.fixture
 def said() -> Iterator[list[str]]:
-    handler = Said()
-    logging.getLogger("transformers").addHandler(handler)
+    handler, logger = Said(), logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # other tests may have silenced it
+    logger.addHandler(handler)
     yield handler.texts
-    logging.getLogger("transformers").removeHandler(handler)
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 @pytest.fixture

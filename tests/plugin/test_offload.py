@@ -3,10 +3,12 @@
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model
+from accelerate.hooks import ModelHook, add_hook_to_module
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel
 
 from sparse_attn import load_pretrained, patch_model
+from sparse_attn.inspection import record_attention
 from sparse_attn.kernels import reference
 
 from .families import BY_NAME
@@ -100,3 +102,19 @@ def test_a_model_on_disk_is_patched(tmp_path):
         patch_model(patched, "t-softmax", t=2.0, learn="t", layers=[1])
     expected = run_valid(model, inputs, FAMILY)
     assert torch.equal(run_valid(away, inputs, FAMILY), expected)
+
+
+def test_hooks_in_sequence_say_where_a_model_runs():
+    model = cpu_offload(FAMILY.build(), execution_device="cpu")
+    for module in model.modules():
+        add_hook_to_module(module, ModelHook(), append=True)
+    patch_model(model, "t-softmax", t=2.0, learn="t")
+    assert all(not parameter.is_meta for parameter in learned(model))
+
+
+def test_a_record_reads_offloaded_parameters():
+    model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t")
+    cpu_offload(model, execution_device="cpu")
+    with record_attention(model) as record:
+        model(**FAMILY.inputs())
+    assert torch.allclose(record.parameters["t"], torch.tensor(2.0).double())

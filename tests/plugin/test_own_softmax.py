@@ -7,13 +7,14 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
-from sparse_attn import patch_model, unpatch_model
+from sparse_attn import patch_model, patched, unpatch_model
 from sparse_attn.attention import REACHED
 from sparse_attn.inspection import record_attention
 from sparse_attn.layers import attention_layers, computes_softmax
 from sparse_attn.patching import is_patched
 
 from .families import BERT, BY_NAME, HEADS, SEQ2SEQ, VISION, VOCABULARY
+from .helpers import run_valid
 
 SEQ2SEQ_LONG = {**SEQ2SEQ, "max_position_embeddings": 64}
 TEXT = {**BERT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -128,3 +129,27 @@ def test_every_attention_module_is_reached_and_unpatching_leaves_no_trace(name):
     unpatch_model(model)
     assert [set(vars(module)) for module in modules] == before
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+
+
+def test_a_wrapper_of_two_models_is_refused():
+    """The second one would go on in softmax."""
+    family = BY_NAME["bert"]
+    both = nn.ModuleDict({"question": family.build(), "passage": family.build()})
+    for call in (
+        lambda: patch_model(both, "sparsemax"),
+        lambda: record_attention(both).__enter__(),
+    ):
+        with pytest.raises(ValueError, match="ModuleDict holds several Transformers models, BertM"):
+            call()
+    assert not is_patched(both["question"])
+
+
+def test_unpatching_inside_a_block_of_a_patched_model_ends_with_the_block():
+    family = BY_NAME["bert"]
+    inputs = family.inputs()
+    model = patch_model(family.build(), "sparsemax")
+    expected = run_valid(model, inputs, family)
+    with patched(model, "entmax"):
+        unpatch_model(model)
+    assert is_patched(model)
+    assert torch.equal(run_valid(model, inputs, family), expected)

@@ -125,14 +125,14 @@ def test_an_adapter_of_a_patched_base_warns_on_a_plain_one(options, tmp_path):
 
 def test_an_adapter_keeps_what_the_user_excludes_and_forgets_an_undone_patch(tmp_path):
     inputs = FAMILY.inputs()
-    model = get_peft_model(
-        FAMILY.build(), lora(exclude_modules=["encoder.layer.0.attention.self.query"])
-    )
+    config = lora(exclude_modules=["encoder.layer.0.attention.self.query"])
+    model = get_peft_model(FAMILY.build(), config)
     with patched(model, "sparsemax"):
         model(**inputs)
         excluded = model.peft_config["default"].exclude_modules
         assert excluded == {"sparse_attn", "encoder.layer.0.attention.self.query"}
-    assert model.peft_config["default"].exclude_modules == excluded - {"sparse_attn"}
+        assert config.exclude_modules == excluded - {"sparse_attn"}
+    assert model.peft_config["default"] is config
     pattern = get_peft_model(
         patch_model(FAMILY.build(), "sparsemax"), lora(exclude_modules=".*0.*")
     )

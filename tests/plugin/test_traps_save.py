@@ -272,6 +272,12 @@ def test_learned_parameters_that_a_plain_load_dropped_are_not_replaced(
     assert not is_patched(plain)
 
 
+def test_two_models_of_one_config_both_start_to_learn():
+    first = patch_model(BY_NAME["t5"].build(), "t-softmax", learn="t")
+    second = patch_model(type(first)(copy.deepcopy(first.config)), "t-softmax", learn="t")
+    assert learned(second).keys() == learned(first).keys()
+
+
 def test_fixed_parameters_may_be_patched_again_after_a_plain_load(tmp_path):
     family = BY_NAME["bert"]
     inputs = family.inputs()
@@ -354,3 +360,94 @@ def test_output_attentions_of_load_pretrained(tmp_path):
     loaded = load_pretrained(AutoModel, tmp_path, output_attentions=True)
     assert len(loaded(**family.inputs()).attentions) == 2
     assert load_pretrained(AutoModel, tmp_path)(**family.inputs()).attentions is None
+
+
+def two_towers():
+    """CLIP, whose text part alone is patched, with a learned parameter."""
+    family = BY_NAME["clip"]
+    model = family.build()
+    patch_model(model.text_model, "t-softmax", t=2.0, learn="t", per="head")
+    jitter(model)
+    return family, model
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_patched_part_comes_back_with_its_whole(in_place, tmp_path):
+    family, model = two_towers()
+    inputs = family.inputs()
+    expected = run_valid(model, inputs, family)
+    model.save_pretrained(tmp_path)
+    plain = transformers.CLIPModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"learned t-softmax.* delete text_model\.config"):
+        patch_model(plain, "t-softmax", learn="t")
+    loaded = load_pretrained(plain if in_place else transformers.CLIPModel, tmp_path)
+    assert torch.equal(run_valid(loaded, inputs, family), expected)
+    assert is_patched(loaded.text_model)
+    assert [type(m) for m in (loaded.text_model, loaded.vision_model)] == [
+        transformers.CLIPTextModel,
+        transformers.CLIPVisionModel,
+    ]
+    unpatch_model(loaded.text_model)
+    assert NAME not in loaded.config.to_json_string(use_diff=False)
+
+
+def test_parts_loaded_plainly_go_on_raising(tmp_path):
+    """Each stack of an encoder-decoder was saved patched; the whole knows nothing of it."""
+    for name in ("encoder", "decoder"):
+        patch_model(BY_NAME["bert"].build(), "sparsemax").save_pretrained(tmp_path / name)
+    whole = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(
+        tmp_path / "encoder", tmp_path / "decoder"
+    )
+    records = [vars(c).get(NAME) for c in (whole.config, whole.config.encoder)]
+    inputs = {"input_ids": torch.ones(1, 3).long(), "decoder_input_ids": torch.ones(1, 3).long()}
+    with pytest.raises(RuntimeError, match="holds no mapping"), record_attention(whole):
+        pass
+    with patched(whole, "entmax"):
+        whole(**inputs)
+    with pytest.raises(RuntimeError, match="holds no mapping"):
+        whole(**inputs)
+    assert [vars(c).get(NAME) for c in (whole.config, whole.config.encoder)] == records
+    assert records[1]["mappings"][0]["mapping"] == "sparsemax"
+
+
+def test_completing_from_another_folder_leaves_the_model_as_it_was(tmp_path):
+    family = BY_NAME["bert"]
+    for name, mapping in (("right", "t-softmax"), ("wrong", "r-softmax")):
+        arguments = {"learn": "t"} if name == "right" else {}
+        patch_model(family.build(), mapping, **arguments).save_pretrained(tmp_path / name)
+    plain = AutoModel.from_pretrained(tmp_path / "right")
+    with pytest.raises(ValueError, match="give the folder that the model was loaded from"):
+        load_pretrained(plain, tmp_path / "wrong")
+    shutil.copytree(tmp_path / "right", tmp_path / "empty")
+    family.build().save_pretrained(tmp_path / "plain")
+    shutil.copy(tmp_path / "plain" / "model.safetensors", tmp_path / "empty")
+    with pytest.raises(RuntimeError, match="lacks the learned parameters"):
+        load_pretrained(plain, tmp_path / "empty")
+    assert not is_patched(plain)
+    with pytest.raises(RuntimeError, match="holds no mapping"):
+        plain(**family.inputs())
+    assert is_patched(load_pretrained(plain, tmp_path / "right"))
+
+
+def test_a_refused_completion_does_not_disarm_the_refusal(tmp_path):
+    patch_model(BY_NAME["bert"].build(), "t-softmax", learn="t").save_pretrained(tmp_path)
+    plain = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    with pytest.raises(ValueError, match="was loaded by from_pretrained with another one"):
+        load_pretrained(plain, tmp_path)
+    with pytest.raises(ValueError, match="a learned t-softmax"):
+        patch_model(plain, "t-softmax", learn="t")
+
+
+def test_the_remedy_of_lost_parameters_names_every_config(tmp_path):
+    family = BY_NAME["t5"]
+    patch_model(family.build(), "t-softmax", learn="t").save_pretrained(tmp_path)
+    plain = AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="delete config") as raised:
+        patch_model(plain, "t-softmax", learn="t")
+    for place in str(raised.value).rpartition("delete ")[2].split(", "):
+        holder = plain
+        *path, last = place.split(".")
+        for name in path:
+            holder = getattr(holder, name)
+        delattr(holder, last)
+    patch_model(plain, "t-softmax", learn="t")(**family.inputs())

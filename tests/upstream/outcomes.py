@@ -39,7 +39,7 @@ CAUSES = {
     "asserts the name of the implementation": r"assertTrue\([\w.]*_attn_implementation ==",
     "learned parameters stay float32": r"sparse_attn\.raw_\w+ was upcasted",
     "refused: a checkpoint without its learned parameters": r"lacks the learned parameters",
-    "learned parameters on the meta device": r"cannot be called on meta tensors",
+    "refused: learned parameters on the meta device": r"cannot start on the meta device",
 }
 
 

@@ -178,7 +178,7 @@ def test_one_epoch_is_no_curve(tmp_path: Path) -> None:
         micro = record.results["f1"]["micro"]
         history = {"loss": [1.0], "score": [micro]}
         write_record(tmp_path, replace(record, results={**record.results, "history": history}))
-    page = report(ReportConfig(str(tmp_path))).read_text()
+    page = report(ReportConfig(str(tmp_path))).path.read_text()
     assert "(labels.png)" in page
     assert "curves.png" not in page
 
