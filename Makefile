@@ -32,7 +32,8 @@ upstream: $(INSTALLED)
 # of Transformers, and all of its own tests over patched models.
 soak: $(INSTALLED) upstream
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
-		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/upstream
+		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/upstream \
+		tests/glue/sweep
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

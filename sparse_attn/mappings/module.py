@@ -142,7 +142,10 @@ class Mapping(nn.Module):
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
-        """`value`, of a learned parameter by a call, at which hooks bring in what is offloaded."""
+        """The parameter `name` now, as `value` gives it: a float, or a tensor [1] or [heads].
+
+        A learned one is read by a call of this module, at which hooks bring in what is offloaded.
+        """
         return cast(Tensor, self(name)) if name in self.learned else self.value(name)
 
     def forward(self, scores: Tensor | str, mask: Tensor | None = None, dim: int = -1) -> Tensor:

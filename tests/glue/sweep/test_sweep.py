@@ -102,6 +102,7 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> 
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.soak  # the images' sweep is killed in `make test`, by the same engine
 def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, Any]) -> None:
     del given["mappings"]["taylor"]
     folder = Path(given["output_dir"])
