@@ -1,0 +1,51 @@
+"""How the tests run a command line: in this process, or in one of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(*arguments: Any, env: dict[str, str] | None = None, **options: Any) -> str:
+    """What `python ARGUMENTS` prints, in the root unless `cwd` says otherwise.
+
+    Args:
+        *arguments: such as "-m", "glue", "train", or "-c" and a program.
+        env: on top of the environment of the tests.
+        **options: of `subprocess.run`.
+    """
+    done = run(*arguments, env=env, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(
+    *arguments: Any, env: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """As `python`, whatever comes of it."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        **{"cwd": ROOT, "capture_output": True, "text": True, **options},
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+
+
+def refusal(
+    main: Callable[[list[str]], Any], capsys: pytest.CaptureFixture[str], *arguments: Any
+) -> str:
+    """The one line, and no traceback, that `main` ends with for these arguments."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert stopped.value.code not in (None, 0)
+    told = str(stopped.value.code) if isinstance(stopped.value.code, str) else ""
+    told += capsys.readouterr().err
+    assert told.startswith("error: "), told
+    assert told.strip().count("\n") == 0, told
+    return told.strip()
