@@ -1,149 +1,100 @@
-"""The tables in the README and the report in the docs are those of the committed records."""
+"""What is made from results/ is made again from the committed records, byte for byte."""
 
-import csv
+import hashlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.bottleneck import report as bottleneck
-from experiments.images import report as images
-from experiments.language_modeling.report import report as language_model_report
-from experiments.multilabel import report as multilabel
-from glue.report import report
-from glue.report.plots import make_plots
-from glue.report.runs import read_sweep
-from pipeline.config import ReportConfig
+from experiments.bottleneck.__main__ import main as bottleneck
+from experiments.images.__main__ import main as images
+from experiments.language_modeling.__main__ import main as language_modeling
+from experiments.multilabel.__main__ import main as multilabel
+from glue.__main__ import main as glue
 from pipeline.report import canvas
-from pipeline.sweep.records import read_records
+from pipeline.sweep.records import hash_of
 from tests.figures import blank_panels
+from website import results as site
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results/glue/minilm"
-REPORT = ROOT / "docs/glue-minilm"
+RESULTS = ROOT / "results"
+PINNED = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+# by folder of docs/: the program, and what it reports on
+REPORTS = {
+    "glue-minilm": (glue, "glue/minilm"),
+    "images": (images, "images/mnist-small"),
+    "multilabel": (multilabel, "multilabel/synthetic"),
+    "bottleneck": (bottleneck, "bottleneck/small"),
+    "language-models": (language_modeling, "language_modeling"),
+}
+# sha256 of every table that the site makes of results/
+TABLES = json.loads((ROOT / "tests/site_tables.json").read_text())
 
 
-def test_report_is_made_from_the_records(tmp_path: Path) -> None:
-    report(str(RECORDS), str(tmp_path))
-    for name in ("report.md", "report.csv"):
-        assert (tmp_path / name).read_text() == (REPORT / name).read_text(), name
-    assert (REPORT / "report.html").stat().st_size > 100_000
+@pytest.fixture(scope="module")
+def figures() -> Iterator[list[Figure]]:
+    """Every figure that is saved while the reports are made."""
+    made: list[Figure] = []
+
+    def watched(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(figure: Figure, *path: Path) -> Any:
+            made.append(figure)
+            return write(figure, *path)
+
+        return written
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("save", "encode"):
+            patch.setattr(canvas, name, watched(getattr(canvas, name)))
+        yield made
 
 
-def _glue_figures(given: str, made: str) -> None:
-    sweep = read_sweep(Path(given))  # the report itself takes a minute, of resampling
-    for task in sweep.tasks:
-        for plot in make_plots(sweep, task):
-            canvas.save(plot.figure, Path(made))
-
-
-@pytest.mark.parametrize(
-    ("records", "make"),
-    [
-        ("glue/minilm", _glue_figures),
-        ("language_modeling", lambda given, made: language_model_report(given, f"{made}/page.md")),
-        ("images/mnist-small", lambda *folders: images.report(ReportConfig(*folders))),
-        ("multilabel/synthetic", lambda *folders: multilabel.report(ReportConfig(*folders))),
-        ("bottleneck/small", lambda *folders: bottleneck.report(bottleneck.ReportConfig(*folders))),
-    ],
-)
-def test_no_figure_is_blank(
-    records: str,
-    make: Callable[[str, str], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(canvas, "save", lambda figure, path: figures.append(figure))
-    make(str(ROOT / "results" / records), str(tmp_path))
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports(name: str, tmp_path: Path, figures: list[Figure]) -> None:
+    """The pages, tables and figures under docs/; and no figure has a panel without data."""
+    figures.clear()
+    main, records = REPORTS[name]
+    page = [tmp_path / "report.md"] if name == "language-models" else ["--output_dir", tmp_path]
+    main(["report", str(RESULTS / records), *map(str, page)])
     assert figures
+    committed = ROOT / "docs" / name
+    paths = {path.relative_to(committed) for path in committed.rglob("*") if path.is_file()}
+    assert paths == {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    drawn = PINNED and version("matplotlib") == PINNED[1]
+    for path in paths:
+        if path.suffix in (".md", ".csv") or drawn:  # another matplotlib draws other bytes
+            same = (committed / path).read_bytes() == (tmp_path / path).read_bytes()
+            assert same, f"docs/{name}/{path} is not what the records give"
     assert [blank_panels(figure) for figure in figures] == [[]] * len(figures)
 
 
-def test_records_are_whole_and_of_one_kind() -> None:
-    sweep = json.loads((RECORDS / "sweep.json").read_text())
-    records = read_records(RECORDS)
-    assert records.faults == []
-    cells = len(sweep["tasks"]) * len(sweep["mappings"])
-    assert len(records.by_hash) == cells * (sweep["trials"] + sweep["seeds"])
-    finished = [record for record in records.by_hash.values() if record.results]
-    assert len({json.dumps(record.results["versions"]) for record in finished}) == 1
-    assert len({record.results["device"] for record in finished}) == 1
+@pytest.mark.parametrize("name", sorted(site.TABLES))
+def test_tables_of_the_site(name: str) -> None:
+    assert hashlib.sha256(site.table(name).encode()).hexdigest() == TABLES[name]
 
 
-def rows() -> list[dict[str, str]]:
-    with (REPORT / "report.csv").open() as file:
-        return list(csv.DictReader(file))
+def records() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in sorted(RESULTS.rglob("*.json*")):
+        content = path.read_text(encoding="utf-8")
+        for line in content.splitlines() if path.suffix == ".jsonl" else [content]:
+            yield path, json.loads(line)
 
 
-@pytest.mark.parametrize("mapping", sorted({row["mapping"] for row in rows()}))
-def test_table_of_the_readme(mapping: str) -> None:
-    cells = []
-    for row in rows():
-        if row["mapping"] == mapping:
-            cells.append(f"{100 * float(row['mean']):.1f} ± {100 * float(row['sd']):.1f}")
-            if mapping != "softmax":
-                low, high = (f"{100 * float(row[end]):+.1f}" for end in ("low", "high"))
-                cells.append(f"{100 * float(row['difference']):+.1f} [{low}, {high}]")
-            else:
-                cells.append("")
-            cells.append(f"{100 * float(row['sparsity']):.0f} %")
-    line = f"| {mapping} | {' | '.join(cells)} |".replace("|  |", "| |")
-    assert line in (ROOT / "README.md").read_text(), line
-
-
-def test_throughput_of_the_readme() -> None:
-    record = json.loads((ROOT / "results/benchmarks/glue-throughput.json").read_text())
-    ratios = {r["name"]: r["to_recipe"]["median"] for r in record["throughput"]["rows"]}
-    text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{ratios['ours softmax']:.1f} times as many MRPC examples a second" in text
-    assert f"and {ratios['ours r-softmax']:.1f} times with r-softmax" in text
-
-
-LANGUAGE_MODELS = ROOT / "results/language_modeling"
-
-
-def test_language_model_report_is_made_from_the_records(tmp_path: Path) -> None:
-    language_model_report(LANGUAGE_MODELS, tmp_path / "report.md")
-    written = (ROOT / "docs/language-models/report.md").read_text()
-    assert (tmp_path / "report.md").read_text() == written
-
-
-@pytest.mark.parametrize(
-    "path", sorted(LANGUAGE_MODELS.glob("ptb-small/*.json")), ids=lambda p: p.stem
-)
-def test_table_of_language_models(path: Path) -> None:
-    record = json.loads(path.read_text())
-    rank = record["rank"]
-    cells = [
-        record["head"],
-        f"{record['valid_perplexity']:.1f}",
-        f"{record['test_perplexity']:.1f}",
+def test_hashes_of_runs() -> None:
+    """Of every record that has one; and all that the sweeps ever ran are there."""
+    hashes = [
+        (record["hash"], hash_of({"label": record["mapping"], **record["config"]}), path)
+        for path, record in records()
+        if "hash" in record
     ]
-    cells += [f"{rank['rank']:,}", f"{rank['float64']['rank']:,}"]
-    cells += [f"{100 * record['top_10_error']:.1f} %", f"{record['seconds'] / 60:.0f}"]
-    page = (ROOT / "docs/language-models.md").read_text()
-    assert f"| {' | '.join(cells)} |" in page
-
-
-def test_rank_of_softmax_is_the_bottleneck() -> None:
-    ranks = {}
-    for path in LANGUAGE_MODELS.glob("ptb-small/*.json"):
-        record = json.loads(path.read_text())
-        ranks[record["head"]] = record["rank"]
-    d = ranks["softmax"]["d"]
-    assert ranks["softmax"]["float64"]["rank"] == d + 2
-    assert ranks["softmax"]["rank"] <= d + 2
-    others = [rank for head, rank in ranks.items() if head != "softmax"]
-    assert all(rank["float64"]["rank"] > d + 2 for rank in others)
-
-
-def test_the_start_explains_softmax_abs() -> None:
-    path = LANGUAGE_MODELS / "ptb-small-prior/softmax-0.json"
-    record = json.loads(path.read_text())
-    page = " ".join((ROOT / "docs/language-models.md").read_text().split())
-    valid, test = record["valid_perplexity"], record["test_perplexity"]
-    assert f"softmax with it reaches {valid:.1f} and {test:.1f}" in page
+    assert [path for found, made, path in hashes if found != made] == []
+    digest = hashlib.sha256("".join(sorted(found for found, *_ in hashes)).encode()).hexdigest()
+    assert (len(hashes), digest) == (
+        820,
+        "bc148f46e79ffc43b0576b1c46ab265474f359aff601a191237ba71605be4ea9",
+    )

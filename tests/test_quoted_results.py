@@ -1,0 +1,169 @@
+"""What README and docs quote of the records, and what the records must hold for it to be fair."""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sweep.records import read_records
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+LANGUAGE_MODELS = [
+    json.loads(path.read_text())
+    for path in sorted((RESULTS / "language_modeling/ptb-small").glob("*.json"))
+]
+with (ROOT / "docs/glue-minilm/report.csv").open() as file:
+    GLUE = list(csv.DictReader(file))
+
+
+def page(name: str) -> str:
+    """The text of a page, on one line."""
+    return " ".join((ROOT / name).read_text().split())
+
+
+def rows(name: str, pattern: str) -> list[re.Match[str]]:
+    """The lines of a page that a pattern matches."""
+    return list(re.finditer(pattern, (ROOT / name).read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("mapping", sorted({row["mapping"] for row in GLUE}))
+def test_glue_in_the_readme(mapping: str) -> None:
+    cells = []
+    for row in GLUE:
+        if row["mapping"] == mapping:
+            cells.append(f"{100 * float(row['mean']):.1f} ± {100 * float(row['sd']):.1f}")
+            if mapping != "softmax":
+                low, high = (f"{100 * float(row[end]):+.1f}" for end in ("low", "high"))
+                cells.append(f"{100 * float(row['difference']):+.1f} [{low}, {high}]")
+            else:
+                cells.append("")
+            cells.append(f"{100 * float(row['sparsity']):.0f} %")
+    line = f"| {mapping} | {' | '.join(cells)} |".replace("|  |", "| |")
+    assert line in (ROOT / "README.md").read_text(), line
+
+
+def test_throughput_in_the_readme() -> None:
+    record = json.loads((RESULTS / "benchmarks/glue-throughput.json").read_text())
+    ratios = {r["name"]: r["to_recipe"]["median"] for r in record["throughput"]["rows"]}
+    readme = page("README.md")
+    assert f"{ratios['ours softmax']:.1f} times as many MRPC examples a second" in readme
+    assert f"and {ratios['ours r-softmax']:.1f} times with r-softmax" in readme
+
+
+@pytest.mark.parametrize("record", LANGUAGE_MODELS, ids=lambda record: record["head"])
+def test_language_models_in_their_page(record: dict[str, Any]) -> None:
+    rank = record["rank"]
+    cells = [
+        record["head"],
+        f"{record['valid_perplexity']:.1f}",
+        f"{record['test_perplexity']:.1f}",
+        f"{rank['rank']:,}",
+        f"{rank['float64']['rank']:,}",
+        f"{100 * record['top_10_error']:.1f} %",
+        f"{record['seconds'] / 60:.0f}",
+    ]
+    assert f"| {' | '.join(cells)} |" in page("docs/language-models.md")
+
+
+def test_rank_of_softmax_is_the_bottleneck() -> None:
+    ranks = {record["head"]: record["rank"] for record in LANGUAGE_MODELS}
+    softmax = ranks.pop("softmax")
+    most = softmax["d"] + 2
+    assert softmax["rank"] <= softmax["float64"]["rank"] == most
+    assert all(rank["float64"]["rank"] > most for rank in ranks.values())
+
+
+def test_the_start_explains_softmax_abs() -> None:
+    record = json.loads((RESULTS / "language_modeling/ptb-small-prior/softmax-0.json").read_text())
+    found = f"{record['valid_perplexity']:.1f} and {record['test_perplexity']:.1f}"
+    assert f"softmax with it reaches {found}" in page("docs/language-models.md")
+
+
+def test_images_in_the_readme() -> None:
+    report = rows("docs/images/report.md", r"^\| ([\w-]+) \| (negll|mse) .*")
+    cells = {line[1]: line[0] for line in report}
+    quoted = rows("README.md", r"^\| ([\w-]+) \| ([\d.]+ ± [\d.]+) \| ([\d.]+) \(")
+    assert len(quoted) == 5
+    for label, error, published in (line.groups() for line in quoted):
+        assert f"| {error} |" in cells[label], label
+        assert published in cells[label], label
+
+
+def test_multilabel_in_the_readme() -> None:
+    report = (ROOT / "docs/multilabel/report.md").read_text()
+    table = report.split("Micro-F1 in %: all decisions")[1].split("\n\n")[1]
+    lines = [re.sub(r"\s+", "", line) for line in table.splitlines()]
+    quoted = rows("README.md", r"^\| (n\d\d-labels\d+) \|(.*)$")
+    assert len(quoted) > 4
+    for name, cells in (line.groups() for line in quoted):
+        found = next(line for line in lines if line.startswith(f"|{name}|"))
+        means = [cell.split("±")[0] for cell in found.split("|")[2:-1]]
+        quotes = [cell.strip() for cell in cells.split("|")[:-1]]
+        assert quotes == [f"{float(mean):.1f}" for mean in means], name
+
+
+@pytest.mark.parametrize("name", ["topics", "sst2"])
+def test_text_classifiers_that_predict_r(name: str) -> None:
+    record = json.loads((RESULTS / f"multilabel/text/{name}.json").read_text())
+    assert record["config"]["method"]["sparsity"] == "predicted"
+    assert record["measured_on"] == "test"
+    assert f"{100 * record['f1']['micro']:.1f}" in page("docs/multilabel.md")
+
+
+def test_bottleneck_in_its_page() -> None:
+    quoted = rows("docs/bottleneck.md", r"^\| [\d,]+ \|.*$")
+    lines = (ROOT / "docs/bottleneck/report.md").read_text().splitlines()
+    assert len(quoted) > 10
+    assert [line[0] for line in quoted if line[0] not in lines] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "cells", "trials", "finals"),
+    [
+        ("glue/minilm", 16, 2, 3),
+        ("images/mnist-small", 5, 3, 10),
+        ("multilabel/synthetic", 135, 0, 5),
+    ],
+)
+def test_every_cell_of_a_sweep_has_the_same_budget(
+    folder: str, cells: int, trials: int, finals: int
+) -> None:
+    """On one machine with one set of versions; no record is broken."""
+    found = read_records(RESULTS / folder)
+    assert found.faults == []
+    stages = defaultdict(list)
+    for record in found.by_hash.values():
+        stages[record.task, record.mapping].append((record.stage == "trial", record.index))
+    budget = [(True, k) for k in range(trials)] + [(False, k) for k in range(finals)]
+    assert len(stages) == cells
+    assert {cell: sorted(runs) for cell, runs in stages.items()} == dict.fromkeys(
+        stages, sorted(budget)
+    )
+    finished = [record.results for record in found.by_hash.values() if record.results]
+    assert len({(str(run["versions"]), run["device"]) for run in finished}) == 1
+
+
+def test_every_head_of_the_bottleneck_has_the_same_budget() -> None:
+    content = (RESULTS / "bottleneck/small/records.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in content]
+    budgets: dict[str, list[list[Any]]] = defaultdict(list)
+    for record in records:
+        config = record["config"]
+        keys = ["vocabulary", "dimension", "steps", "batch", "seed"]
+        rate = ["learning_rate"] if record["stage"] == "search" else []
+        budgets[config["head"]].append([config[key] for key in keys + rate])
+    assert len(budgets) == 5
+    assert all(sorted(runs) == sorted(budgets["softmax"]) for runs in budgets.values())
+    assert len({str(record["versions"]) for record in records}) == 1
+
+
+def test_no_softmax_is_below_the_floor() -> None:
+    for line in (RESULTS / "bottleneck/small/records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["config"]["head"] == "softmax":
+            assert record["log_error"] > record["floor"] > 0
