@@ -285,13 +285,13 @@ def make_mapping(
     parameters: dict[str, Any],
 ) -> Mapping:
     """A mapping that fits the layer: with per="head", as many values as the layer has heads."""
-    heads = _number_of_heads(layer) if per == "head" else None
+    num_heads = _number_of_heads(layer) if per == "head" else None
     if _device(layer).type == "meta" and (learn or get_spec(name).weights is not None):
         raise ValueError(
             f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
             "is; load the weights first, then patch the model"
         )
-    return Mapping(name, learn=learn, heads=heads, **parameters)
+    return Mapping(name, learn=learn, num_heads=num_heads, **parameters)
 
 
 def _number_of_heads(layer: AttentionLayer) -> int:

@@ -197,10 +197,10 @@ def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
             f"{name}: expected a registered name or a sparse_attn.Mapping, got "
             f"{type(mapping).__name__}"
         )
-    if mapping.heads is not None:
+    if mapping.num_heads is not None:
         raise ValueError(
-            f"{name}: {mapping.name} has one value for each of {mapping.heads} attention heads; an "
-            "output layer takes one value, leave `heads` out"
+            f"{name}: {mapping.name} has one value for each of {mapping.num_heads} attention "
+            "heads; an output layer takes one value, leave `num_heads` out"
         )
     return mapping
 

@@ -25,7 +25,8 @@ class Mapping(nn.Module):
     Args:
         name: a registered name, see `mapping_names()`.
         learn: names of the parameters to learn, starting from the values given.
-        heads: H for one learned value a head, applied to scores (..., H, Q, K); None for one value.
+        num_heads: H for one learned value a head, applied to scores (..., H, Q, K); None for one
+            value.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
 
     Raises:
@@ -39,15 +40,15 @@ class Mapping(nn.Module):
         name: str,
         *,
         learn: str | Iterable[str] = (),
-        heads: int | None = None,
+        num_heads: int | None = None,
         **parameters: Any,
     ) -> None:
         super().__init__()
         self.spec = get_spec(name)
         self.name = name
-        if heads is not None and heads < 1:
-            raise ValueError(f"heads={heads}: expected at least 1, or None for one value")
-        self.heads = heads
+        if num_heads is not None and num_heads < 1:
+            raise ValueError(f"num_heads={num_heads}: expected at least 1, or None for one value")
+        self.num_heads = num_heads
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
         self._check_names(parameters)
         self.options = {
@@ -77,9 +78,9 @@ class Mapping(nn.Module):
         if self.spec.weights is None:
             self.weight_names: tuple[str, ...] = ()
             return
-        if self.heads is not None:
+        if self.num_heads is not None:
             raise ValueError(
-                f"heads={self.heads}: {self.name} is shared by all heads; leave it out"
+                f"num_heads={self.num_heads}: {self.name} is shared by all heads; leave it out"
             )
         for option in self.spec.options:
             option.check(self.options[option.name])
@@ -90,12 +91,12 @@ class Mapping(nn.Module):
 
     def _learn(self, parameter: ParameterSpec, value: float | Sequence[float]) -> None:
         initial = _numbers(parameter.name, value).reshape(-1)
-        if len(initial) not in (1, self.heads or 1):
+        if len(initial) not in (1, self.num_heads or 1):
             raise ValueError(
-                f"{parameter.name}: expected one value or one for each of {self.heads or 'no'} "
+                f"{parameter.name}: expected one value or one for each of {self.num_heads or 'no'} "
                 f"heads, got {len(initial)}"
             )
-        raw = _into_reals(parameter, initial.expand(self.heads or 1).clone())
+        raw = _into_reals(parameter, initial.expand(self.num_heads or 1).clone())
         if not raw.isfinite().all():
             raise ValueError(
                 f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
@@ -126,23 +127,23 @@ class Mapping(nn.Module):
             return
         for item in values.flatten().tolist():
             spec.check(item)
-        if not spec.per_entry and values.shape != (self.heads,):
+        if not spec.per_entry and values.shape != (self.num_heads,):
             raise ValueError(
-                f"{name}: expected a float or one value for each of {self.heads or 'no'} heads, "
-                f"got shape {tuple(values.shape)}"
+                f"{name}: expected a float or one value for each of {self.num_heads or 'no'} "
+                f"heads, got shape {tuple(values.shape)}"
             )
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
 
     def value(self, name: str) -> float | Tensor:
-        """The parameter `name` now: a float, or a tensor [1] or [heads], with its graph."""
+        """The parameter `name` now: a float, or a tensor [1] or [num_heads], with its graph."""
         if name in self.learned:
             spec = next(p for p in self.spec.parameters if p.name == name)
             return _into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
-        """The parameter `name` now, as `value` gives it: a float, or a tensor [1] or [heads].
+        """The parameter `name` now, as `value` gives it: a float, or a tensor [1] or [num_heads].
 
         A learned one is read by a call of this module, at which hooks bring in what is offloaded.
         """
@@ -152,8 +153,8 @@ class Mapping(nn.Module):
         """p = map(scores; parameters), by the function of that name.
 
         Args:
-            scores: any shape, floating point; (..., H, Q, K) with `heads`. The name of a learned
-                parameter in their place gives its `value`; see `read`.
+            scores: any shape, floating point; (..., H, Q, K) with `num_heads`. The name of a
+                learned parameter in their place gives its `value`; see `read`.
             mask: boolean, True = takes part, broadcastable to scores.
             dim: the dimension that is normalised.
 
@@ -171,14 +172,14 @@ class Mapping(nn.Module):
     def arguments(self) -> dict[str, float | Tensor]:
         """What the functions of the spec take beside the scores, by name, in their order.
 
-        A learned parameter is a tensor that broadcasts to the rows, () or [heads, 1].
+        A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1].
         """
         arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)
             if isinstance(value, Tensor) and not spec.per_entry:
                 # rows are (..., H, Q); a single value goes with rows of any shape
-                value = value.reshape(()) if self.heads is None else value.unsqueeze(-1)
+                value = value.reshape(()) if self.num_heads is None else value.unsqueeze(-1)
             arguments[spec.name] = value
         return arguments
 
@@ -198,7 +199,7 @@ class Mapping(nn.Module):
             "mapping": self.name,
             "params": {**self._plain(fixed), **self.options},
             "learn": list(self.learned),
-            "per": "layer" if self.heads is None else "head",
+            "per": "layer" if self.num_heads is None else "head",
         }
 
     def extra_repr(self) -> str:

@@ -96,7 +96,7 @@ def problems(draw: Any, name: str, kinds: Any, shapes: Any = SHAPES) -> Problem:
         "bias": draw(tensors(shape, dtype, kinds)),
     }
     options = {"mask": draw(masks(shape)), "causal": draw(st.booleans())}
-    return Problem(Mapping(name, heads=heads if per_head else None, **values), inputs, options)
+    return Problem(Mapping(name, num_heads=heads if per_head else None, **values), inputs, options)
 
 
 @each

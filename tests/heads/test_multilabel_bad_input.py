@@ -17,7 +17,7 @@ HIDDEN, LABELS = 4, 3
         ({"hidden": 0}, "hidden=0: expected at least 1"),
         ({"labels": 0}, "labels=0: expected at least 1"),
         ({"mapping": "r-sotfmax"}, "mapping='r-sotfmax' is unknown; did you mean r-softmax"),
-        ({"mapping": Mapping("r-softmax", heads=2, r=[0.1, 0.2])}, "one value for each of 2"),
+        ({"mapping": Mapping("r-softmax", num_heads=2, r=[0.1, 0.2])}, "one value for each of 2"),
         ({"mapping": "sparsecone"}, "mapping=sparsecone: it returns zeros and has no loss"),
         ({"mapping": "normalized-relu"}, "normalized-relu: it returns zeros.*one of sparsemax, en"),
         ({"sparsity": "learned"}, "sparsity='learned': expected 'fixed' or 'predicted'"),

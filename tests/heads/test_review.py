@@ -156,7 +156,7 @@ def test_what_is_no_mapping_is_named():
     with pytest.raises(TypeError, match="mapping: expected a registered name"):
         LinearHead(4, 7, nn.Softmax(-1))
     with pytest.raises(ValueError, match=r"prior: .* for each of 3 attention heads"):
-        MixtureHead(4, 7, prior=Mapping("t-softmax", t=[1.0, 2.0, 3.0], heads=3))
+        MixtureHead(4, 7, prior=Mapping("t-softmax", t=[1.0, 2.0, 3.0], num_heads=3))
     with pytest.raises(TypeError, match=r"hidden: expected torch.float32.*use hidden\.to"):
         LinearHead(4, 7).nll(torch.randn(2, 4, dtype=torch.double), torch.tensor([0, 1]))
 

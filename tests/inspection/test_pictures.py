@@ -229,8 +229,8 @@ def test_parameters_by_head() -> None:
         (lambda: pictures.draw_curves([]), "mappings: expected a list"),
         (lambda: pictures.draw_simplex("softmix"), "mapping='softmix' is unknown"),
         (
-            lambda: pictures.draw_simplex(Mapping("r-softmax", r=[0.1, 0.2], heads=2)),
-            "mapping: expected one value of each parameter, got r-softmax with heads=2",
+            lambda: pictures.draw_simplex(Mapping("r-softmax", r=[0.1, 0.2], num_heads=2)),
+            "mapping: expected one value of each parameter, got r-softmax with num_heads=2",
         ),
         (lambda: pictures.draw_weights(torch.ones(1, 2, 2), [*"ab"]), r"weights: .* \(1, 2, 2\)"),
         (lambda: pictures.draw_weights(torch.ones(0, 0), [*""]), r"weights: .* \(0, 0\)"),

@@ -109,7 +109,7 @@ class Problem:
             value = params[self.learn]
             params[self.learn] = [value * (1 + 0.125 * h / self.heads) for h in range(self.heads)]
         learn = (self.learn,) if self.learn else ()
-        return Mapping(self.mapping, learn=learn, heads=heads, **params).to(device)
+        return Mapping(self.mapping, learn=learn, num_heads=heads, **params).to(device)
 
     def named(self, shape: str) -> list[int]:
         return [self.shape[letter] for letter in shape]

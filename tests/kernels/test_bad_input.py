@@ -94,7 +94,7 @@ def test_wrong_arguments_are_named(case, impl):
 @pytest.mark.parametrize("impl", [None, "reference", "cpu"])
 def test_values_per_head_for_other_heads_are_refused(impl):
     with pytest.raises(ValueError, match=r"\br\b|head"):
-        call(impl, Mapping("r-softmax", r=[0.1, 0.2, 0.3], heads=3))
+        call(impl, Mapping("r-softmax", r=[0.1, 0.2, 0.3], num_heads=3))
 
 
 @pytest.mark.parametrize("impl", [None, "reference", "cpu"])

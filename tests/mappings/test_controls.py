@@ -412,7 +412,7 @@ def test_logarithms_of_mixed_hold_where_probabilities_vanish(mix):
 
 
 def test_mixed_is_learned_for_each_head():
-    module = Mapping("mixed-t-softmax", t=2.0, mix=0.5, learn=("t", "mix"), heads=3)
+    module = Mapping("mixed-t-softmax", t=2.0, mix=0.5, learn=("t", "mix"), num_heads=3)
     assert {n: tuple(p.shape) for n, p in module.named_parameters()} == {
         "raw_t": (3,),
         "raw_mix": (3,),

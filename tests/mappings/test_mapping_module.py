@@ -192,7 +192,7 @@ def test_a_learned_parameter_cannot_leave_its_range(name, argument, value):
 
 @learnable
 def test_a_value_for_each_head(name, argument, value):
-    module = Mapping(name, learn=argument, heads=3, **{argument: value})
+    module = Mapping(name, learn=argument, num_heads=3, **{argument: value})
     raw = getattr(module, f"raw_{argument}")
     assert raw.shape == (3,)
     with torch.no_grad():
@@ -259,8 +259,8 @@ def test_a_cast_keeps_the_parameter_objects(name):
 
 
 def test_state_dict_round_trip():
-    source = Mapping("t-softmax", t=3.0, learn="t", heads=4)
-    target = Mapping("t-softmax", t=1.0, learn="t", heads=4)
+    source = Mapping("t-softmax", t=3.0, learn="t", num_heads=4)
+    target = Mapping("t-softmax", t=1.0, learn="t", num_heads=4)
     buffer = io.BytesIO()
     torch.save(source.state_dict(), buffer)
     buffer.seek(0)
@@ -273,10 +273,10 @@ def test_state_dict_round_trip():
     [
         Mapping("softmax"),
         Mapping("r-softmax", r=0.3),
-        Mapping("entmax", alpha=1.7, learn="alpha", heads=3),
+        Mapping("entmax", alpha=1.7, learn="alpha", num_heads=3),
         Mapping("plif", knots=8, bound=4.0),
         Mapping("monotone", units=5, bound=4.0),
-        Mapping("mixed-t-softmax", t=2.0, mix=0.6, learn=("t", "mix"), heads=3),
+        Mapping("mixed-t-softmax", t=2.0, mix=0.6, learn=("t", "mix"), num_heads=3),
     ],
     ids=lambda module: module.name,
 )

@@ -199,7 +199,7 @@ def test_a_registered_mapping_works_like_the_others():
 @pytest.mark.usefixtures("clean_registry")
 def test_a_registered_mapping_can_be_learned():
     register_mapping(TEMPERED)
-    module = Mapping("tempered-softmax", temperature=2.0, learn="temperature", heads=3)
+    module = Mapping("tempered-softmax", temperature=2.0, learn="temperature", num_heads=3)
     scores = random_scores(2, 3, 4, 9, dtype=torch.float32)
     (gradient,) = torch.autograd.grad(module(scores).pow(2).sum(), module.raw_temperature)
     assert gradient.shape == (3,)

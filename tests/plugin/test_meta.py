@@ -75,7 +75,7 @@ def test_numbers_loaded_afterwards(mapping, way):
 
 
 def test_fixed_values_survive_moves():
-    mapping = Mapping("r-softmax", r=VALUES, heads=4)
+    mapping = Mapping("r-softmax", r=VALUES, num_heads=4)
     for moved in (mapping.to("meta"), mapping.to_empty(device="cpu"), mapping.half()):
         assert torch.equal(moved.r, torch.tensor(VALUES))
 

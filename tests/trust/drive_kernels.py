@@ -59,7 +59,7 @@ def mapping(heads: int, kind: str) -> Mapping:
     """Any mapping with a kernel, for all heads or each; its parameters at their ends if wild."""
     if kind in TAME or random.random() < 0.3:
         name, values = random.choice(LEARNED)
-        learned = Mapping(name, learn=values, heads=random.choice([None, heads]), **values)
+        learned = Mapping(name, learn=values, num_heads=random.choice([None, heads]), **values)
         for raw in learned.parameters():
             if kind == "odd":  # the ends of the range, to which a learned value rounds
                 raw.data[0] = random.choice([-math.inf, math.inf, math.nan])
@@ -69,7 +69,7 @@ def mapping(heads: int, kind: str) -> Mapping:
         known = numbers(spec, torch.float32)
         values[spec.name] = random.choice([random.choices(known, k=heads), random.choice(known)])
     per_head = any(isinstance(value, list) for value in values.values())
-    return Mapping(name, heads=heads if per_head else None, **values)
+    return Mapping(name, num_heads=heads if per_head else None, **values)
 
 
 def pairs(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -108,10 +108,11 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
 def _as_mapping(mapping: str | Mapping) -> Mapping:
     if isinstance(mapping, str):
         return Mapping(mapping)
-    if mapping.heads is not None:
+    if mapping.num_heads is not None:
         raise ValueError(
             f"mapping: expected one value of each parameter, got {mapping.name} with "
-            f"heads={mapping.heads}; draw Mapping({mapping.name!r}, ...) with those of one head"
+            f"num_heads={mapping.num_heads}; draw Mapping({mapping.name!r}, ...) with those "
+            "of one head"
         )
     return mapping
 
