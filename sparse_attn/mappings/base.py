@@ -8,15 +8,16 @@ and parameters are the same for all of them and stand here once; the mathematics
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 Value: TypeAlias = float | Tensor
 RowMap: TypeAlias = Callable[..., Tensor]
+Loss: TypeAlias = Callable[..., Tensor]
 INF = math.inf
 
 
@@ -72,6 +73,47 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """Where the fused implementations have a mapping.
+
+    Attributes:
+        name: what they call it.
+        family: which bodies it shares: "pointwise" needs nothing but the sum of a row, "threshold"
+            its maximum and a threshold before that, "projection" the solution of an equation.
+        parameter: name of the one scalar parameter that it takes.
+        skips: whether a score outside the support has neither a share nor a slope, so that tiles
+            without any support can be passed over.
+    """
+
+    name: str
+    family: Literal["pointwise", "threshold", "projection"]
+    parameter: str | None = None
+    skips: bool = False
+
+
+class LibraryLosses(Mapping[str, Loss]):
+    """Functions of `sparse_attn.losses` by name, imported when one is asked for.
+
+    That package is made of mappings, which therefore cannot import it when they are defined.
+    """
+
+    def __init__(self, functions: dict[str, str]) -> None:
+        self._functions = functions
+
+    def __getitem__(self, name: str) -> Loss:
+        from sparse_attn import losses
+
+        loss: Loss = getattr(losses, self._functions[name])
+        return loss
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+@dataclass(frozen=True)
 class MappingSpec:
     """What the rest of the library knows about a mapping.
 
@@ -89,7 +131,13 @@ class MappingSpec:
         translation_invariant: whether p(z + c) = p(z).
         log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
             of the further arguments that `function` takes, in its order.
-        kernel: name of the fused kernel, None where there is only the reference.
+        losses: by name what trains a classifier with this mapping in place of -log p, the usual
+            one first: `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`.
+        multilabel_only: those of `losses` that are for sets of labels: sums over pairs of classes,
+            which do not train one label among thousands.
+        predicts: name of the parameter that a multi-label head can predict from the row.
+        kernel: where the fused implementations have it, None where there is only the reference.
+        color: in plots, None for the next free one of the palette.
         source: paper and equation.
     """
 
@@ -103,8 +151,19 @@ class MappingSpec:
     dense: Callable[..., bool] | None = None
     translation_invariant: bool = False
     log_g: Callable[..., Tensor] | None = None
-    kernel: str | None = None
+    losses: Mapping[str, Loss] = field(default_factory=dict, hash=False)
+    multilabel_only: tuple[str, ...] = ()
+    predicts: str | None = None
+    kernel: Kernel | None = None
+    color: str | None = None
     source: str = ""
+
+    @property
+    def own_loss(self) -> Loss | None:
+        """What trains one label among many classes; None: -log p, if it is finite."""
+        names = (name for name in self.losses if name not in self.multilabel_only)
+        name = next(names, None)
+        return None if name is None else self.losses[name]
 
 
 def on_rows(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings.base import (
     INF,
+    Kernel,
     MappingSpec,
     ParameterSpec,
     Value,
@@ -238,7 +239,7 @@ SPECS = (
         log_softmax,
         translation_invariant=True,
         log_g=_identity,
-        kernel="softmax",
+        kernel=Kernel("softmax", "pointwise"),
         source="Bridle 1990",
     ),
     MappingSpec(
@@ -247,7 +248,7 @@ SPECS = (
         log_sigsoftmax,
         parameters=(BIAS,),
         log_g=_log_sigsoftmax_g,
-        kernel="sigsoftmax",
+        kernel=Kernel("sigsoftmax", "pointwise", "bias"),
         source=f"{KANAI}, eq. 12",
     ),
     MappingSpec(
@@ -255,7 +256,7 @@ SPECS = (
         taylor_softmax,
         log_taylor_softmax,
         log_g=_log_taylor_g,
-        kernel="taylor-softmax",
+        kernel=Kernel("taylor-softmax", "pointwise"),
         source=f"{BREBISSON}, tables 1 to 6",
     ),
     MappingSpec(
@@ -266,7 +267,7 @@ SPECS = (
         zeros=True,
         dense=above_zero,
         log_g=_log_square_plus,
-        kernel="spherical-softmax",
+        kernel=Kernel("spherical-softmax", "pointwise", "eps"),
         source=f"{BREBISSON}, tables 1 and 3 to 6",
     ),
     MappingSpec(
@@ -274,7 +275,7 @@ SPECS = (
         softmax_abs,
         log_softmax_abs,
         log_g=torch.abs,
-        kernel="softmax-abs",
+        kernel=Kernel("softmax-abs", "pointwise"),
         source=f"{BREBISSON}, tables 1 and 5",
     ),
     MappingSpec(
@@ -283,7 +284,7 @@ SPECS = (
         log_normalized_relu,
         zeros=True,
         log_g=_log_relu,
-        kernel="normalized-relu",
+        kernel=Kernel("normalized-relu", "pointwise"),
         source=f"{KANAI}, table 1",
     ),
     MappingSpec(
@@ -291,7 +292,7 @@ SPECS = (
         normalized_sigmoid,
         log_normalized_sigmoid,
         log_g=F.logsigmoid,
-        kernel="normalized-sigmoid",
+        kernel=Kernel("normalized-sigmoid", "pointwise"),
         source=f"{KANAI}, table 1",
     ),
 )

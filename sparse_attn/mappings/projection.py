@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows, shift_to_top
+from sparse_attn.mappings.base import (
+    INF,
+    Kernel,
+    LibraryLosses,
+    MappingSpec,
+    ParameterSpec,
+    Value,
+    on_rows,
+    shift_to_top,
+)
 
 LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
 Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)
@@ -298,7 +307,11 @@ SPECS = (
         log_sparsemax,
         zeros=True,
         translation_invariant=True,
-        kernel="sparsemax",
+        losses=LibraryLosses(
+            {"sparsemax": "sparsemax_loss", "sparsegen-hinge": "sparsegen_hinge_loss"}
+        ),
+        multilabel_only=("sparsegen-hinge",),
+        kernel=Kernel("sparsemax", "projection", skips=True),
         source="Martins & Astudillo 2016, alg. 1",
     ),
     MappingSpec(
@@ -308,7 +321,9 @@ SPECS = (
         parameters=(LAM,),
         zeros=True,
         translation_invariant=True,
-        kernel="sparsegen",
+        losses=LibraryLosses({"sparsegen-hinge": "sparsegen_hinge_loss"}),
+        multilabel_only=("sparsegen-hinge",),
+        kernel=Kernel("sparsegen", "projection", "lam", skips=True),
         source=LAHA,
     ),
     MappingSpec(
@@ -317,7 +332,7 @@ SPECS = (
         log_sparsecone,
         parameters=(Q,),
         zeros=True,
-        kernel="sparsecone",
+        kernel=Kernel("sparsecone", "projection", "q"),
         source=LAHA,
     ),
     MappingSpec(
@@ -326,7 +341,9 @@ SPECS = (
         log_sparsehourglass,
         parameters=(Q,),
         zeros=True,
-        kernel="sparsehourglass",
+        losses=LibraryLosses({"sparsehourglass": "sparsehourglass_loss"}),
+        multilabel_only=("sparsehourglass",),
+        kernel=Kernel("sparsehourglass", "projection", "q"),
         source=LAHA,
     ),
     MappingSpec(
@@ -336,7 +353,8 @@ SPECS = (
         parameters=(ALPHA,),
         zeros=True,
         translation_invariant=True,
-        kernel="entmax",
+        losses=LibraryLosses({"entmax": "entmax_loss"}),
+        kernel=Kernel("entmax", "projection", "alpha", skips=True),
         source="Peters et al. 2019, eq. 10",
     ),
 )

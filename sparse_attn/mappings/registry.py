@@ -45,7 +45,7 @@ def register_mapping(spec: MappingSpec) -> None:
     """
     if spec.kernel is not None:
         raise ValueError(
-            f"kernel={spec.kernel!r}: expected None for {spec.name}; the kernels compute the "
+            f"kernel={spec.kernel.name!r}: expected None for {spec.name}; the kernels compute the "
             "library's own mappings, give log_g if yours is pointwise"
         )
     if spec.name in _SPECS:

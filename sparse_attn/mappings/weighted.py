@@ -7,6 +7,8 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
+    Kernel,
+    LibraryLosses,
     MappingSpec,
     ParameterSpec,
     Value,
@@ -220,7 +222,10 @@ SPECS = (
         parameters=(T,),
         zeros=True,
         translation_invariant=True,
-        kernel="t-softmax",
+        losses=LibraryLosses({"r-softmax": "t_softmax_multilabel_loss"}),
+        multilabel_only=("r-softmax",),
+        predicts="t",
+        kernel=Kernel("t-softmax", "threshold", "t"),
         source=f"{BALAZY}, eq. 2",
     ),
     MappingSpec(
@@ -230,7 +235,10 @@ SPECS = (
         parameters=(R,),
         zeros=True,
         translation_invariant=True,
-        kernel="r-softmax",
+        losses=LibraryLosses({"r-softmax": "r_softmax_multilabel_loss"}),
+        multilabel_only=("r-softmax",),
+        predicts="r",
+        kernel=Kernel("r-softmax", "threshold", "r"),
         source=f"{BALAZY}, eq. 3",
     ),
 )

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from sparse_attn import Mapping, MappingSpec, mapping_names, register_mapping
+from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_mapping
 from sparse_attn import functional as maps
 from sparse_attn.mappings import ParameterSpec, get_spec, registry
 
@@ -214,3 +214,15 @@ def test_a_name_is_taken_once():
     with pytest.raises(ValueError, match="sparsemax"):
         register_mapping(dataclasses.replace(TEMPERED, name="sparsemax"))
     assert get_spec("sparsemax").function is maps.sparsemax
+
+
+@pytest.mark.parametrize("name", mapping_names())
+def test_losses_of_the_record_are_those_of_the_library(name):
+    spec = get_spec(name)
+    assert all(loss is getattr(losses, loss.__name__) for loss in spec.losses.values())
+    assert set(spec.multilabel_only) <= set(spec.losses)
+    assert bool(spec.losses) <= spec.zeros
+    has_own = spec.own_loss in (losses.sparsemax_loss, losses.entmax_loss)
+    assert has_own == (name in ("sparsemax", "entmax"))
+    takes = {p.name for p in spec.parameters}
+    assert {spec.predicts, spec.kernel and spec.kernel.parameter} <= {*takes, None}

@@ -23,7 +23,8 @@ def refusal(call: Call) -> str | None:
     """Why these kernels cannot do the call, None if they can."""
     if call.query.device.type != "cpu":
         return f"the tensors are on {call.query.device}, not on the CPU"
-    if call.mapping.spec.kernel not in NAMES:
+    kernel = call.mapping.spec.kernel
+    if kernel is None or kernel.name not in NAMES:
         return f"there is no kernel for {call.mapping.name}"
     return _build_refusal()
 
@@ -56,7 +57,7 @@ def _run(call: Call, special: Tensor | None, measured: bool) -> tuple[Tensor, Te
         call.bias,
         call.parameter(),
         call.seed(),
-        kernel,
+        kernel.name,
         call.scale,
         call.softcap or 0.0,
         call.dropout,

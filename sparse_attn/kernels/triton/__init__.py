@@ -28,7 +28,7 @@ def refusal(call: Call) -> str | None:
     if not INSTALLED:
         return "triton is not installed; pip install triton"
     spec, query = call.mapping.spec, call.query
-    if spec.kernel not in plan.KINDS:
+    if spec.kernel is None or spec.kernel.name not in plan.KINDS:
         return f"{spec.name} has no Triton kernel"
     if query.device.type != "cuda" and not INTERPRETED:
         return f"it needs CUDA tensors, got {query.device.type} (or TRITON_INTERPRET=1)"
@@ -74,8 +74,8 @@ def _kind(call: Call) -> str:
     kernel = call.mapping.spec.kernel
     assert kernel is not None
     # a compiled graph must not be built again for each value of a schedule
-    if kernel != "entmax" or torch.compiler.is_compiling():
-        return kernel
+    if kernel.name != "entmax" or torch.compiler.is_compiling():
+        return kernel.name
     special = {1.0: "softmax", 1.5: "entmax-1.5", 2.0: "sparsemax"}
     alpha = call.mapping.value("alpha")
-    return kernel if isinstance(alpha, Tensor) else special.get(alpha, kernel)
+    return kernel.name if isinstance(alpha, Tensor) else special.get(alpha, kernel.name)
