@@ -219,45 +219,34 @@ class RangeWatch:
         self.calls = 0
         self.warned = False
 
-    def begin(self) -> Look | None:
-        """What looks at the scores of the call that begins, None if nobody does."""
+    def bound(self) -> float | None:
+        """T if the scores of the call that begins are to be counted, else None."""
         names = {p.name for p in (*self.mapping.spec.parameters, *self.mapping.spec.options)}
         # a compiled model would be compiled anew at every count
         if "bound" not in names or self.warned or torch.compiler.is_compiling():
             return None
         self.calls += 1
-        if self.calls % self.EVERY != 1:
-            return None
-        return Look(self.mapping.parameter_values()["bound"])
+        return self.mapping.parameter_values()["bound"] if self.calls % self.EVERY == 1 else None
 
-    def end(self, look: Look | None) -> None:
-        """Warn if too many of the scores that were seen lie outside."""
-        if look is None or not look.seen:
+    def report(self, outside: Sequence[Tensor], seen: int) -> None:
+        """Warn if too many of the `seen` scores of a call lie outside; their numbers are [()]."""
+        if not outside or not seen:
             return
-        share = float(look.outside) / look.seen
+        share = float(sum(outside)) / seen  # the only wait for the device
         if share > self.SHARE:
             self.warned = True
+            bound = self.mapping.parameter_values()["bound"]
             warnings.warn(
                 f"{self.mapping.name}: {share:.0%} of the scores lie outside "
-                f"[-{look.bound:g}, {look.bound:g}], the range that it was laid out for; give it a "
-                "larger bound",
+                f"[-{bound:g}, {bound:g}], the range that it was laid out for; give it a larger "
+                "bound",
                 stacklevel=2,
             )
 
 
-class Look:
-    """Counts the scores outside [-bound, bound] of one call, chunk by chunk."""
-
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-        self.seen = 0
-        self.outside: Tensor | int = 0
-
-    def __call__(self, scores: Tensor) -> None:
-        scores = scores.detach()
-        far = (scores.abs() > self.bound) & (scores != -torch.inf)  # -inf is masked
-        self.seen += scores.numel()
-        self.outside = self.outside + far.sum()
+def count_outside(scores: Tensor, bound: float) -> Tensor:
+    """How many scores lie outside [-bound, bound], (); -inf is masked, not outside."""
+    return ((scores.abs() > bound) & (scores != -torch.inf)).sum()
 
 
 def check_hidden(hidden: Tensor, size: int) -> None:

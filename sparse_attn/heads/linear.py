@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, RangeWatch, Tokens, check_hidden
-from sparse_attn.heads.chunked import Criterion, chunked_loss
+from sparse_attn.heads.base import Head, RangeWatch, Tokens, check_hidden, count_outside
+from sparse_attn.heads.chunked import chunked_loss
 from sparse_attn.mappings import Mapping
 
 
@@ -58,19 +58,14 @@ class LinearHead(Head):
         return F.linear(hidden, self.weight, self.bias)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        scores, look = self.scores(hidden), self.watch.begin()
-        if look is not None:
-            look(scores)
-            self.watch.end(look)
+        scores, bound = self.scores(hidden), self.watch.bound()
+        if bound is not None:
+            self.watch.report([count_outside(scores, bound)], scores.numel())
         return self.mapping.log(scores)
 
     def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
         rows = tokens.pick(hidden.reshape(-1, self.hidden)).unsqueeze(1)
-        look = self.watch.begin()
-        criterion = Criterion(self.mapping, tokens.own_loss, look)
-        loss = chunked_loss(rows, self.weight, self.bias, tokens, criterion)
-        self.watch.end(look)
-        return loss
+        return chunked_loss(self, rows, tokens)
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, vocab={self.vocab}, bias={self.bias is not None}"

@@ -8,8 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, RangeWatch, Tokens, as_mapping, check_hidden, positive
-from sparse_attn.heads.chunked import Criterion, chunked_loss
+from sparse_attn.heads.base import (
+    Head,
+    RangeWatch,
+    Tokens,
+    as_mapping,
+    check_hidden,
+    count_outside,
+    positive,
+)
+from sparse_attn.heads.chunked import chunked_loss
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
@@ -111,15 +119,15 @@ class MixtureHead(Head):
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         latents, log_prior = self.latents(hidden), self.log_prior(hidden)
-        look, total = self.watch.begin(), None
+        bound, outside, total = self.watch.bound(), [], None
         for latent, log_weight in zip(latents.unbind(-2), log_prior.unbind(-1), strict=True):
             scores = widened(F.linear(latent, self.weight, self.bias))
-            if look is not None:
-                look(scores)
+            if bound is not None:
+                outside.append(count_outside(scores, bound))
             part = self.mapping.log(scores) + log_weight.unsqueeze(-1)
             total = part if total is None else torch.logaddexp(total, part)
-        self.watch.end(look)
         assert total is not None
+        self.watch.report(outside, total.numel() * self.components)
         return total
 
     def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
@@ -129,12 +137,7 @@ class MixtureHead(Head):
             mask = self._dropout_mask(hidden).expand(*hidden.shape[:-1], -1)
             latents = latents * tokens.pick(mask.reshape(-1, mask.shape[-1]))
         latents = latents.unflatten(-1, (self.components, -1))
-        look = self.watch.begin()
-        criterion = Criterion(self.mapping, tokens.own_loss, look)
-        log_prior = self.log_prior(rows)
-        loss = chunked_loss(latents, self.weight, self.bias, tokens, criterion, log_prior)
-        self.watch.end(look)
-        return loss
+        return chunked_loss(self, latents, tokens, self.log_prior(rows))
 
     def extra_repr(self) -> str:
         return (
