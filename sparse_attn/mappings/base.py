@@ -7,6 +7,7 @@ and parameters are the same for all of them and stand here once; the mathematics
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -94,16 +95,14 @@ class Kernel:
 class LibraryLosses(Mapping[str, Loss]):
     """Functions of `sparse_attn.losses` by name, imported when one is asked for.
 
-    That package is made of mappings, which therefore cannot import it when they are defined.
+    That package is made of mappings, which therefore cannot import it.
     """
 
     def __init__(self, functions: dict[str, str]) -> None:
         self._functions = functions
 
     def __getitem__(self, name: str) -> Loss:
-        from sparse_attn import losses
-
-        loss: Loss = getattr(losses, self._functions[name])
+        loss: Loss = getattr(importlib.import_module("sparse_attn.losses"), self._functions[name])
         return loss
 
     def __iter__(self) -> Iterator[str]:
