@@ -1,4 +1,4 @@
-"""Pretrained networks: ResNets to go under a head, Transformers with one."""
+"""Pretrained ResNets to go under a head."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
-
-from experiments.multilabel.data.config import TextConfig
-from experiments.multilabel.heads import SigmoidHead, make_head
-from experiments.multilabel.methods import MethodConfig
-from glue.model import resolve_model, with_new_head
-from sparse_attn.heads import patch_multilabel_head
 
 TORCHVISION = "torchvision://"
 WEIGHTS = "IMAGENET1K_V1"  # there for every ResNet; torchvision's default differs by network
@@ -98,48 +91,3 @@ def _load(network: nn.Module, file: Path) -> None:
     except Exception as error:  # of several modules, by what is wrong with the file
         reason = str(error).splitlines()[0]
         raise ValueError(f"weights={file}: not a state dict of this network ({reason})") from error
-
-
-class SigmoidText(nn.Module):
-    """A Transformer whose output layer has become a `SigmoidHead` around the same weights.
-
-    The control beside `patch_multilabel_head`, which puts mappings there.
-
-    Args:
-        model: for the classification of sequences.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-        name, last = linear.popitem()
-        self.head = SigmoidHead(last.in_features, last.out_features)
-        self.head.weight, self.head.bias = last.weight, last.bias
-        model.set_submodule(name, nn.Identity())
-        self.model = model
-
-    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> SequenceClassifierOutput:
-        """`logits`: log p (B, n); `loss` where labels [B, n] are given."""
-        hidden = self.model(**inputs).logits  # [B, H], as there is no output layer
-        loss = None if labels is None else self.head.loss(hidden, labels)
-        return SequenceClassifierOutput(loss=loss, logits=self.head(hidden))
-
-
-def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Module:
-    """A pretrained Transformer with the method as its output layer, which is new.
-
-    A patched model of Transformers, but for the sigmoid, which is no mapping.
-
-    Raises:
-        ValueError, TypeError, OSError: what is wrong with the method, or the model cannot be had.
-    """
-    # a checkpoint tuned on another task brings an output layer of another size
-    model = with_new_head(
-        resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
-    )
-    head = make_head(method, model.config.hidden_size, labels)
-    if isinstance(head, SigmoidHead):
-        return SigmoidText(model)
-    return patch_multilabel_head(
-        model, head.mapping, sparsity=method.sparsity, loss=method.loss, threshold=head.threshold
-    )

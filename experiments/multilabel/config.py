@@ -5,14 +5,66 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.data.config import KINDS, DataConfig
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
+from pipeline.types import SparsitySchedule
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
 FREE = ("output_dir", "resume", "keep_model")
-KINDS = {"synthetic": SyntheticConfig, "images": ImageConfig, "text": TextConfig}
 BASELINE = "softmax"
+SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A mapping as the output of a classifier.
+
+    Args:
+        mapping: a registered mapping, such as softmax, sparsemax, r-softmax; or sigmoid: every
+            label by itself, with binary cross entropy.
+        params: the mapping's parameters, such as `--method.params.r 0.5`.
+        loss: one of the mapping's losses, such as nll or sparsegen-hinge; its first if left out.
+        sparsity: fixed: by the parameters; predicted: r (of r-softmax) or t (of t-softmax) comes
+            from the row itself.
+        learn: names of the parameters to learn.
+        schedule: ramps one parameter from `initial` to its value in `params`.
+        thresholds: a label applies where p is above the one of these that is best on the validation
+            set; if left out, above the head's own, which for mappings with zeros is 0.
+    """
+
+    mapping: str = "softmax"
+    params: dict[str, float] = field(default_factory=dict)
+    loss: str | None = None
+    sparsity: Literal["fixed", "predicted"] = "fixed"
+    learn: list[str] = field(default_factory=list)
+    schedule: ScheduleConfig | None = None
+    thresholds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        outside = [value for value in self.thresholds if not 0 < value < 1]
+        if outside or len(set(self.thresholds)) < len(self.thresholds):
+            raise ValueError(
+                f"method.thresholds={self.thresholds}: expected values in (0, 1), each once"
+            )
+        own = (self.params, self.loss, self.learn, self.schedule, self.sparsity != "fixed")
+        if self.mapping == SIGMOID and any(own):
+            raise ValueError(
+                "method.mapping=sigmoid: has no params, loss, learn, schedule or predicted "
+                "sparsity; leave them out"
+            )
+
+    def sparsity_schedule(self) -> SparsitySchedule | None:
+        """The schedule, its ends checked against the range of the parameter.
+
+        Raises:
+            ValueError, TypeError: what is wrong with the mapping or the schedule.
+        """
+        from sparse_attn import Mapping
+
+        if self.schedule is None:
+            return None
+        parameters: dict[str, Any] = dict(self.params)
+        return self.schedule.of(Mapping(self.mapping, **parameters), self.learn, "method")
 
 
 @dataclass(frozen=True)
@@ -45,34 +97,6 @@ class TrainConfig:
             seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
             workers=(self.workers >= 0, "0 or more"),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """A data set and the network for it: exactly one of these.
-
-    Args:
-        synthetic: rows drawn by scikit-learn, and a two-layer network.
-        images: images, and a convolutional network.
-        text: texts, and a Transformer.
-    """
-
-    synthetic: SyntheticConfig | None = None
-    images: ImageConfig | None = None
-    text: TextConfig | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in KINDS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"data: expected one of {', '.join(KINDS)}, got {' and '.join(given) or 'none'}"
-            )
-
-    @property
-    def uses_hub(self) -> bool:
-        """Whether data or network come from the hub."""
-        sections = (self.images, self.text)
-        return any(section is not None and section.uses_hub for section in sections)
 
 
 @dataclass(frozen=True, kw_only=True)

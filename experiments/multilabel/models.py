@@ -1,13 +1,65 @@
-"""What a run trains: a backbone under a head."""
+"""What a run trains: a network under the output layer of a method."""
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from experiments.multilabel.config import DataConfig
-from experiments.multilabel.heads import Head, make_head
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import SIGMOID, MethodConfig
+from experiments.multilabel.data.config import DataConfig, TextConfig
+from glue.model import resolve_model, with_new_head
+from sparse_attn import Mapping
+from sparse_attn.heads import MultiLabelHead, patch_multilabel_head
+from sparse_attn.heads.multilabel_threshold import above
+
+
+class SigmoidHead(nn.Linear):
+    """p_i = sigma(w_i h + b_i), every label by itself: what most people use, and so the control.
+
+    As `MultiLabelHead`, but p does not sum to 1. Its loss is the binary cross entropy, mean over
+    labels; a label applies where p > threshold.
+
+    Args:
+        hidden: size of the hidden states.
+        labels: number of labels n.
+    """
+
+    threshold: float = 0.5
+
+    def __init__(self, hidden: int, labels: int) -> None:
+        super().__init__(hidden, labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """log p: (..., hidden) to (..., labels)."""
+        return F.logsigmoid(super().forward(hidden))
+
+    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """-mean_i y_i log p_i + (1 - y_i) log(1 - p_i) over labels i and rows."""
+        scores = super().forward(hidden)
+        return F.binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
+
+    def decide(self, log_p: Tensor) -> Tensor:
+        """p > threshold, boolean."""
+        return above(log_p, self.threshold)
+
+
+Head: TypeAlias = MultiLabelHead | SigmoidHead
+
+
+def make_head(method: MethodConfig, hidden: int, labels: int) -> Head:
+    """The output layer of a method; raises as `Mapping` and `MultiLabelHead` do."""
+    if method.mapping == SIGMOID:
+        return SigmoidHead(hidden, labels)
+    parameters: dict[str, Any] = dict(method.params)
+    try:
+        mapping = Mapping(method.mapping, learn=method.learn, **parameters)
+        return MultiLabelHead(hidden, labels, mapping, sparsity=method.sparsity, loss=method.loss)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"method: {error}") from None
 
 
 class Classifier(nn.Module):
@@ -29,8 +81,32 @@ class Classifier(nn.Module):
         While training on labels there is the loss alone, which needs no log p.
         """
         hidden = self.backbone(inputs)  # [B, H]
-        if self.training and labels is not None:
-            return SequenceClassifierOutput(loss=self.head.loss(hidden, labels))
+        loss = None if labels is None else self.head.loss(hidden, labels)
+        log_p = None if self.training and labels is not None else self.head(hidden)
+        return SequenceClassifierOutput(loss=loss, logits=log_p)
+
+
+class SigmoidText(nn.Module):
+    """A Transformer whose output layer has become a `SigmoidHead` around the same weights.
+
+    The control beside `patch_multilabel_head`, which puts mappings there.
+
+    Args:
+        model: for the classification of sequences.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+        name, last = linear.popitem()
+        self.head = SigmoidHead(last.in_features, last.out_features)
+        self.head.weight, self.head.bias = last.weight, last.bias
+        model.set_submodule(name, nn.Identity())
+        self.model = model
+
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> SequenceClassifierOutput:
+        """`logits`: log p (B, n); `loss` where labels [B, n] are given."""
+        hidden = self.model(**inputs).logits  # [B, H], as there is no output layer
         loss = None if labels is None else self.head.loss(hidden, labels)
         return SequenceClassifierOutput(loss=loss, logits=self.head(hidden))
 
@@ -41,14 +117,12 @@ def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Modul
     Its forward takes a batch as keyword arguments and gives `loss` and `logits` as `Classifier`.
 
     Raises:
-        ValueError, TypeError: what is wrong with the method.
+        ValueError, TypeError, OSError: what is wrong with the method, or the network cannot be had.
     """
     if data.text is not None:
-        # an extra's imports, as below
-        from experiments.multilabel.backbones import text_model
-
         return text_model(data.text, method, labels)
     if data.images is not None:
+        # needs an extra
         from experiments.multilabel.backbones import resnet
 
         backbone, hidden = resnet(data.images.backbone, data.images.weights)
@@ -57,6 +131,24 @@ def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Modul
     features, hidden = data.synthetic.features, data.synthetic.hidden
     backbone = nn.Sequential(nn.Linear(features, hidden), nn.ReLU())
     return Classifier(backbone, make_head(method, hidden, labels))
+
+
+def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Module:
+    """A pretrained Transformer with the method as its output layer, which is new.
+
+    A patched model of Transformers, but for the sigmoid, which is no mapping. Raises as
+    `build_model`.
+    """
+    # a checkpoint tuned on another task brings an output layer of another size
+    model = with_new_head(
+        resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
+    )
+    head = make_head(method, model.config.hidden_size, labels)
+    if isinstance(head, SigmoidHead):
+        return SigmoidText(model)
+    return patch_multilabel_head(
+        model, head.mapping, sparsity=method.sparsity, loss=method.loss, threshold=head.threshold
+    )
 
 
 def head_of(model: nn.Module) -> Head:

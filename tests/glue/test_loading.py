@@ -8,9 +8,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from experiments.multilabel.backbones import text_model
-from experiments.multilabel.data.text import TextConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig
+from experiments.multilabel.data.config import TextConfig
+from experiments.multilabel.models import text_model
 from glue.model import load_model
 from glue.tasks import TASKS
 

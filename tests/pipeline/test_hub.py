@@ -12,7 +12,7 @@ from experiments.images.config import DataConfig
 from experiments.images.config import RunConfig as ImageRun
 from experiments.language_modeling.config import CorpusConfig
 from experiments.language_modeling.config import RunConfig as LanguageRun
-from experiments.multilabel.config import DataConfig as LabelData
+from experiments.multilabel.data.config import DataConfig as LabelData
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
 from glue.config import RunConfig
 from glue.sweep.config import CandidateConfig, SweepConfig

@@ -13,10 +13,12 @@ from experiments.bottleneck import __main__ as bottleneck
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
 from experiments.multilabel import __main__ as multilabel
-from experiments.multilabel.backbones import resnet, text_model
+from experiments.multilabel.backbones import resnet
+from experiments.multilabel.config import MethodConfig
+from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.hub import read_hub
-from experiments.multilabel.data.text import TextConfig, load_tokenizer
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.data.text import load_tokenizer
+from experiments.multilabel.models import text_model
 from glue import __main__ as glue
 from glue.model import load_model
 from glue.tasks import TASKS, get_task

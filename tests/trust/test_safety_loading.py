@@ -14,9 +14,10 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from experiments.language_modeling import __main__ as language_modeling
-from experiments.multilabel.backbones import TORCHVISION, WEIGHTS, resnet, text_model
-from experiments.multilabel.data.text import TextConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.backbones import TORCHVISION, WEIGHTS, resnet
+from experiments.multilabel.config import MethodConfig
+from experiments.multilabel.data.config import TextConfig
+from experiments.multilabel.models import text_model
 from glue import __main__ as glue
 from glue.model import load_model
 from glue.tasks import TASKS

@@ -10,10 +10,9 @@ import pytest
 
 from experiments.images.sweep_config import SweepConfig as ImageSweep
 from experiments.images.sweep_config import SweptLoss
-from experiments.multilabel.config import DataConfig, SweepConfig
-from experiments.multilabel.data.image_sources import read_coco, read_folder, read_voc
-from experiments.multilabel.data.synthetic import SyntheticConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, SweepConfig
+from experiments.multilabel.data.config import DataConfig, SyntheticConfig
+from experiments.multilabel.data.images import read_coco, read_folder, read_voc
 from glue.data import load_task
 from glue.tasks import TASKS, get_task
 from pipeline.paths import below

@@ -18,9 +18,8 @@ from experiments.images.sweep_config import SweepConfig as ImageSweep
 from experiments.images.sweep_config import SweptLoss
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.report import report as language_report
-from experiments.multilabel.config import DataConfig, SweepConfig
-from experiments.multilabel.data.synthetic import SyntheticConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, SweepConfig
+from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from experiments.multilabel.plan import make_plan as multilabel_plan
 from experiments.multilabel.report import report as multilabel_report
 from glue.report import report as glue_report

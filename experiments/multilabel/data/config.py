@@ -1,4 +1,4 @@
-"""Configs of the three kinds of data sets."""
+"""Configs of data sets, of three kinds."""
 
 from __future__ import annotations
 
@@ -163,3 +163,34 @@ class TextConfig:
         from_hub = self.source == "hub" and is_hub_id(str(self.dataset))
         glue = self.source == "glue" and self.data_dir is None
         return from_hub or glue or is_hub_id(self.model)
+
+
+KINDS = {"synthetic": SyntheticConfig, "images": ImageConfig, "text": TextConfig}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """A data set and the network for it: exactly one of these.
+
+    Args:
+        synthetic: rows drawn by scikit-learn, and a two-layer network.
+        images: images, and a convolutional network.
+        text: texts, and a Transformer.
+    """
+
+    synthetic: SyntheticConfig | None = None
+    images: ImageConfig | None = None
+    text: TextConfig | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"data: expected one of {', '.join(KINDS)}, got {' and '.join(given) or 'none'}"
+            )
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether data or network come from the hub."""
+        sections = (self.images, self.text)
+        return any(section is not None and section.uses_hub for section in sections)

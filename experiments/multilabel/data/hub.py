@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 from torch import Tensor
 
-from experiments.multilabel.data.labels import from_names
+from experiments.multilabel.data.tables import from_names
 
 Part = tuple[datasets.Dataset, Tensor]  # the rows without their labels, and those, [N, n] 0/1
 
@@ -66,6 +66,6 @@ def _label_lists(rows: datasets.Dataset, column: str) -> tuple[tuple[str, ...], 
         )
     lists = list(rows[column])
     if isinstance(inner, datasets.ClassLabel):
-        return tuple(inner.names), [[inner.int2str(number) for number in row] for row in lists]
+        return tuple(inner.names), [inner.int2str(row) for row in lists]
     names = sorted({value for row in lists for value in row})
     return tuple(map(str, names)), [[str(value) for value in row] for row in lists]

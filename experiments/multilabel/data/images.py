@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import datasets
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,10 +17,38 @@ from torch.utils.data import Dataset, default_collate
 
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import ImageConfig
+from experiments.multilabel.data.hub import read_hub
+from experiments.multilabel.data.tables import from_columns, from_names, listed, read_splits
+from pipeline.paths import below
+
+Part = tuple[Sequence[Any], Tensor]  # files, or images of a hub's column; their labels [N, n]
+Parts = tuple[tuple[str, ...], dict[str, Part]]  # the labels, and the splits
 
 # of ImageNet, over which the networks were trained: mean and standard deviation by channel
 MEAN = torch.tensor([0.485, 0.456, 0.406])
 DEVIATION = torch.tensor([0.229, 0.224, 0.225])
+VOC_CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *("train", "tvmonitor"),
+)
+
+
+def load_images(config: ImageConfig) -> LabelledData:
+    """The data set that the config describes.
+
+    Raises:
+        ValueError, OSError: files or columns that are not there or cannot be read.
+    """
+    labels, parts = read_images(config)
+    sets = {split: Images(*part, config.size) for split, part in parts.items()}
+    return LabelledData(
+        labels,
+        train=sets["train"],
+        validation=sets["validation"],
+        test=sets.get("test", sets["validation"]),
+        collate=default_collate,
+    )
 
 
 class Images(Dataset[Batch]):
@@ -51,6 +82,7 @@ def read_pixels(picture: Any, size: int) -> Tensor:
     Raises:
         ValueError: the file is not an image or is cut short.
     """
+    # an extra of this project
     from PIL import Image
 
     try:
@@ -62,21 +94,155 @@ def read_pixels(picture: Any, size: int) -> Tensor:
     return (pixels - MEAN[:, None, None]) / DEVIATION[:, None, None]
 
 
-def load_images(config: ImageConfig) -> LabelledData:
-    """The data set that the config describes.
+def read_images(config: ImageConfig) -> Parts:
+    """The labels, and by split the images and their labels; errors as `load_images`."""
+    if config.source == "hub":
+        return _read_hub(config)
+    folder = Path(str(config.data_dir))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"images.data_dir={folder}: there is no such folder")
+    readers = {"voc2007": read_voc, "coco2017": read_coco, "folder": read_folder}
+    return readers[config.source](folder)
+
+
+def read_voc(folder: Path) -> Parts:
+    """The 20 classes, and by split the images and the classes that they show.
+
+    A class counts if one of its objects is annotated, marked as difficult or not. Training and
+    validation images are the challenge's train and val; those of test are a part of their own where
+    VOCtest has been unpacked in the same place.
+
+    Args:
+        folder: holds VOCdevkit/VOC2007 with ImageSets/Main, Annotations and JPEGImages.
 
     Raises:
-        ValueError, OSError: files or columns that are not there or cannot be read.
+        FileNotFoundError: a file is missing.
+        ValueError: an annotation cannot be read or names another class.
     """
-    # imports that a command's --help does not need
-    from experiments.multilabel.data.image_sources import read_images
+    root = folder / "VOCdevkit" / "VOC2007"
+    parts: dict[str, Part] = {}
+    for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
+        file = root / "ImageSets" / "Main" / f"{name}.txt"
+        if split == "test" and not file.is_file():
+            continue
+        keys = _text(file, "VOCdevkit/VOC2007 as VOCtrainval_06-Nov-2007.tar unpacks it").split()
+        files = [below(root / "JPEGImages", f"{key}.jpg", str(file)) for key in keys]
+        rows = [_voc_names(root / "Annotations" / f"{key}.xml") for key in keys]
+        parts[split] = _existing(files), from_names(rows, VOC_CLASSES)
+    return VOC_CLASSES, parts
 
-    labels, parts = read_images(config)
-    sets = {split: Images(*part, config.size) for split, part in parts.items()}
-    return LabelledData(
-        labels,
-        train=sets["train"],
-        validation=sets["validation"],
-        test=sets.get("test", sets["validation"]),
-        collate=default_collate,
-    )
+
+def _voc_names(file: Path) -> tuple[str, set[str]]:
+    try:
+        root = ElementTree.fromstring(_text(file, "an annotation for every image of the split"))
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{file}: not XML ({error})") from error
+    return str(file), {thing.findtext("name", "") for thing in root.iter("object")}
+
+
+def read_coco(folder: Path) -> Parts:
+    """The classes in the order of their ids, and by split the images and the classes they show.
+
+    Images without an annotated object are there too, with no label. There is no test part: its
+    labels have not been published.
+
+    Args:
+        folder: holds annotations/instances_{train,val}2017.json, train2017 and val2017.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: annotations cannot be read, or the two files have different classes.
+    """
+    labels: dict[str, tuple[str, ...]] = {}
+    parts: dict[str, Part] = {}
+    for split, name in (("train", "train2017"), ("validation", "val2017")):
+        content = _coco_file(folder, name)
+        categories = sorted(content["categories"], key=lambda category: category["id"])
+        labels[split] = tuple(category["name"] for category in categories)
+        if labels[split] != labels["train"]:
+            raise ValueError(
+                f"{folder / 'annotations'}: expected the same categories in both files, got "
+                f"{listed(labels['train'])} and {listed(labels[split])}"
+            )
+        names = {category["id"]: category["name"] for category in categories}
+        shown: dict[int, set[str]] = {image["id"]: set() for image in content["images"]}
+        for thing in content["annotations"]:
+            shown[thing["image_id"]].add(names[thing["category_id"]])
+        where = f"annotations of {name}"
+        files = [below(folder / name, image["file_name"], where) for image in content["images"]]
+        rows = zip(map(str, files), shown.values(), strict=True)
+        parts[split] = _existing(files), from_names(rows, labels[split])
+    return labels["train"], parts
+
+
+def _coco_file(folder: Path, split: str) -> dict[str, Any]:
+    file = folder / "annotations" / f"instances_{split}.json"
+    expected = "annotations as annotations_trainval2017.zip unpacks them"
+    try:
+        content = json.loads(_text(file, expected))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: not JSON ({error})") from error
+    for key in ("images", "annotations", "categories"):
+        if key not in content:
+            raise ValueError(f"{file}: expected {expected}, got a file without {key!r}")
+    return content
+
+
+def read_folder(folder: Path) -> Parts:
+    """Images of one's own and the labels in a table beside them.
+
+    Args:
+        folder: holds train, validation and, if there is one, test, each with images and a table
+            `labels` (.csv, .tsv or .jsonl): the file in the first column, then 0 or 1 for each
+            label.
+
+    Raises:
+        FileNotFoundError: a table or an image is missing.
+        ValueError: no label column, other ones than the training images have, or a value that is
+            neither 0 nor 1.
+    """
+    stems = {split: folder / split / "labels" for split in ("train", "validation", "test")}
+    parts: dict[str, Part] = {}
+    labels: tuple[str, ...] = ()
+    for split, (table, rows) in read_splits(stems, "images.data_dir").items():
+        file, *names = rows[0][1]
+        labels = labels or tuple(names)
+        if not names or tuple(names) != labels:
+            raise ValueError(
+                f"{table}: expected a column for the file, then {listed(labels) or 'labels'}; got "
+                f"{listed([file, *names])}"
+            )
+        files = [below(table.parent, record[file], where) for where, record in rows]
+        parts[split] = _existing(files), from_columns(rows, labels)
+    return labels, parts
+
+
+def _read_hub(config: ImageConfig) -> Parts:
+    splits = {"train": config.train_split, "validation": config.validation_split}
+    column = config.image_column
+    labels, parts = read_hub(str(config.dataset), splits, [column], config.label_column)
+    for rows, _ in parts.values():
+        if not isinstance(rows.features[column], datasets.Image):
+            raise ValueError(
+                f"images.image_column={column}: expected a column of images, got "
+                f"{rows.features[column]}"
+            )
+    return labels, {split: (rows[column], matrix) for split, (rows, matrix) in parts.items()}
+
+
+def _existing(files: list[Path]) -> list[Path]:
+    """The files; FileNotFoundError unless all are there."""
+    folders = {file.parent for file in files}
+    there = {folder: {path.name for path in folder.glob("*")} for folder in folders}
+    missing = [file for file in files if file.name not in there[file.parent]]
+    if missing:
+        raise FileNotFoundError(
+            f"{missing[0]}: there is no such image; {len(missing)} of {len(files)} are missing"
+        )
+    return files
+
+
+def _text(file: Path, expected: str) -> str:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}; expected {expected}")
+    return file.read_text(encoding="utf-8")

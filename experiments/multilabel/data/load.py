@@ -1,9 +1,9 @@
-"""From the config of a run to its data."""
+"""From the config of a data set to its rows."""
 
 from __future__ import annotations
 
-from experiments.multilabel.config import DataConfig
 from experiments.multilabel.data.base import LabelledData
+from experiments.multilabel.data.config import DataConfig
 
 
 def load_data(config: DataConfig, seed: int) -> LabelledData:
@@ -12,11 +12,11 @@ def load_data(config: DataConfig, seed: int) -> LabelledData:
     Raises:
         ValueError, OSError: what is wrong with the config or the files.
     """
+    # each kind needs an extra or a slow import of its own
     if config.synthetic is not None:
         from experiments.multilabel.data.synthetic import load_synthetic
 
         return load_synthetic(config.synthetic, seed)
-    # imports of extras
     if config.images is not None:
         from experiments.multilabel.data.images import load_images
 

@@ -1,10 +1,14 @@
-"""Rows of CSV, TSV and JSON-lines files, and which file holds a split."""
+"""Rows of CSV, TSV and JSON-lines files, each with where it stands, and their labels in 0 and 1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from pipeline.tables import read_csv, read_json, read_tsv
 
@@ -13,39 +17,34 @@ Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
-def find_table(folder: Path, name: str) -> Path | None:
-    """The one file `name` with a suffix of SUFFIXES in the folder; None if there is none.
-
-    Raises:
-        ValueError: there are several.
-    """
-    found = [path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()]
-    if len(found) > 1:
-        names = " and ".join(path.name for path in found)
-        raise ValueError(f"{folder}: expected one file for {name}, got {names}; remove all but one")
-    return found[0] if found else None
-
-
-def missing_table(folder: Path, name: str) -> str:
-    """For an error: what was expected in the folder, and what is there."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
-    found = "no such folder" if names is None else f"a folder with {listed(names, 5) or 'nothing'}"
-    return f"expected a file {name}{' or '.join(SUFFIXES)} in {folder}, got {found}"
-
-
-def read_table(path: Path) -> list[Row]:
-    """Every row of a file. All are UTF-8.
+def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[Row]]]:
+    """By split its file and every row of it; "test" may be missing. All files are UTF-8.
 
     The first line of CSV and TSV names the columns. TSV has no quoting and only a newline ends a
     row; CSV is quoted as usual; JSON-lines hold one object a line, all with the same keys.
 
+    Args:
+        stems: by split the file, without its suffix, which is one of SUFFIXES.
+        key: of the config, for errors.
+
     Raises:
-        ValueError: a file without rows or with a row that cannot be read, two columns of one name.
+        FileNotFoundError: a split has no file.
+        ValueError: a split has several files, or one without rows or with a row that cannot be
+            read, or two columns of one name.
     """
-    rows = list(_read_objects(path) if path.suffix == ".jsonl" else _read_lines(path))
-    if not rows:
-        raise ValueError(f"{path}: holds no rows")
-    return rows
+    tables = {}
+    for split, stem in stems.items():
+        found = [path for suffix in SUFFIXES if (path := Path(f"{stem}{suffix}")).is_file()]
+        if len(found) > 1:
+            raise ValueError(
+                f"{stem.parent}: expected one file for {stem.name}, got "
+                f"{' and '.join(path.name for path in found)}; remove all but one"
+            )
+        if found:
+            tables[split] = found[0], _read(found[0])
+        elif split != "test":
+            raise FileNotFoundError(f"{key}: {_missing(stem)}")
+    return tables
 
 
 def require(rows: Sequence[Row], columns: Iterable[str]) -> None:
@@ -54,6 +53,78 @@ def require(rows: Sequence[Row], columns: Iterable[str]) -> None:
     for column in columns:
         if column not in first:
             raise ValueError(f"{where}: no column {column!r}; the columns are {', '.join(first)}")
+
+
+def from_columns(rows: Iterable[Row], labels: Sequence[str]) -> Tensor:
+    """[N, n] float32, of one column for each label that holds 0 or 1.
+
+    Raises:
+        ValueError: any other value.
+    """
+
+    def bit(value: Any, where: str, label: str) -> float:
+        if value in ("0", "1", 0, 1):  # JSON has numbers and truth values
+            return float(value)
+        raise ValueError(f"{where}: column {label!r} holds {value!r}, expected 0 or 1")
+
+    matrix = [[bit(record[label], where, label) for label in labels] for where, record in rows]
+    return torch.tensor(matrix).reshape(-1, len(labels))
+
+
+def from_names(rows: Iterable[tuple[str, Collection[str]]], labels: Sequence[str]) -> Tensor:
+    """[N, n] float32, 1 where the names of a row hold the label.
+
+    Args:
+        rows: where each row stands, for errors, and the names of its labels, none included.
+        labels: the n labels.
+
+    Raises:
+        ValueError: a name that is not a label.
+    """
+    matrix = []
+    for where, names in rows:
+        for name in names:
+            if name not in labels:
+                raise ValueError(
+                    f"{where}: label {name!r} is not one of the {len(labels)}: {listed(labels)}"
+                )
+        matrix.append([float(label in names) for label in labels])
+    return torch.tensor(matrix).reshape(-1, len(labels))
+
+
+def split_names(value: Any, separator: str, where: str) -> list[str]:
+    """Names joined by a separator, or a list of them as JSON can hold; an empty text holds none.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(
+            f"{where}: the labels are {json.dumps(value)}, expected names joined by {separator!r} "
+            "or a list of names"
+        )
+    return [name.strip() for name in value.split(separator)] if value.strip() else []
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The first of many names, for an error."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _missing(stem: Path) -> str:
+    folder = stem.parent
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
+    found = "no such folder" if names is None else f"a folder with {listed(names, 5) or 'nothing'}"
+    return f"expected a file {stem.name}{' or '.join(SUFFIXES)} in {folder}, got {found}"
+
+
+def _read(path: Path) -> list[Row]:
+    rows = list(_read_objects(path) if path.suffix == ".jsonl" else _read_lines(path))
+    if not rows:
+        raise ValueError(f"{path}: holds no rows")
+    return rows
 
 
 def _read_lines(path: Path) -> Iterator[Row]:
@@ -71,19 +142,14 @@ def _read_lines(path: Path) -> Iterator[Row]:
 
 
 def _read_objects(path: Path) -> Iterator[Row]:
-    columns: set[str] | None = None
+    columns: set[str] = set()
     for where, record in read_json(path):
         if not isinstance(record, dict):
             raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
-        if columns is not None and set(record) != columns:
+        columns = columns or set(record)
+        if set(record) != columns:
             raise ValueError(
                 f"{where}: expected the keys of the first row ({', '.join(sorted(columns))}), got "
                 f"{', '.join(record)}"
             )
-        columns = set(record)
         yield where, record
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """The first of many names, for an error."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

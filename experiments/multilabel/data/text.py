@@ -1,78 +1,67 @@
-"""Texts with any number of labels each, as token ids."""
+"""Texts with any number of labels each, as token ids: a folder of one's own, GLUE, the hub."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.nn import functional as F
 from transformers import AutoConfig, DataCollatorWithPadding, PreTrainedTokenizerBase
 
-from experiments.multilabel.data.base import Batch, LabelledData
+from experiments.multilabel.data.base import LabelledData
 from experiments.multilabel.data.config import TextConfig
+from experiments.multilabel.data.hub import read_hub
+from experiments.multilabel.data.tables import (
+    Row,
+    from_columns,
+    from_names,
+    read_splits,
+    require,
+    split_names,
+)
+from glue import model as models
+from glue.data import load_task, subset
+from glue.tasks import get_task
 
 Texts = list[tuple[str, ...]]  # a text, or a pair of them, for each row
+Part = tuple[Texts, Tensor]  # texts and their labels, [N, n] 0/1
+Parts = tuple[tuple[str, ...], dict[str, Part]]  # the labels, and the splits
 
-
-class EncodedTexts(Dataset[Batch]):
-    """Token ids and labels, not padded: that is done batch by batch.
-
-    Args:
-        texts: N texts or pairs.
-        labels: [N, n] 0/1.
-        tokenizer: of the model.
-        max_length: tokens of a row at most.
-    """
-
-    def __init__(
-        self, texts: Texts, labels: Tensor, tokenizer: PreTrainedTokenizerBase, max_length: int
-    ) -> None:
-        columns = [list(column) for column in zip(*texts, strict=True)]
-        self.rows = tokenizer(*columns, truncation=True, max_length=max_length)
-        self.labels = labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Batch:
-        row = {name: torch.tensor(values[index]) for name, values in self.rows.items()}
-        return {**row, "labels": self.labels[index]}
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each row."""
-        return [len(ids) for ids in self.rows["input_ids"]]
+HELD_OUT = 0.1  # share of a GLUE task's training rows for validation
 
 
 def load_text(config: TextConfig) -> LabelledData:
-    """The data set that the config describes, in tokens of its model.
+    """The data set that the config describes, in tokens of its model, padded batch by batch.
 
     Raises:
         ValueError, OSError: files or columns that are not there or cannot be read, more train_rows
             than there are, or a model that takes fewer tokens than max_length.
     """
-    # imports that a command's --help does not need
-    from experiments.multilabel.data.text_sources import read_texts
-
-    labels, parts = read_texts(config)
+    readers = {"folder": _read_folder, "glue": _read_glue, "hub": _read_hub}
+    labels, parts = readers[config.source](config)
     tokenizer = load_tokenizer(config)
-    sets = {
-        split: EncodedTexts(texts, matrix, tokenizer, config.max_length)
-        for split, (texts, matrix) in parts.items()
-    }
+    sets: dict[str, Any] = {}
+    for split, (texts, matrix) in parts.items():
+        columns = [list(column) for column in zip(*texts, strict=True)]
+        tokens = tokenizer(*columns, truncation=True, max_length=config.max_length)
+        rows = datasets.Dataset.from_dict({**tokens, "labels": matrix.tolist()})
+        sets[split] = rows.with_format("torch")
     return LabelledData(
         labels,
         train=sets["train"],
         validation=sets["validation"],
         test=sets.get("test", sets["validation"]),
         collate=DataCollatorWithPadding(tokenizer),
-        lengths=sets["train"].lengths,
+        lengths=[len(ids) for ids in sets["train"].with_format(None)["input_ids"]],
     )
 
 
 def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of the model, which pads and has room for max_length tokens."""
-    from glue import model as models
-
     path = models.resolve_model(config.model)
     tokenizer = models.load_tokenizer(path)
     if tokenizer.pad_token is None:
@@ -88,3 +77,77 @@ def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
             "that or less"
         )
     return tokenizer
+
+
+def _read_folder(config: TextConfig) -> Parts:
+    folder = Path(str(config.data_dir))
+    stems = {split: folder / split for split in ("train", "validation", "test")}
+    labels: tuple[str, ...] = ()
+    parts = {}
+    for split, (_, rows) in read_splits(stems, "text.data_dir").items():
+        if config.label_column is None:
+            labels = labels or tuple(name for name in rows[0][1] if name not in config.text)
+            require(rows, labels)
+            parts[split] = _texts_of(config, rows), from_columns(rows, labels)
+        else:
+            require(rows, [config.label_column])
+            names = [
+                (where, split_names(row[config.label_column], config.separator, where))
+                for where, row in rows
+            ]
+            labels = labels or tuple(sorted({name for _, some in names for name in some}))
+            parts[split] = _texts_of(config, rows), from_names(names, labels)
+    return labels, _with_train_rows(parts, config.train_rows)
+
+
+def _texts_of(config: TextConfig, rows: Sequence[Row]) -> Texts:
+    require(rows, config.text)
+    texts = [tuple(row[column] for column in config.text) for _, row in rows]
+    for (where, _), text in zip(rows, texts, strict=True):
+        if not all(isinstance(part, str) and part.strip() for part in text):
+            raise ValueError(f"{where}: expected a text in {' and '.join(config.text)}, got {text}")
+    return texts
+
+
+def _read_glue(config: TextConfig) -> Parts:
+    task = get_task(str(config.dataset))
+    if task.labels is None:
+        raise ValueError(
+            f"text.dataset={config.dataset}: its label is a number; expected a task with classes"
+        )
+    data = load_task(task, config.data_dir)
+    train = subset(data, config.train_rows, HELD_OUT)
+    splits = {"train": train["train"], "validation": train["selection"]}
+    splits["test"] = data[task.dev_splits[0]]
+    columns = ["text_a", "text_b"][: len(task.text)]
+    return task.labels, {
+        split: (
+            _texts(rows, columns),
+            F.one_hot(torch.tensor(rows["label"][:]), len(task.labels)).float(),
+        )
+        for split, rows in splits.items()
+    }
+
+
+def _read_hub(config: TextConfig) -> Parts:
+    splits = {"train": config.train_split, "validation": config.validation_split}
+    labels, found = read_hub(str(config.dataset), splits, config.text, str(config.label_column))
+    parts = {split: (_texts(rows, config.text), matrix) for split, (rows, matrix) in found.items()}
+    return labels, _with_train_rows(parts, config.train_rows)
+
+
+def _texts(rows: datasets.Dataset, columns: Sequence[str]) -> Texts:
+    return list(zip(*(rows[column] for column in columns), strict=True))
+
+
+def _with_train_rows(parts: dict[str, Part], rows: int | None) -> dict[str, Part]:
+    """So many of the training rows, which depend on nothing but their number."""
+    texts, matrix = parts["train"]
+    if rows is None:
+        return parts
+    if not 0 < rows <= len(texts):
+        raise ValueError(
+            f"text.train_rows={rows}: the training set has {len(texts)} rows; choose at most that"
+        )
+    chosen = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:rows]
+    return {**parts, "train": ([texts[row] for row in chosen.tolist()], matrix[chosen])}

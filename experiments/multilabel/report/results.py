@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.multilabel.config import KINDS, DataConfig, SweepConfig, TrainConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import KINDS, DataConfig
 from experiments.multilabel.plan import make_plan
 from pipeline.config import ScheduleConfig
 from pipeline.report.spread import Difference, Estimate, estimate, paired

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.multilabel.config import RunConfig, TrainConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
 from tests.experiments.multilabel.methods_and_data import DATA
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.multilabel.config import RunConfig, SyntheticConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, RunConfig
+from experiments.multilabel.data.config import SyntheticConfig
 
 DATA = SyntheticConfig(classes=4, labels=2, length=100, rows=240, features=12, hidden=8)
 METHODS: dict[str, dict[str, Any]] = {

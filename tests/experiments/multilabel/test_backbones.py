@@ -8,9 +8,9 @@ from PIL import Image
 from transformers import AutoModelForImageClassification
 
 from experiments.multilabel.backbones import resnet
-from experiments.multilabel.config import DataConfig, RunConfig, TrainConfig
-from experiments.multilabel.data.images import ImageConfig, load_images
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
+from experiments.multilabel.data.config import DataConfig, ImageConfig
+from experiments.multilabel.data.images import load_images
 from experiments.multilabel.models import build_model, head_of
 from experiments.multilabel.train import load, prepare, train
 from tests.experiments.multilabel.tiny import tiny_bert, tiny_resnet

@@ -6,15 +6,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from experiments.multilabel.config import (
-    DataConfig,
-    RunConfig,
-    SweepConfig,
-    SyntheticConfig,
-    TrainConfig,
-)
-from experiments.multilabel.data.images import ImageConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import DataConfig, ImageConfig, SyntheticConfig
 from pipeline.config import ScheduleConfig
 
 

@@ -11,8 +11,8 @@ from datasets import ClassLabel, Dataset, Features, Image, List, Value, disable_
 from PIL import Image as Pictures
 from torch.utils.data import DataLoader
 
-from experiments.multilabel.data.image_sources import VOC_CLASSES
-from experiments.multilabel.data.images import ImageConfig, load_images
+from experiments.multilabel.data.config import ImageConfig
+from experiments.multilabel.data.images import VOC_CLASSES, load_images
 
 disable_progress_bars()
 RED = (255, 0, 0)
@@ -226,7 +226,7 @@ def test_what_is_wrong_with_coco(tmp_path: Path) -> None:
 
 def test_a_folder_without_labels(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "a.png")
-    message = r"images.data_dir: expected a file labels.csv or .*train, got a folder with a.png; im"
+    message = r"images.data_dir: expected a file labels.csv or .*train, got a folder with a.png"
     with pytest.raises(FileNotFoundError, match=message):
         load_images(own_config(tmp_path))
 

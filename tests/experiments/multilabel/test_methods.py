@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.multilabel.heads import SigmoidHead, make_head
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig
+from experiments.multilabel.models import SigmoidHead, make_head
 from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.methods_and_data import METHODS
 

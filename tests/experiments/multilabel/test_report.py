@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from experiments.multilabel.config import DataConfig, SweepConfig, TrainConfig
-from experiments.multilabel.data.images import ImageConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.plan import make_plan
 from experiments.multilabel.report import report
 from experiments.multilabel.report.plots import plot_curves, series

@@ -11,8 +11,8 @@ import yaml
 
 from experiments.multilabel import sweep as sweeps
 from experiments.multilabel.__main__ import PROGRAM, main
-from experiments.multilabel.config import DataConfig, SweepConfig, SyntheticConfig, TrainConfig
-from experiments.multilabel.methods import MethodConfig
+from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from pipeline.sweep.config import FIRST_TRIAL_SEED
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import read_records

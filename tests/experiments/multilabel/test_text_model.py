@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from experiments.multilabel.backbones import text_model
-from experiments.multilabel.config import RunConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
 from experiments.multilabel.data.base import Batch
-from experiments.multilabel.data.text import TextConfig
+from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.topics import write
 from experiments.multilabel.measures import f1_scores
-from experiments.multilabel.methods import MethodConfig
-from experiments.multilabel.models import head_of
+from experiments.multilabel.models import head_of, text_model
 from experiments.multilabel.train import assemble, load, prepare, train
 from sparse_attn import load_pretrained
 from tests.experiments.multilabel.tiny import tiny_bert

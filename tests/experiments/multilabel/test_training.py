@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from experiments.multilabel.__main__ import main
-from experiments.multilabel.config import RunConfig
+from experiments.multilabel.config import MethodConfig, RunConfig
 from experiments.multilabel.data.load import load_data
 from experiments.multilabel.data.synthetic import load_synthetic
-from experiments.multilabel.methods import MethodConfig
 from experiments.multilabel.models import head_of
 from experiments.multilabel.train import CHECKPOINT_FILE, assemble, load, prepare, train
 from experiments.multilabel.training import Training
