@@ -1,22 +1,15 @@
 """Every mapping as a function `f(scores, ..., *, mask=None, dim=-1)`, with its log form."""
 
-from sparse_attn.mappings.controls import (
-    log_random_drop_softmax,
-    log_temperature_softmax,
-    log_top_k_softmax,
-    random_drop_softmax,
-    temperature_softmax,
-    top_k_softmax,
-)
-from sparse_attn.mappings.monotone import log_monotone, log_plif, monotone, plif
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, cast
+
+from torch import Tensor
+
+from sparse_attn.mappings.controls import random_drop_softmax, temperature_softmax, top_k_softmax
+from sparse_attn.mappings.monotone import monotone, plif
 from sparse_attn.mappings.pointwise import (
-    log_normalized_relu,
-    log_normalized_sigmoid,
-    log_sigsoftmax,
-    log_softmax,
-    log_softmax_abs,
-    log_spherical_softmax,
-    log_taylor_softmax,
     normalized_relu,
     normalized_sigmoid,
     sigsoftmax,
@@ -27,24 +20,53 @@ from sparse_attn.mappings.pointwise import (
 )
 from sparse_attn.mappings.projection import (
     entmax,
-    log_entmax,
-    log_sparsecone,
-    log_sparsegen,
-    log_sparsehourglass,
-    log_sparsemax,
     sparsecone,
     sparsegen,
     sparsehourglass,
     sparsemax,
 )
-from sparse_attn.mappings.weighted import (
-    log_r_softmax,
-    log_t_softmax,
-    log_weighted_softmax,
-    r_softmax,
-    t_softmax,
-    weighted_softmax,
-)
+from sparse_attn.mappings.weighted import r_softmax, t_softmax, weighted_softmax
+
+P = ParamSpec("P")
+
+
+def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The logarithm of a mapping as a function of its own: `function` with log=True."""
+    mapping: Any = function
+    signature, name = inspect.signature(mapping), mapping.__name__
+    parameters = [p for p in signature.parameters.values() if p.name != "log"]
+
+    @functools.wraps(mapping)
+    def log_function(*args: Any, **kwargs: Any) -> Tensor:
+        return mapping(*args, **kwargs, log=True)
+
+    log_function.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    log_function.__module__ = __name__
+    log_function.__name__ = log_function.__qualname__ = f"log_{name}"
+    log_function.__doc__ = f"log p of `{name}`, in nats; -inf where p is 0. Else as there."
+    return cast(Callable[P, Tensor], log_function)
+
+
+log_entmax = log_form(entmax)
+log_monotone = log_form(monotone)
+log_normalized_relu = log_form(normalized_relu)
+log_normalized_sigmoid = log_form(normalized_sigmoid)
+log_plif = log_form(plif)
+log_r_softmax = log_form(r_softmax)
+log_random_drop_softmax = log_form(random_drop_softmax)
+log_sigsoftmax = log_form(sigsoftmax)
+log_softmax = log_form(softmax)
+log_softmax_abs = log_form(softmax_abs)
+log_sparsecone = log_form(sparsecone)
+log_sparsegen = log_form(sparsegen)
+log_sparsehourglass = log_form(sparsehourglass)
+log_sparsemax = log_form(sparsemax)
+log_spherical_softmax = log_form(spherical_softmax)
+log_t_softmax = log_form(t_softmax)
+log_taylor_softmax = log_form(taylor_softmax)
+log_temperature_softmax = log_form(temperature_softmax)
+log_top_k_softmax = log_form(top_k_softmax)
+log_weighted_softmax = log_form(weighted_softmax)
 
 __all__ = [
     "entmax",

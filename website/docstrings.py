@@ -9,17 +9,47 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from griffe import DocstringSectionText, Extension, Module, Object
+from griffe import (
+    Attribute,
+    Docstring,
+    DocstringSectionText,
+    Extension,
+    Function,
+    Module,
+    Object,
+    Parameters,
+)
+
+from sparse_attn import functional
 
 # fenced, indented after an empty line, or within a line
 _CODE = re.compile(r"(```.*?```|(?<=\n\n)(?: {4}[^\n]*(?:\n+|\Z))+|`[^`]+`)", re.DOTALL)
 
 
 class PlainText(Extension):
-    """Escapes the docstrings of a package when all of it is loaded."""
+    """Escapes the docstrings of the library when all of it is loaded."""
 
     def on_package(self, *, pkg: Module, **kwargs: Any) -> None:
+        for name in functional.__all__:
+            _derive(pkg["functional"], name)
         _walk(pkg)
+
+
+def _derive(module: Module, name: str) -> None:
+    """Shows `log_softmax = log_form(softmax)` as the function that it is."""
+    if not isinstance(module[name], Attribute):
+        return
+    function = module[name.removeprefix("log_")].final_target
+    log_form = Function(
+        name,
+        parameters=Parameters(*(p for p in function.parameters if p.name != "log")),
+        returns=function.returns,
+        lineno=module[name].lineno,
+    )
+    log_form.docstring = Docstring(
+        getattr(functional, name).__doc__, parser=function.docstring.parser, parent=log_form
+    )
+    module.set_member(name, log_form)
 
 
 def _walk(found: Object) -> None:

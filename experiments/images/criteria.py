@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.images.config import LossConfig
 from sparse_attn import Mapping
-from sparse_attn.losses import LOSSES, bouchard_loss, mapping_nll, squared_error
+from sparse_attn.losses import bouchard_loss, mapping_loss, squared_error
 
 
 class Criterion(nn.Module):
@@ -87,13 +87,10 @@ class Probabilities(Criterion):
     def __init__(self, mapping: Mapping) -> None:
         super().__init__()
         self.mapping = mapping
-        self.own = LOSSES.get(mapping.name)
-        self.measure = f"{mapping.name} loss" if self.own else "negll"
+        self.measure = f"{mapping.name} loss" if mapping.spec.own_loss else "negll"
 
     def loss(self, scores: Tensor, target: Tensor) -> Tensor:
-        if self.own is not None:
-            return self.own(scores, target, reduction="none", **self.mapping.arguments())
-        return mapping_nll(scores, target, self.mapping, reduction="none")
+        return mapping_loss(scores, target, self.mapping, reduction="none")
 
     def log_p(self, scores: Tensor) -> Tensor:
         return self.mapping.log(scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparse_attn.commands.errors import input_errors
@@ -63,16 +64,15 @@ def table(specs: list[MappingSpec]) -> str:
 
 def in_full(spec: MappingSpec) -> str:
     """All that is known of one mapping, the docstring of its function first."""
-    from sparse_attn.mappings.controls import MIXED, mixed
-
     facts = {
         "zeros": _zeros(spec),
         "parameters": "\n".join(_parameter(p) + _use(p) for p in spec.parameters) or "none",
         "options": "\n".join(map(_parameter, spec.options)),
         "fused": ", ".join(_fused(spec)) or "no; the reference computes it",
         "patch": _patch(spec),
-        "function": _dotted(spec.function),
-        "log form": _dotted(spec.log_function),
+        "losses": ", ".join(spec.losses),
+        "function": _public(spec),
+        "log form": _public(spec, "log_"),
         "source": spec.source,
     }
     width = max(map(len, facts)) + 2
@@ -81,9 +81,16 @@ def in_full(spec: MappingSpec) -> str:
         for name, value in facts.items()
         if value
     ]
-    # functions of these are partial ones, whose docstring is Python's
-    documented = mixed if spec.name.startswith(MIXED) else spec.function
-    return "\n".join([spec.name, "", inspect.getdoc(documented) or "", "", *lines])
+    return "\n".join([spec.name, "", _explained(spec), "", *lines])
+
+
+def _explained(spec: MappingSpec) -> str:
+    from sparse_attn.mappings.controls import MIXED, mixed
+
+    documented: Any = mixed if spec.name.startswith(MIXED) else spec.function
+    if isinstance(documented, partial):  # whose docstring is Python's
+        documented = spec.log_g
+    return inspect.getdoc(documented) or ""
 
 
 def _takes(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
@@ -121,13 +128,16 @@ def _fused(spec: MappingSpec) -> list[str]:
         return names + (["flex"] if flex.refusal(call) is None else [])
 
 
-def _dotted(function: Any) -> str:
-    """Where a function is to be imported from; empty for a partial one, which has no name."""
+def _public(spec: MappingSpec, prefix: str = "") -> str:
+    """Where its function, or with "log_" its log form, is to be imported from, if it has a name."""
     from sparse_attn import functional
 
+    name = getattr(spec.function, "__name__", "")
+    if name in functional.__all__:
+        return f"{functional.__name__}.{prefix}{name}"
+    function = spec.log_function if prefix else spec.function
     name = getattr(function, "__name__", "")
-    own = name in functional.__all__
-    return f"{functional.__name__ if own else function.__module__}.{name}" if name else ""
+    return f"{function.__module__}.{name}" if name else ""
 
 
 def _patch(spec: MappingSpec) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_attn.losses import LOSSES
 from sparse_attn.losses.dense import is_positive
 from sparse_attn.losses.rows import check_reduction
 from sparse_attn.losses.targets import check_range, check_whole
@@ -123,11 +122,11 @@ class Head(nn.Module):
         reduction: str = "mean",
         chunk: int = CHUNK,
     ) -> Tensor:
-        """What trains the head: `nll`, or for sparsemax and entmax the loss that belongs to them.
+        """What trains the head: the own loss of a mapping that has one, as sparsemax, or `nll`.
 
         Arguments, returns and errors as `nll`.
         """
-        if self.mapping.name not in LOSSES:
+        if self.mapping.spec.own_loss is None:
             return self.nll(hidden, targets, ignore_index, reduction, chunk)
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=True)
 
@@ -176,7 +175,7 @@ class Head(nn.Module):
         measure = "measure it under torch.no_grad(), and train with sparsemax or entmax"
         raise ValueError(
             f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite and "
-            f"cannot train; {own if self.mapping.name in LOSSES else measure}"
+            f"cannot train; {measure if self.mapping.spec.own_loss is None else own}"
         )
 
 

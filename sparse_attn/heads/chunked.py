@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import Tokens, count_outside
-from sparse_attn.losses import LOSSES
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import INF, widened
 
@@ -184,8 +183,8 @@ class Chunks:
                 log_g = self._log_g(scores, arguments)
             return _pointwise(log_g, targets, leaves)
         with torch.set_grad_enabled(scores.requires_grad):
-            if self.tokens.own_loss:
-                values = -LOSSES[spec.name](scores, targets, **arguments, reduction="none")
+            if self.tokens.own_loss and spec.own_loss is not None:
+                values = -spec.own_loss(scores, targets, **arguments, reduction="none")
             else:
                 log_p = spec.log_function(scores, **arguments)
                 values = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)

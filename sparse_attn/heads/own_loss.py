@@ -13,7 +13,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 from sparse_attn.heads.base import Head
 from sparse_attn.heads.guard import last_call
 from sparse_attn.layers import source_of_forward
-from sparse_attn.losses import LOSSES
+from sparse_attn.mappings.registry import own_losses
 
 
 class OwnLoss:
@@ -67,7 +67,7 @@ def own_loss(root: PreTrainedModel, head: Head, calls_head: bool) -> OwnLoss:
     zeros = f"mapping={head.mapping.name!r}: it returns zeros, whose -log p cannot train"
     remedy = (
         "use a mapping without zeros, such as sigsoftmax, or a model that calls loss_function, "
-        f"such as GPT-2 or Llama; {', '.join(LOSSES)} train there"
+        f"such as GPT-2 or Llama; {', '.join(own_losses())} train there"
     )
     dispatches = "self.loss_function(" in source_of_forward(type(root))
     if not (dispatches and calls_head):

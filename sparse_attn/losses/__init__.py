@@ -1,11 +1,7 @@
 """Losses of rows of scores against one label or several, `f(scores, target, ...)`."""
 
-from collections.abc import Callable
-
-from torch import Tensor
-
 from sparse_attn.losses.bouchard import bouchard_bound, bouchard_loss
-from sparse_attn.losses.dense import mapping_nll, squared_error
+from sparse_attn.losses.dense import mapping_loss, mapping_nll, squared_error
 from sparse_attn.losses.fenchel_young import entmax_loss, sparsemax_loss
 from sparse_attn.losses.multilabel import (
     label_count_loss,
@@ -15,15 +11,12 @@ from sparse_attn.losses.multilabel import (
     t_softmax_multilabel_loss,
 )
 
-LOSSES: dict[str, Callable[..., Tensor]] = {"sparsemax": sparsemax_loss, "entmax": entmax_loss}
-"""What trains a large vocabulary where the mapping of this name returns zeros."""
-
 __all__ = [
-    "LOSSES",
     "bouchard_bound",
     "bouchard_loss",
     "entmax_loss",
     "label_count_loss",
+    "mapping_loss",
     "mapping_nll",
     "r_softmax_multilabel_loss",
     "sparsegen_hinge_loss",

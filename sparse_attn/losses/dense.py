@@ -1,4 +1,4 @@
-"""Losses for mappings that are nowhere 0, and the squared error, which needs no mapping."""
+"""The loss of any mapping, -log p of those that are nowhere 0, and the squared error."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from torch import Tensor
 from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec
 
-OWN = {
-    "sparsemax": "sparsemax_loss",
-    "entmax": "entmax_loss",
-    "sparsegen": "sparsegen_hinge_loss",
-    "sparsehourglass": "sparsehourglass_loss",
-    "r-softmax": "r_softmax_multilabel_loss",
-    "t-softmax": "t_softmax_multilabel_loss",
-}
+
+def mapping_loss(
+    scores: Tensor,
+    target: Tensor,
+    mapping: str | Mapping,
+    *,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **parameters: Any,
+) -> Tensor:
+    """L = the mapping's own loss, `MappingSpec.own_loss`, or `mapping_nll` if it has none.
+
+    Source: none; what trains a classifier with this mapping.
+    Arguments, returns and errors as `mapping_nll`.
+    """
+    spec, arguments = _resolved(mapping, parameters)
+    if spec.own_loss is None:
+        return mapping_nll(scores, target, mapping, mask=mask, reduction=reduction, **parameters)
+    return spec.own_loss(scores, target, **arguments, mask=mask, reduction=reduction)
 
 
 def mapping_nll(
@@ -46,7 +57,8 @@ def mapping_nll(
     rows = labelled_rows(scores, target, mask, distribution=True)
     log_p = spec.log_function(rows.scores, **arguments, mask=rows.valid)
     if not is_positive(spec, arguments):
-        own = OWN.get(spec.name, "a mapping without zeros")
+        losses = [getattr(loss, "__name__", name) for name, loss in spec.losses.items()]
+        own = losses[0] if losses else "a mapping without zeros"
         raise ValueError(
             f"mapping={spec.name!r}: it may return exact zeros, whose -log p is infinite; use {own}"
         )

@@ -2,6 +2,7 @@
 
 from sparse_attn.mappings.base import Kernel, MappingSpec, ParameterSpec
 from sparse_attn.mappings.module import Mapping
+from sparse_attn.mappings.pointwise import pointwise_spec
 from sparse_attn.mappings.registry import get_spec, mapping_names, register_mapping
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "ParameterSpec",
     "get_spec",
     "mapping_names",
+    "pointwise_spec",
     "register_mapping",
 ]

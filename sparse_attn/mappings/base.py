@@ -11,6 +11,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ Value: TypeAlias = float | Tensor
 RowMap: TypeAlias = Callable[..., Tensor]
 Loss: TypeAlias = Callable[..., Tensor]
 INF = math.inf
+DERIVED: Any = None
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,9 @@ class MappingSpec:
 
     Attributes:
         name: registry name, such as `r-softmax`.
-        function: `(scores, *, mask, dim, **parameters) -> probabilities`.
-        log_function: the same signature, giving log-probabilities (-inf at exact zeros).
+        function: `(scores, *, mask=None, dim=-1, log=False, **parameters)` to probabilities, with
+            log=True to their logarithms, -inf at exact zeros.
+        log_function: those logarithms, where `function` itself takes no `log`.
         parameters: scalar parameters, fixed, scheduled or learned.
         weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
             initial value of every tensor argument of `function`. Such a mapping is always learned.
@@ -142,7 +145,7 @@ class MappingSpec:
 
     name: str
     function: Callable[..., Tensor]
-    log_function: Callable[..., Tensor]
+    log_function: Callable[..., Tensor] = DERIVED
     parameters: tuple[ParameterSpec, ...] = ()
     weights: Callable[..., dict[str, Tensor]] | None = None
     options: tuple[ParameterSpec, ...] = ()
@@ -156,6 +159,10 @@ class MappingSpec:
     kernel: Kernel | None = None
     color: str | None = None
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.log_function is DERIVED:
+            object.__setattr__(self, "log_function", partial(self.function, log=True))
 
     @property
     def own_loss(self) -> Loss | None:
@@ -201,6 +208,28 @@ def on_rows(
         result = torch.where(result == -INF, result, result.clamp(min=lowest))
     result = result.masked_fill(~valid, -INF if log else 0.0)
     return result.to(scores.dtype).movedim(-1, dim)
+
+
+def on_named_rows(
+    scores: Tensor,
+    *,
+    row_map: RowMap,
+    parameters: tuple[ParameterSpec, ...],
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
+    **values: Value,
+) -> Tensor:
+    """`on_rows` with the values of `parameters` by their names: what a `MappingSpec` calls.
+
+    Raises:
+        TypeError: a value for a parameter that there is not.
+    """
+    given = [values.pop(p.name, p.default) for p in parameters]
+    if values:
+        takes = ", ".join(p.name for p in parameters) or "no parameters"
+        raise TypeError(f"{', '.join(values)}: unknown parameter; expected {takes}")
+    return on_rows(row_map, scores, *given, mask=mask, dim=dim, checks=parameters, log=log)
 
 
 def _prepare(

@@ -6,15 +6,14 @@ Sharpening (temperature-softmax), truncation (top-k-softmax), regularisation by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_rows
-from sparse_attn.mappings.pointwise import log_softmax, normalize, softmax
+from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_named_rows, on_rows
+from sparse_attn.mappings.pointwise import normalize, softmax
 from sparse_attn.mappings.weighted import R
 
 # a learned temperature gets as near to the end of its range as it likes, and 1/T must stay finite
@@ -31,33 +30,22 @@ def _over_temperature(z: Tensor, temperature: Tensor) -> Tensor:
 
 
 def temperature_softmax(
-    scores: Tensor, temperature: Value, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor,
+    temperature: Value,
+    *,
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
     """p_i = e^{z_i / T} / sum_j e^{z_j / T}; T < 1 sharpens.
 
     Source: none; a control for the sharpening that goes with zeros.
 
     Args:
-        scores: any shape, floating point.
         temperature: T in [0.001, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for T out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for T out of range.
     """
-    return _temperature_softmax(scores, temperature, mask, dim, log=False)
-
-
-def log_temperature_softmax(
-    scores: Tensor, temperature: Value, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `temperature_softmax`, in nats. Else as there."""
-    return _temperature_softmax(scores, temperature, mask, dim, log=True)
-
-
-def _temperature_softmax(
-    scores: Tensor, temperature: Value, mask: Tensor | None, dim: int, log: bool
-) -> Tensor:
     return on_rows(
         normalize,
         scores,
@@ -85,29 +73,21 @@ def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
     return _softmax_where((rows >= ordered.gather(-1, place)) & valid, rows, log)
 
 
-def top_k_softmax(scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def top_k_softmax(
+    scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """Softmax over the ceil(k) largest valid scores, exactly 0 elsewhere; ties with the last stay.
 
     Softmax where k is at least the number of valid positions. No gradient reaches k.
     Source: Gupta et al. 2021 (arXiv 2106.06899); a control for truncation without reweighting.
 
     Args:
-        scores: any shape, floating point.
         k: in [1, inf]; a float, so that a schedule can move it, or a tensor broadcastable to the
             shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for k out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for k out of range.
     """
-    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,))
-
-
-def log_top_k_softmax(
-    scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `top_k_softmax`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, checks=(K,), log=True)
+    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, log=log, checks=(K,))
 
 
 def _scrambled(rows: Tensor) -> Tensor:
@@ -131,7 +111,7 @@ def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> T
 
 
 def random_drop_softmax(
-    scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """Softmax over what is left when floor(r (n - 1)) + 1 of the n valid positions are dropped.
 
@@ -143,32 +123,22 @@ def random_drop_softmax(
     Source: none; a control for the regularisation that missing keys bring.
 
     Args:
-        scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for r out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for r out of range.
     """
-    return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,))
-
-
-def log_random_drop_softmax(
-    scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `random_drop_softmax`, in nats: -inf where dropped. Else as there."""
-    return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, checks=(DROPPED,), log=True)
+    return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, log=log, checks=(DROPPED,))
 
 
 def _mixed_rows(
-    rows: Tensor, valid: Tensor, *values: Tensor, function: Callable[..., Tensor], log: bool
+    rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool
 ) -> Tensor:
-    """`function` is the log form of the mapping where `log`."""
     *own, mix = values
+    function = spec.log_function if log else spec.function
     far = function(rows, *(value.squeeze(-1) for value in own), mask=valid)
     if not log:
         return torch.lerp(softmax(rows, mask=valid), far, mix)
-    near = log_softmax(rows, mask=valid)
+    near = softmax(rows, mask=valid, log=True)
     with torch.no_grad():
         # -inf for the side that has no share, and where neither has a share
         top = torch.maximum(near + torch.log1p(-mix), far + mix.log())
@@ -178,29 +148,6 @@ def _mixed_rows(
     near, far = ((side - top).clamp(max=80.0).exp() for side in (near, far))
     total = torch.lerp(near, far, mix).masked_fill(impossible, 1.0)
     return (top + total.log()).masked_fill(impossible, -INF)
-
-
-def _mixed(
-    scores: Tensor,
-    *,
-    functions: tuple[Callable[..., Tensor], Callable[..., Tensor]],
-    checks: tuple[ParameterSpec, ...],
-    mask: Tensor | None = None,
-    dim: int = -1,
-    log: bool = False,
-    **parameters: Value,
-) -> Tensor:
-    values = (parameters.get(check.name, check.default) for check in checks)
-    return on_rows(
-        _mixed_rows,
-        scores,
-        *values,
-        mask=mask,
-        dim=dim,
-        checks=checks,
-        function=functions[1] if log else functions[0],
-        log=log,
-    )
 
 
 def _has_softmax(mix: Value, **arguments: Value) -> bool:
@@ -226,14 +173,12 @@ def mixed(spec: MappingSpec) -> MappingSpec:
             f"mapping={MIXED + spec.name!r}: {spec.name} has a parameter {MIX.name} already; use "
             "it alone"
         )
-    checks = (*spec.parameters, MIX)
-    functions = (spec.function, spec.log_function)
-    function = partial(_mixed, functions=functions, checks=checks)
+    parameters = (*spec.parameters, MIX)
+    row_map = partial(_mixed_rows, spec=spec)
     return MappingSpec(
         MIXED + spec.name,
-        function,
-        partial(function, log=True),
-        parameters=checks,
+        partial(on_named_rows, row_map=row_map, parameters=parameters),
+        parameters=parameters,
         zeros=spec.zeros,
         dense=_has_softmax,
         translation_invariant=spec.translation_invariant,
@@ -245,7 +190,6 @@ SPECS = (
     MappingSpec(
         "temperature-softmax",
         temperature_softmax,
-        log_temperature_softmax,
         parameters=(TEMPERATURE,),
         translation_invariant=True,
         log_g=_over_temperature,
@@ -254,7 +198,6 @@ SPECS = (
     MappingSpec(
         "top-k-softmax",
         top_k_softmax,
-        log_top_k_softmax,
         parameters=(K,),
         zeros=True,
         translation_invariant=True,
@@ -263,7 +206,6 @@ SPECS = (
     MappingSpec(
         "random-drop-softmax",
         random_drop_softmax,
-        log_random_drop_softmax,
         parameters=(DROPPED,),
         zeros=True,
         source="control: zeros that have nothing to do with the scores",

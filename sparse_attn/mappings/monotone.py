@@ -120,6 +120,7 @@ def plif(
     *,
     mask: Tensor | None = None,
     dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
     """p = softmax(f(z)), f piecewise linear and increasing with K equal bins on [-T, T].
 
@@ -128,33 +129,12 @@ def plif(
     Source: Ganea et al. 2019, section 4 (PLIF).
 
     Args:
-        scores: any shape, floating point.
         raw_slopes: [K], shared by all rows; K may be a million. Its gradient on a GPU is summed by
             atomic additions, so its last digits vary from run to run.
         bound: T in (0, inf), in units of the scores.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for bound out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for bound out of range.
     """
-    return _plif(scores, raw_slopes, bound, mask, dim, log=False)
-
-
-def log_plif(
-    scores: Tensor,
-    raw_slopes: Tensor,
-    bound: float = BOUND.default,
-    *,
-    mask: Tensor | None = None,
-    dim: int = -1,
-) -> Tensor:
-    """log p of `plif`, in nats. Else as there."""
-    return _plif(scores, raw_slopes, bound, mask, dim, log=True)
-
-
-def _plif(
-    scores: Tensor, raw_slopes: Tensor, bound: float, mask: Tensor | None, dim: int, log: bool
-) -> Tensor:
     BOUND.check(bound)
 
     def log_g(z: Tensor) -> Tensor:
@@ -171,6 +151,7 @@ def monotone(
     *,
     mask: Tensor | None = None,
     dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
     """p = softmax(f(z)), f(z) = sum_k v_k sigma(u_k z + b_k), increasing and bounded.
 
@@ -178,38 +159,11 @@ def monotone(
     Source: Ganea et al. 2019, section 3 (monotone network).
 
     Args:
-        scores: any shape, floating point.
         raw_gain, raw_slope, offset: [K], shared by all rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`.
+    Other arguments, returns and errors as `softmax`.
     """
-    return _monotone(scores, raw_gain, raw_slope, offset, mask, dim, log=False)
 
-
-def log_monotone(
-    scores: Tensor,
-    raw_gain: Tensor,
-    raw_slope: Tensor,
-    offset: Tensor,
-    *,
-    mask: Tensor | None = None,
-    dim: int = -1,
-) -> Tensor:
-    """log p of `monotone`, in nats. Else as there."""
-    return _monotone(scores, raw_gain, raw_slope, offset, mask, dim, log=True)
-
-
-def _monotone(
-    scores: Tensor,
-    raw_gain: Tensor,
-    raw_slope: Tensor,
-    offset: Tensor,
-    mask: Tensor | None,
-    dim: int,
-    log: bool,
-) -> Tensor:
     def log_g(z: Tensor) -> Tensor:
         return _monotone_function(z, raw_gain, raw_slope, offset)
 
@@ -238,7 +192,6 @@ SPECS = (
     MappingSpec(
         "plif",
         plif,
-        log_plif,
         parameters=(BOUND,),
         weights=_plif_weights,
         log_g=_plif_function,
@@ -248,7 +201,6 @@ SPECS = (
     MappingSpec(
         "monotone",
         monotone,
-        log_monotone,
         weights=_monotone_weights,
         log_g=_monotone_function,
         options=(UNITS, BOUND),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from sparse_attn.mappings.base import (
     ParameterSpec,
     Value,
     above_zero,
+    on_named_rows,
     on_rows,
 )
 
@@ -42,6 +45,27 @@ def normalize(
         return log_weights.softmax(-1)
     log_p = log_weights.log_softmax(-1)
     return log_p.masked_fill(log_p < torch.finfo(log_p.dtype).min / 2, -INF)
+
+
+def pointwise_spec(
+    name: str,
+    log_g: Callable[..., Tensor],
+    parameters: tuple[ParameterSpec, ...] = (),
+    **facts: Any,
+) -> MappingSpec:
+    """The record of p_i = g(z_i) / sum_j g(z_j), function and log form made from log g.
+
+    Args:
+        name: registry name.
+        log_g: log g of the scores and the parameters, these of shape (1,) or (..., 1). Elementwise
+            operations of PyTorch, finite at every finite score: where g is 0, the lowest finite
+            number. Its docstring is that of the mapping.
+        parameters: what log g takes beside the scores, in its order.
+        **facts: other fields of `MappingSpec`.
+    """
+    row_map = partial(normalize, log_g=log_g)
+    function = partial(on_named_rows, row_map=row_map, parameters=parameters)
+    return MappingSpec(name, function, parameters=parameters, log_g=log_g, **facts)
 
 
 def _identity(z: Tensor) -> Tensor:
@@ -77,7 +101,9 @@ def _log_relu(z: Tensor) -> Tensor:
     return z.masked_fill(zero, 1.0).log().masked_fill(zero, torch.finfo(z.dtype).min)
 
 
-def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def softmax(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p_i = e^{z_i} / sum_j e^{z_j}.
 
     Source: Bridle 1990.
@@ -86,6 +112,7 @@ def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Ten
         scores: any shape, floating point.
         mask: boolean, True = takes part, broadcastable to scores.
         dim: the dimension that is normalised.
+        log: whether to return log p instead, in nats; -inf where p is exactly 0.
 
     Returns:
         Probabilities, shape and dtype of scores; exactly 0 where masked, a row of zeros where
@@ -95,16 +122,16 @@ def softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Ten
         TypeError: scores not floating point or mask not boolean.
         ValueError: mask, or a parameter of another mapping, of a shape that does not broadcast.
     """
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity)
-
-
-def log_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `softmax`, in nats. Else as there."""
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_identity, log=True)
+    return on_rows(normalize, scores, mask=mask, dim=dim, log=log, log_g=_identity)
 
 
 def sigsoftmax(
-    scores: Tensor, bias: Value = 0.0, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor,
+    bias: Value = 0.0,
+    *,
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
     """p_i = e^{z_i} sigma(z_i + b) / sum_j e^{z_j} sigma(z_j + b); not translation-invariant.
 
@@ -112,52 +139,37 @@ def sigsoftmax(
     Source: Kanai et al. 2018, eq. 12 (its log-normaliser has the wrong sign); b is learnable.
 
     Args:
-        scores: any shape, floating point.
         bias: b in (-inf, inf), added to the scores; a float or a tensor broadcastable to the shape
             of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for a bias that is not finite.
+    Other arguments, returns and errors as `softmax`; ValueError also for a bias that is not finite.
     """
-    return on_rows(
-        normalize, scores, bias, mask=mask, dim=dim, checks=(BIAS,), log_g=_log_sigsoftmax_g
-    )
-
-
-def log_sigsoftmax(
-    scores: Tensor, bias: Value = 0.0, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `sigsoftmax`, in nats. Else as there."""
     return on_rows(
         normalize,
         scores,
         bias,
         mask=mask,
         dim=dim,
+        log=log,
         checks=(BIAS,),
         log_g=_log_sigsoftmax_g,
-        log=True,
     )
 
 
-def taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def taylor_softmax(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, which decreases below z = -1.
 
     Equal to `spherical_softmax(scores + 1, eps=1.0)`.
     Source: de Brebisson & Vincent 2016, tables 1 to 6 (Taylor softmax).
     Arguments, returns and errors as `softmax`.
     """
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g)
-
-
-def log_taylor_softmax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `taylor_softmax`, in nats. Else as there."""
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_taylor_g, log=True)
+    return on_rows(normalize, scores, mask=mask, dim=dim, log=log, log_g=_log_taylor_g)
 
 
 def spherical_softmax(
-    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """p_i = (z_i^2 + eps) / sum_j (z_j^2 + eps), even in z.
 
@@ -166,67 +178,46 @@ def spherical_softmax(
     Source: de Brebisson & Vincent 2016, tables 1 and 3 to 6 (spherical softmax).
 
     Args:
-        scores: any shape, floating point.
         eps: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for eps out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for eps out of range.
     """
     return on_rows(
-        normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus
+        normalize, scores, eps, mask=mask, dim=dim, log=log, checks=(EPS,), log_g=_log_square_plus
     )
 
 
-def log_spherical_softmax(
-    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1
+def softmax_abs(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """log p of `spherical_softmax`, in nats. Else as there."""
-    return on_rows(
-        normalize, scores, eps, mask=mask, dim=dim, checks=(EPS,), log_g=_log_square_plus, log=True
-    )
-
-
-def softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = e^{|z_i|} / sum_j e^{|z_j|}; the slope at z = 0 is taken as 0.
 
     Source: de Brebisson & Vincent 2016, tables 1 and 5 (softmax abs).
     Arguments, returns and errors as `softmax`.
     """
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs)
+    return on_rows(normalize, scores, mask=mask, dim=dim, log=log, log_g=torch.abs)
 
 
-def log_softmax_abs(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `softmax_abs`, in nats. Else as there."""
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=torch.abs, log=True)
-
-
-def normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def normalized_relu(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p_i = max(0, z_i) / sum_j max(0, z_j); uniform where no score is positive (0/0).
 
     Source: Kanai et al. 2018, table 1 (g: ReLU).
     Arguments, returns and errors as `softmax`.
     """
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu)
+    return on_rows(normalize, scores, mask=mask, dim=dim, log=log, log_g=_log_relu)
 
 
-def log_normalized_relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `normalized_relu`, in nats. Else as there."""
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=_log_relu, log=True)
-
-
-def normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def normalized_sigmoid(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p_i = sigma(z_i) / sum_j sigma(z_j).
 
     Source: Kanai et al. 2018, table 1 (g: Sigmoid).
     Arguments, returns and errors as `softmax`.
     """
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid)
-
-
-def log_normalized_sigmoid(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `normalized_sigmoid`, in nats. Else as there."""
-    return on_rows(normalize, scores, mask=mask, dim=dim, log_g=F.logsigmoid, log=True)
+    return on_rows(normalize, scores, mask=mask, dim=dim, log=log, log_g=F.logsigmoid)
 
 
 KANAI = "Kanai et al. 2018"
@@ -236,7 +227,6 @@ SPECS = (
     MappingSpec(
         "softmax",
         softmax,
-        log_softmax,
         translation_invariant=True,
         log_g=_identity,
         kernel=Kernel("softmax", "pointwise"),
@@ -245,7 +235,6 @@ SPECS = (
     MappingSpec(
         "sigsoftmax",
         sigsoftmax,
-        log_sigsoftmax,
         parameters=(BIAS,),
         log_g=_log_sigsoftmax_g,
         kernel=Kernel("sigsoftmax", "pointwise", "bias"),
@@ -254,7 +243,6 @@ SPECS = (
     MappingSpec(
         "taylor-softmax",
         taylor_softmax,
-        log_taylor_softmax,
         log_g=_log_taylor_g,
         kernel=Kernel("taylor-softmax", "pointwise"),
         source=f"{BREBISSON}, tables 1 to 6",
@@ -262,7 +250,6 @@ SPECS = (
     MappingSpec(
         "spherical-softmax",
         spherical_softmax,
-        log_spherical_softmax,
         parameters=(EPS,),
         zeros=True,
         dense=above_zero,
@@ -273,7 +260,6 @@ SPECS = (
     MappingSpec(
         "softmax-abs",
         softmax_abs,
-        log_softmax_abs,
         log_g=torch.abs,
         kernel=Kernel("softmax-abs", "pointwise"),
         source=f"{BREBISSON}, tables 1 and 5",
@@ -281,7 +267,6 @@ SPECS = (
     MappingSpec(
         "normalized-relu",
         normalized_relu,
-        log_normalized_relu,
         zeros=True,
         log_g=_log_relu,
         kernel=Kernel("normalized-relu", "pointwise"),
@@ -290,7 +275,6 @@ SPECS = (
     MappingSpec(
         "normalized-sigmoid",
         normalized_sigmoid,
-        log_normalized_sigmoid,
         log_g=F.logsigmoid,
         kernel=Kernel("normalized-sigmoid", "pointwise"),
         source=f"{KANAI}, table 1",

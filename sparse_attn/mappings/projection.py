@@ -184,46 +184,37 @@ def _log_exp_slope(log_p: Tensor, e: Tensor) -> Tensor:
     return log_p.square() * torch.where(small, series, -(torch.expm1(-far) + far) / far.square())
 
 
-def sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def sparsemax(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p = argmin over the simplex of ||p - z||^2 = max(0, z - tau(z)); exact zeros.
 
     Jacobian diag(s) - s s^T / |S| with s the indicator of the support S.
     Source: Martins & Astudillo 2016, alg. 1.
     Arguments, returns and errors as `softmax`.
     """
-    return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim)
+    return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim, log=log)
 
 
-def log_sparsemax(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `sparsemax`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_sparsemax_rows, scores, mask=mask, dim=dim, log=True)
-
-
-def sparsegen(scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+def sparsegen(
+    scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
     """p = sparsemax(z / (1 - lam)), sparsegen-lin.
 
     lam = 0 is sparsemax, lam -> 1 the maximum, lam -> -inf uniform.
     Source: Laha et al. 2018, section 3.
 
     Args:
-        scores: any shape, floating point.
         lam: in (-inf, 1); a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for lam out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for lam out of range.
     """
-    return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,))
+    return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, log=log, checks=(LAM,))
 
 
-def log_sparsegen(
-    scores: Tensor, lam: Value, *, mask: Tensor | None = None, dim: int = -1
+def sparsecone(
+    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """log p of `sparsegen`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_sparsegen_rows, scores, lam, mask=mask, dim=dim, checks=(LAM,), log=True)
-
-
-def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
 
     Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf,
@@ -231,25 +222,15 @@ def sparsecone(scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int
     Source: Laha et al. 2018, section 3.
 
     Args:
-        scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for q out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for q out of range.
     """
-    return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
-
-
-def log_sparsecone(
-    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `sparsecone`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
+    return on_rows(_sparsecone_rows, scores, q, mask=mask, dim=dim, log=log, checks=(Q,))
 
 
 def sparsehourglass(
-    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
 
@@ -258,24 +239,16 @@ def sparsehourglass(
     Source: Laha et al. 2018, section 3.
 
     Args:
-        scores: any shape, floating point.
         q: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for q out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for q out of range.
     """
-    return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,))
+    return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, log=log, checks=(Q,))
 
 
-def log_sparsehourglass(
-    scores: Tensor, q: Value, *, mask: Tensor | None = None, dim: int = -1
+def entmax(
+    scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """log p of `sparsehourglass`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_sparsehourglass_rows, scores, q, mask=mask, dim=dim, checks=(Q,), log=True)
-
-
-def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = max(0, (alpha - 1) z_i - tau)^(1 / (alpha - 1)), tau such that sum p = 1.
 
     alpha = 1 is softmax, alpha = 2 sparsemax. Beyond 2 the slope at the edge of the support is
@@ -283,28 +256,17 @@ def entmax(scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int
     Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019, prop. 1.
 
     Args:
-        scores: any shape, floating point.
         alpha: in [1, 2]; a float or a tensor broadcastable to the shape of the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for alpha out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for alpha out of range.
     """
-    return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,))
-
-
-def log_entmax(
-    scores: Tensor, alpha: Value, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
-    """log p of `entmax`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, checks=(ALPHA,), log=True)
+    return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, log=log, checks=(ALPHA,))
 
 
 SPECS = (
     MappingSpec(
         "sparsemax",
         sparsemax,
-        log_sparsemax,
         zeros=True,
         translation_invariant=True,
         losses=LibraryLosses(
@@ -317,7 +279,6 @@ SPECS = (
     MappingSpec(
         "sparsegen",
         sparsegen,
-        log_sparsegen,
         parameters=(LAM,),
         zeros=True,
         translation_invariant=True,
@@ -329,7 +290,6 @@ SPECS = (
     MappingSpec(
         "sparsecone",
         sparsecone,
-        log_sparsecone,
         parameters=(Q,),
         zeros=True,
         kernel=Kernel("sparsecone", "projection", "q"),
@@ -338,7 +298,6 @@ SPECS = (
     MappingSpec(
         "sparsehourglass",
         sparsehourglass,
-        log_sparsehourglass,
         parameters=(Q,),
         zeros=True,
         losses=LibraryLosses({"sparsehourglass": "sparsehourglass_loss"}),
@@ -349,7 +308,6 @@ SPECS = (
     MappingSpec(
         "entmax",
         entmax,
-        log_entmax,
         parameters=(ALPHA,),
         zeros=True,
         translation_invariant=True,

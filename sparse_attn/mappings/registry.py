@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 
 from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
-from sparse_attn.mappings.base import MappingSpec
+from sparse_attn.mappings.base import Loss, MappingSpec
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
@@ -17,6 +18,11 @@ _SPECS: dict[str, MappingSpec] = {
 def mapping_names() -> tuple[str, ...]:
     """The names of all registered mappings."""
     return tuple(_SPECS)
+
+
+def own_losses() -> dict[str, Loss]:
+    """By the name of their mapping the losses that train one label among many classes."""
+    return {name: spec.own_loss for name, spec in _SPECS.items() if spec.own_loss is not None}
 
 
 def get_spec(name: str) -> MappingSpec:
@@ -42,6 +48,7 @@ def register_mapping(spec: MappingSpec) -> None:
     Raises:
         ValueError: the name is taken, or the record names a kernel: those compute the mappings
             that come with the library, and would run in place of `function`.
+        TypeError: `function` takes no `log`, and there is no `log_function`.
     """
     if spec.kernel is not None:
         raise ValueError(
@@ -50,4 +57,11 @@ def register_mapping(spec: MappingSpec) -> None:
         )
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
+    try:
+        inspect.signature(spec.log_function)
+    except ValueError:  # of a partial function without such an argument
+        raise TypeError(
+            f"function: that of {spec.name} takes no `log`; take log=False and hand it to on_rows, "
+            "or give log_function"
+        ) from None
     _SPECS[spec.name] = spec

@@ -105,54 +105,37 @@ def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
 
 
 def weighted_softmax(
-    scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """p_i = w_i e^{z_i} / sum_j w_j e^{z_j}.
 
     Source: Balazy et al. 2023, eq. 1.
 
     Args:
-        scores: any shape, floating point.
         weights: w in [0, inf), a float or a tensor broadcastable to scores, whose values are not
             checked. A row whose weights are all 0 gives zeros.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for a number out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for a number out of range.
     """
     weights = _entry_weights(weights, scores, dim)
-    return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights)
+    return on_rows(_weighted_rows, scores, mask=mask, dim=dim, log=log, weights=weights)
 
 
-def log_weighted_softmax(
-    scores: Tensor, weights: Value, *, mask: Tensor | None = None, dim: int = -1
+def t_softmax(
+    scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """log p of `weighted_softmax`, in nats: -inf where the weight is 0. Else as there."""
-    weights = _entry_weights(weights, scores, dim)
-    return on_rows(_weighted_rows, scores, mask=mask, dim=dim, weights=weights, log=True)
-
-
-def t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """p_i = w_i e^{z_i} / sum_j w_j e^{z_j} with w_i = max(0, z_i - max z + t).
 
     Exactly 0 where z_i <= max z - t. t = inf is softmax, t = 0 leaves the maxima, ties shared.
     Source: Balazy et al. 2023, eq. 2.
 
     Args:
-        scores: any shape, floating point.
         t: in [0, inf], in units of the scores; a float or a tensor broadcastable to the shape of
             the rows.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for t out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for t out of range.
     """
-    return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,))
-
-
-def log_t_softmax(scores: Tensor, t: Value, *, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """log p of `t_softmax`, in nats: -inf outside the support. Else as there."""
-    return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, checks=(T,), log=True)
+    return on_rows(_t_softmax_rows, scores, t, mask=mask, dim=dim, log=log, checks=(T,))
 
 
 def r_softmax(
@@ -162,6 +145,7 @@ def r_softmax(
     gradient: str = "exact",
     mask: Tensor | None = None,
     dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
     """t-softmax with t = max z - Q(z, r): a share r of the valid positions gets exactly 0.
 
@@ -171,32 +155,12 @@ def r_softmax(
     Source: Balazy et al. 2023, eq. 3.
 
     Args:
-        scores: any shape, floating point.
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
         gradient: "exact", or "detached" for that of the authors' code, which holds t constant.
-        mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
 
-    Returns and errors as `softmax`; ValueError also for r out of range or an unknown `gradient`.
+    Other arguments, returns and errors as `softmax`; ValueError also for r out of range or an
+    unknown `gradient`.
     """
-    return _r_softmax(scores, r, gradient, mask, dim, log=False)
-
-
-def log_r_softmax(
-    scores: Tensor,
-    r: Value,
-    *,
-    gradient: str = "exact",
-    mask: Tensor | None = None,
-    dim: int = -1,
-) -> Tensor:
-    """log p of `r_softmax`, in nats: -inf outside the support. Else as there."""
-    return _r_softmax(scores, r, gradient, mask, dim, log=True)
-
-
-def _r_softmax(
-    scores: Tensor, r: Value, gradient: str, mask: Tensor | None, dim: int, log: bool
-) -> Tensor:
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient={gradient!r}: expected one of {', '.join(GRADIENTS)}")
     return on_rows(
@@ -208,7 +172,6 @@ SPECS = (
     MappingSpec(
         "weighted-softmax",
         weighted_softmax,
-        log_weighted_softmax,
         parameters=(WEIGHTS,),
         zeros=True,
         dense=above_zero,
@@ -218,7 +181,6 @@ SPECS = (
     MappingSpec(
         "t-softmax",
         t_softmax,
-        log_t_softmax,
         parameters=(T,),
         zeros=True,
         translation_invariant=True,
@@ -231,7 +193,6 @@ SPECS = (
     MappingSpec(
         "r-softmax",
         r_softmax,
-        log_r_softmax,
         parameters=(R,),
         zeros=True,
         translation_invariant=True,

@@ -13,7 +13,7 @@ from experiments.language_modeling.models.base import LanguageModel, State
 from sparse_attn import Mapping
 from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead, match_prior
 from sparse_attn.heads.base import positive
-from sparse_attn.losses import LOSSES
+from sparse_attn.mappings.registry import own_losses
 
 __all__ = ["LanguageModel", "State", "build_model"]
 
@@ -49,10 +49,10 @@ def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head
     vocab = embedding.num_embeddings
     parameters: dict[str, Any] = dict(config.params)
     mapping = Mapping(config.mapping, learn=config.learn, **parameters)
-    if not positive(mapping) and mapping.name not in LOSSES:
+    if not positive(mapping) and mapping.spec.own_loss is None:
         raise ValueError(
             f"head.mapping={mapping.name}: it returns zeros, whose -log p cannot train, and has no "
-            f"loss of its own; expected one without zeros, or {' or '.join(LOSSES)}"
+            f"loss of its own; expected one without zeros, or {' or '.join(own_losses())}"
         )
     if config.kind == "adaptive":
         return AdaptiveHead(hidden, vocab, config.cutoffs, mapping=mapping)
