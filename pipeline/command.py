@@ -10,8 +10,9 @@ from argparse import ArgumentError
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # configs give values and no classes: a class_path would import, and so run, any module it names.
 # jsonargparse finds our own dataclasses by their paths.
+ConfigT = TypeVar("ConfigT")
 OURS = ["pipeline", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 
@@ -44,6 +46,7 @@ class Command:
         configs: what is filled from YAML files and options. A config with a field `resume` has the
             switch --resume.
         positional: the fields without a default are no options, and there are no YAML files.
+        work: what it does with its configs, where its `Experiment` does not know.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Command:
     about: str
     configs: tuple[type, ...]
     positional: bool = False
+    work: Callable[..., None] | None = None
 
     def parser(self) -> ArgumentParser:
         """The options."""
@@ -70,13 +74,9 @@ class Command:
                 )
         return parser
 
-    def made(self, options: dict[str, Any]) -> Any:
-        """The config, or the configs in their order."""
-        found = tuple(
-            config(**{field.name: options[field.name] for field in fields(config)})
-            for config in self.configs
-        )
-        return found if len(found) > 1 else found[0]
+    def made(self, options: dict[str, Any]) -> tuple[Any, ...]:
+        """The configs in their order."""
+        return tuple(_made(config, options) for config in self.configs)
 
 
 def stages(run: type, sweep: type, report: type, about: dict[str, str]) -> tuple[Command, ...]:
@@ -132,8 +132,8 @@ class Program:
             commands.add_subcommand(command.name, command.parser(), help=command.help)
         return parser
 
-    def parse(self, arguments: list[str] | None = None) -> Any:
-        """The config that is described, of `sweep` a pair of config and `Resources`.
+    def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
+        """The sub-command and its configs.
 
         What cannot be parsed is told in one line, with exit code 2.
         """
@@ -145,12 +145,17 @@ class Program:
             configs = {command.name: command.configs for command in self.commands}
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
-        return command.made(parser.instantiate(parsed)[command.name].as_dict())
+        return command, command.made(parser.instantiate(parsed)[command.name].as_dict())
+
+    def parse_config(self, arguments: list[str] | None = None) -> Any:
+        """As `parse`, of tenants that are no `Experiment` yet."""
+        configs = self.parse(arguments)[1]
+        return configs if len(configs) > 1 else configs[0]
 
     def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
         """Parse and `work`, which tells itself what of its errors are `input_errors`."""
         with input_errors():
-            parsed = self.parse(arguments)
+            parsed = self.parse_config(arguments)
             settle_hub(parsed)
         with work_errors():
             work(parsed)
@@ -163,6 +168,26 @@ class Program:
         print(f"next: {self.prog} report {output_dir}")
         if count["failed"]:
             sys.exit("error: some runs failed; the same command tries them again")
+
+
+def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
+    return config(**{field.name: options[field.name] for field in fields(config)})  # type: ignore
+
+
+def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
+    """The config that `dataclasses.asdict` describes, read and checked as a command line is.
+
+    Raises:
+        ValueError, TypeError: what is wrong with the content.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config)
+    try:
+        # parse_object writes into what it is given
+        options = parser.instantiate(parser.parse_object(deepcopy(content))).as_dict()
+    except ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return _made(config, options)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from demo.__main__ import MAPPINGS
 from demo.__main__ import table as demo_table
 from experiments.bottleneck.records import read_records as read_bottleneck
 from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
-from experiments.images.results import read_results as read_images
 from experiments.language_modeling.report.runs import read_experiments
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.report.results import read_results as read_multilabel
@@ -79,7 +79,7 @@ def glue() -> list[str]:
 
 def images() -> list[str]:
     """Errors on the test images, and differences from softmax."""
-    results = read_images(_RESULTS / "images/mnist-small")
+    results = IMAGES.read(_RESULTS / "images/mnist-small")
     return [*markdown(results_table(results)), *markdown(differences_table(results))]
 
 

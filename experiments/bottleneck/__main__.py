@@ -42,7 +42,7 @@ PROGRAM = Program(
         ),
     ),
 )
-parse = PROGRAM.parse
+parse = PROGRAM.parse_config
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Command line of the image experiment.
+"""MNIST and CIFAR with losses of the spherical family.
 
 Run as:
     python -m experiments.images train --config configs/images/mnist.yaml --loss.name taylor-softmax
@@ -8,63 +8,77 @@ Run as:
 
 from __future__ import annotations
 
-from experiments.images.config import RunConfig
-from experiments.images.sweep_config import SweepConfig
-from pipeline.command import Program, input_errors, stages
-from pipeline.config import ReportConfig
-from pipeline.sweep.config import Resources
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-PROGRAM = Program(
-    name="experiments.images",
-    description="MNIST and CIFAR with squared error, softmax, softmax-abs, spherical and Taylor "
-    "softmax (de Brebisson & Vincent 2016, tables 1 to 4).",
-    commands=stages(
-        RunConfig,
-        SweepConfig,
-        ReportConfig,
-        {
-            "train": "Train one network with one loss.",
-            "sweep": "Losses x learning rates, then many splits and seeds.",
-            "report": "What the runs show, beside the published numbers: report.md and figures.",
-        },
-    ),
-)
+from experiments.images.config import RunConfig, SweepConfig
+from pipeline.experiment import Experiment
+
+if TYPE_CHECKING:
+    from experiments.images.run import Run
+    from pipeline.report.page import Page
+    from pipeline.sweep.plan import Plan
+    from pipeline.sweep.results import Results
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, work, and say where the results are."""
-    PROGRAM.main(_work, arguments)
+class Images(Experiment[RunConfig, SweepConfig]):
+    """Losses x learning rates, then the best rate of each loss over many splits and seeds."""
+
+    name = "experiments.images"
+    description = (
+        "MNIST and CIFAR with squared error, softmax, softmax-abs, spherical and Taylor softmax "
+        "(de Brebisson & Vincent 2016, tables 1 to 4)."
+    )
+    about = (
+        "Train one network with one loss.",
+        "Losses x learning rates, then many splits and seeds.",
+        "What the runs show, beside the published numbers.",
+    )
+    run, sweep = RunConfig, SweepConfig
+
+    def assemble(self, config: RunConfig) -> Run:
+        from experiments.images.run import assemble
+
+        return assemble(config)
+
+    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any]:
+        return parts.perform(folder)
+
+    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+        yield f"{results['data']} {results['loss']}, epoch {results['best_epoch']}"
+        for part in ("validation", "test"):
+            measured = dict(results[part] or {})
+            # in place of its name, which for -log p is that of the likelihood itself
+            measured |= {results["measure"]: measured.pop("criterion")} if measured else {}
+            for name, value in measured.items():
+                yield f"{part} {name}: {value:.4f}"
+
+    def plan(self, sweep: SweepConfig) -> Plan:
+        from pipeline.sweep.plan import best_of
+
+        def final(best: RunConfig, seed: int) -> RunConfig:
+            return replace(best, test=True, train=replace(best.train, seed=seed))
+
+        trials = {
+            (sweep.data.name, label): [sweep.trial(loss, rate) for rate in loss.learning_rates]
+            for label, loss in sweep.losses.items()
+        }
+        return best_of(trials, final, sweep.runs)
+
+    def fresh(self, sweep: SweepConfig) -> bool:
+        # starting a process takes longer than an epoch of a small data set
+        return False
+
+    def page(self, results: Results) -> Page:
+        from experiments.images.report import make_page
+
+        return make_page(results)
 
 
-def _work(config: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> None:
-    # heavy imports and extras, which --help does not need
-    match config:
-        case RunConfig():
-            from experiments.images.train import prepare, train
-
-            with input_errors():
-                run = prepare(config)
-            results = train(run)
-            print(f"{results['data']} {results['loss']}, epoch {results['best_epoch']}")
-            for part in ("validation", "test"):
-                measured = dict(results[part] or {})
-                # in place of its name, which for -log p is that of the likelihood itself
-                measured |= {results["measure"]: measured.pop("criterion")} if measured else {}
-                for name, value in measured.items():
-                    print(f"{part} {name}: {value:.4f}")
-            print(f"results: {config.output_dir}/results.json")
-        case ReportConfig():
-            from experiments.images.report import report
-
-            with input_errors():
-                print(report(config))
-        case (sweep_config, resources):
-            from experiments.images.sweep import sweep
-
-            with input_errors():
-                records = sweep(sweep_config, resources)
-            PROGRAM.tell(records, sweep_config.output_dir)
-
+EXPERIMENT = Images()
+main = EXPERIMENT.main
 
 if __name__ == "__main__":
     main()

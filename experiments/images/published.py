@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from experiments.images.sweep_config import SweepConfig
+from experiments.images.config import SweepConfig
 
 SOURCE = (
     "de Brebisson & Vincent 2016, An Exploration of Softmax Alternatives Belonging to the "

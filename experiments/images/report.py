@@ -1,93 +1,95 @@
-"""`python -m experiments.images report`: tables beside the published ones, and figures."""
+"""What the runs show: tables beside the published ones, and figures."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+from statistics import fmean
 from typing import Any
 
-from experiments.images.plots import plot_errors, plot_learning
+from matplotlib.figure import Figure
+
 from experiments.images.published import SOURCE, Published, published
-from experiments.images.results import Results, criterion, error, negll, read_results
-from pipeline.config import ReportConfig
-from pipeline.files import write_text
 from pipeline.report import canvas, text
-from pipeline.report.spread import Estimate, paired
-from pipeline.report.table import Report, Table, markdown
+from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
+from pipeline.sweep.records import Record
+from pipeline.sweep.results import Results
+
+BASELINE = "softmax"
 
 
-def report(config: ReportConfig) -> Report:
-    """Write report.md and the figures; the same records give the same bytes.
-
-    Raises:
-        ValueError: as `read_results`.
-    """
-    results = read_results(Path(config.results_dir))
-    folder = Path(config.output_dir or config.results_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+def make_page(results: Results) -> Page:
+    """The report of a sweep."""
     found = results_table(results)
-    lines = [*_head(results), "## Test images", "", *markdown(found)]
-    if any(results.finished(label) for label in results.records):
-        figures = {
-            "errors.png": ("Test error of every run", plot_errors),
-            "learning.png": ("Validation error by epoch", plot_learning),
-        }
-        for name, (title, plot) in figures.items():
-            canvas.save(plot(results), folder / name)
-            lines += [f"![{title}]({name})", ""]
-    if results.baseline is not None:
-        lines += ["## Against softmax", "", *markdown(differences_table(results))]
-    lines += ["## Learning rates", "", *markdown(_rates_table(results))]
-    page = folder / "report.md"
-    write_text(page, "\n".join(lines).rstrip() + "\n")
-    title = "Test images: mean ± standard deviation over the runs."
-    return Report(page, [found.columns(0, 3, 4, 5, 9, caption=title)])
+    blocks: list[Block] = [*_head(results), Heading("Test images"), found]
+    if any(results.finished(cell) for cell in results.cells):
+        blocks += [
+            Plot("errors", "Test error of every run", "", plot_errors(results)),
+            Plot("learning", "Validation error by epoch", "", plot_learning(results)),
+        ]
+    if baseline(results) is not None:
+        blocks += [Heading("Against softmax"), differences_table(results)]
+    blocks += [Heading("Learning rates"), _rates_table(results)]
+    caption = "Test images: mean ± standard deviation over the runs."
+    title = f"Losses on {results.sweep.data.name}, {results.sweep.data.split} split"
+    return Page(title, blocks, [found.columns(0, 3, 4, 5, 9, caption=caption)])
 
 
-def _head(results: Results) -> list[str]:
+def error(run: dict[str, Any]) -> float:
+    """Wrong classes among the test images, in percent."""
+    return 100 * run["test"]["error"]
+
+
+def criterion(run: dict[str, Any]) -> float:
+    """The criterion on the test images."""
+    return run["test"]["criterion"]
+
+
+def negll(run: dict[str, Any]) -> float:
+    """-log p of the test images; NaN where there are no probabilities."""
+    return run["test"].get("negll", math.nan)
+
+
+def baseline(results: Results) -> str | None:
+    """The label of plain softmax, with which the others are compared."""
+    losses = results.sweep.losses.items()
+    return next((label for label, loss in losses if loss.name == BASELINE), None)
+
+
+def _head(results: Results) -> list[Block]:
     sweep = results.sweep
-    runs = [run for label in results.records for run in results.finished(label)]
+    runs = [run for cell in results.cells for run in results.finished(cell)]
     sizes = sorted({tuple(run["images"].items()) for run in runs})
     images = "; ".join(", ".join(f"{n:,} {part}" for part, n in size) for size in sizes)
-    devices = text.listing(sorted({run["device"] for run in runs}))
-    count = text.listing([f"{n} {status}" for status, n in sorted(results.count().items())])
-    wanted = len(sweep.losses) * (
-        sweep.runs + len(next(iter(sweep.losses.values())).learning_rates)
-    )
-    title = f"Losses on {sweep.data.name}, {sweep.data.split} split"
     words = (
         f"{text.counted(sweep.runs, 'run')} of each loss, run k with the same images in each part, "
         "first weights and order for every loss; mean ± standard deviation over the runs. The "
         "learning rate of each loss is the best of those tried on the validation images of another "
-        f"seed. Images: {images or 'none yet'}. Runs, trials included: {count or 'none'} of "
-        f"{wanted}. Device: {devices or 'none yet'}."
+        f"seed. Images: {images or 'none yet'}. {results.standing}"
     )
-    lines = [f"# {text.markdown(title)}", "", text.markdown(words), ""]
-    if results.faults:
-        lines += [f"Left out: {text.markdown('; '.join(results.faults))}.", ""]
-    return lines
+    return [words, *map(Status, results.left_out)]
 
 
 def results_table(results: Results) -> Table:
     """Criterion and error of every loss beside the published ones."""
     title, theirs = published(results.sweep)
     rows = []
-    for label in results.records:
-        print_of = theirs.get(label, Published(*[text.NOTHING] * 3))
-        runs = results.finished(label)
+    for cell in results.cells:
+        printed = theirs.get(cell[1], Published(*[text.NOTHING] * 3))
+        runs = results.finished(cell)
+        diverged = sum(record.status == "diverged" for record in results.counting(cell))
+        measure = runs[0]["measure"] + " " if runs else ""
         rows.append(
             [
-                label,
-                f"{runs[0]['measure']} {_text(results.spread(label, criterion), 4)}"
-                if runs
-                else text.MISSING,
-                print_of.criterion or text.NOTHING,
-                _text(results.spread(label, negll), 4),
-                _text(results.spread(label, error), 2),
-                print_of.error,
-                _text(results.spread(label, lambda run: run["best_epoch"]), 0),
-                _text(results.spread(label, lambda run: run["epochs"]), 0),
-                print_of.epochs or text.NOTHING,
-                _runs(results, label),
+                cell[1],
+                measure + results.text(cell, criterion, "{:.4f}"),
+                printed.criterion or text.NOTHING,
+                results.text(cell, negll, "{:.4f}"),
+                results.text(cell, error, "{:.2f}"),
+                printed.error,
+                results.text(cell, lambda run: run["best_epoch"], "{:.0f}"),
+                results.text(cell, lambda run: run["epochs"], "{:.0f}"),
+                printed.epochs or text.NOTHING,
+                f"{len(runs)}" + (f" ({diverged} diverged)" if diverged else ""),
             ]
         )
     return Table(
@@ -96,41 +98,24 @@ def results_table(results: Results) -> Table:
         "is the mean over classes of the squared error. Published: standard deviations in brackets "
         f"({SOURCE}, {title}); what is counted as epochs there is not said.",
         [
-            "loss",
-            "criterion",
-            "published",
-            "negll",
-            "error in %",
-            "published",
-            "best epoch",
-            "epochs run",
-            "published",
-            "runs",
+            *("loss", "criterion", "published", "negll", "error in %", "published"),
+            *("best epoch", "epochs run", "published", "runs"),
         ],
         rows,
     )
 
 
-def _runs(results: Results, label: str) -> str:
-    """How many count, and how many have diverged."""
-    finals = results.of_stage(label, "final")
-    diverged = sum(record.status == "diverged" for record in finals)
-    return f"{len(results.finished(label))}" + (f" ({diverged} diverged)" if diverged else "")
-
-
 def differences_table(results: Results) -> Table:
     """Every loss less plain softmax, which the sweep must have."""
-    base = results.baseline
-    assert base is not None
+    base = baseline(results)
     rows = []
-    for label in results.records:
-        if label == base:
-            continue
-        cells = [label]
-        for value, pattern in ((error, "{:+.2f}"), (negll, "{:+.4f}")):
-            pairs = paired(results.by_seed(label, value), results.by_seed(base, value))
-            cells.append(pairs.text(pattern) if pairs else text.MISSING)
-        rows.append(cells)
+    for cell in results.cells:
+        if cell[1] != base:
+            pairs = {
+                pattern: results.difference(cell, (cell[0], str(base)), value)
+                for value, pattern in ((error, "{:+.2f}"), (negll, "{:+.4f}"))
+            }
+            rows.append([cell[1], *(p.text(n) if p else text.MISSING for n, p in pairs.items())])
     return Table(
         f"Loss minus {base}, mean over runs with the same seed and 95 % t interval; below 0 the "
         "loss is better. The intervals are not adjusted for their number, and speak of other seeds "
@@ -142,27 +127,20 @@ def differences_table(results: Results) -> Table:
 
 def _rates_table(results: Results) -> Table:
     rows = []
-    for label, loss in results.sweep.losses.items():
-        trials = {
-            record.config["train"]["learning_rate"]: record
-            for record in results.of_stage(label, "trial")
-        }
-        finals = results.of_stage(label, "final")
-        chosen = {record.config["train"]["learning_rate"] for record in finals}
-        tried = []
-        for rate in loss.learning_rates:
-            record = trials.get(rate)
-            outcome = "not run" if record is None else _outcome(record.status, record.results)
-            tried.append(f"{rate:g}: {outcome}")
-        seconds = results.spread(label, lambda run: run["seconds"])
+    for cell in results.cells:
+        loss = results.sweep.losses[cell[1]]
+        trials = {r.config["train"]["learning_rate"]: r for r in results.of_stage(cell, "trial")}
+        chosen = {r.config["train"]["learning_rate"] for r in results.counting(cell)}
+        params = [f"{name} {text.plain(value)}" for name, value in loss.params.items()]
         rows.append(
             [
-                label,
-                ", ".join(f"{name} {text.plain(value)}" for name, value in loss.params.items())
-                or text.NOTHING,
-                "; ".join(tried),
+                cell[1],
+                ", ".join(params) or text.NOTHING,
+                "; ".join(
+                    f"{rate:g}: {_outcome(trials.get(rate))}" for rate in loss.learning_rates
+                ),
                 ", ".join(f"{rate:g}" for rate in sorted(chosen)) or text.MISSING,
-                _text(seconds, 0),
+                results.text(cell, lambda run: run["seconds"], "{:.0f}"),
             ]
         )
     return Table(
@@ -172,11 +150,51 @@ def _rates_table(results: Results) -> Table:
     )
 
 
-def _outcome(status: str, results: dict[str, Any] | None) -> str:
-    return status if results is None else f"{100 * results['validation']['error']:.2f}"
+def _outcome(trial: Record | None) -> str:
+    if trial is None or trial.results is None:
+        return "not run" if trial is None else trial.status
+    return f"{100 * trial.results['validation']['error']:.2f}"
 
 
-def _text(spread: Estimate | None, digits: int) -> str:
-    if spread is None or spread.mean != spread.mean:
-        return text.MISSING
-    return spread.text(f"{{:.{digits}f}}")
+def plot_errors(results: Results) -> Figure:
+    """A dot for the test error of every run, a bar at the mean of each loss."""
+    cells = [cell for cell in results.cells if results.finished(cell)]
+    looks = canvas.looks(results.mappings, baseline(results))
+    figure, axes = canvas.single(1.2 + 0.45 * len(cells))
+    for place, cell in enumerate(cells):
+        look = looks[cell[1]]
+        errors = list(results.by_seed(cell, error).values())
+        # one below the other where they would hide one another
+        heights = [place + 0.12 * (k % 3 - 1) for k in range(len(errors))]
+        axes.plot(errors, heights, look["marker"], color=look["color"], markersize=4.5, alpha=0.6)
+        axes.plot([fmean(errors)] * 2, [place - 0.32, place + 0.32], color=look["color"])
+    axes.set_yticks(range(len(cells)), [canvas.name(label) for _, label in cells])
+    axes.invert_yaxis()
+    axes.set_xlabel("test error in %")
+    return figure
+
+
+def plot_learning(results: Results) -> Figure:
+    """Mean validation error by epoch; a run that has stopped keeps the error of its best epoch."""
+    looks = canvas.looks(results.mappings, baseline(results))
+    figure, axes = canvas.single()
+    for cell in results.cells:
+        runs = results.finished(cell)
+        if not runs:
+            continue
+        longest = max(run["epochs"] for run in runs)
+        curves = [_curve(run, longest) for run in runs]
+        means = [fmean(errors) for errors in zip(*curves, strict=True)]
+        look = {**looks[cell[1]], "markersize": 3.5, "markevery": 5}
+        axes.plot(range(1, longest + 1), means, label=canvas.name(cell[1]), **look)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation error in %")
+    axes.set_yscale("log")
+    canvas.legend_below(figure, axes)
+    return figure
+
+
+def _curve(run: dict[str, Any], length: int) -> list[float]:
+    """Validation errors in percent of every epoch, filled up to a length."""
+    errors = [100 * epoch["error"] for epoch in run["history"]]
+    return errors + [errors[run["best_epoch"] - 1]] * (length - len(errors))

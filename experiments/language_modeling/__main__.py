@@ -44,7 +44,7 @@ PROGRAM = Program(
         ),
     ),
 )
-parse = PROGRAM.parse
+parse = PROGRAM.parse_config
 
 
 def main(arguments: list[str] | None = None) -> None:

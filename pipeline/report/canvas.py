@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -26,6 +28,7 @@ __all__ = [
     "Axes",
     "encode",
     "legend_below",
+    "looks",
     "name",
     "panels",
     "save",
@@ -34,6 +37,12 @@ __all__ = [
 ]
 
 _DPI = 150
+
+
+def looks(labels: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each label: black for what the others are compared with."""
+    others = [label for label in labels if label != baseline]
+    return {label: BASE if label == baseline else style(others.index(label)) for label in labels}
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -10,11 +10,12 @@ from pipeline.report import text
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, headers and rows of text."""
+    """A caption, headers and rows of text; `words` where the cells are no numbers."""
 
     caption: str
     headers: list[str]
     rows: list[list[str]]
+    words: bool = False
 
     def columns(self, *places: int, caption: str) -> Table:
         """Those at the places alone, under a caption of their own."""
@@ -51,7 +52,7 @@ def plain(table: Table) -> list[str]:
 
 def markdown(table: Table) -> list[str]:
     """The lines of the table, under its caption."""
-    lines = [text.markdown(table.caption), ""]
+    lines = [text.markdown(table.caption), ""] if table.caption else []
     for place, row in enumerate([table.headers, *table.rows]):
         lines.append(f"| {' | '.join(map(text.markdown, row))} |")
         if place == 0:

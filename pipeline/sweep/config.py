@@ -13,8 +13,9 @@ class Resources:
     """Where the runs of a sweep take place.
 
     Args:
-        address: of a running Ray cluster, such as auto or ray://head:10001; this machine if left
-            out. A cluster needs the packages installed, and model and data on every machine.
+        address: of a running Ray cluster, such as auto or ray://head:10001, or local for Ray on
+            this machine; without it a pool of processes here. A cluster needs the packages
+            installed, and model and data on every machine.
         cpus_per_run: processors, and threads, of one run.
         gpus_per_run: GPUs of one run: 0, 1 or a share of one such as 0.25; if left out, 1 where
             there are GPUs. A run is one process, so that its batch size means the same everywhere.

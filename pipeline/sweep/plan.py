@@ -143,3 +143,31 @@ class Plan:
             return None
         finished = [run for run in runs if done[run.hash].status == "finished"]
         return max(finished, key=lambda run: done[run.hash].score, default=None)
+
+
+def grid(runs: dict[Cell, list[Any]]) -> Plan:
+    """Runs of which all count, by the configs of each cell; run k has index k."""
+    return Plan(_planned(runs, "grid"))
+
+
+def best_of(trials: dict[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
+    """A trial of each config of a cell, then the best one with seeds 0, 1, ...
+
+    Args:
+        trials: their configs, whose seeds should be from `FIRST_TRIAL_SEED` on.
+        final: the config of a run that counts, given that of the best trial and a seed.
+        seeds: how many runs of a cell count.
+    """
+
+    def choose(cell: Cell, best: PlannedRun) -> list[PlannedRun]:
+        configs = [final(best.config, seed) for seed in range(seeds)]
+        return _planned({cell: configs}, "final")[cell]
+
+    return Plan(_planned(trials, "trial"), choose, seeds)
+
+
+def _planned(configs: dict[Cell, list[Any]], stage: Stage) -> dict[Cell, list[PlannedRun]]:
+    return {
+        cell: [PlannedRun(*cell, stage, k, config) for k, config in enumerate(found)]
+        for cell, found in configs.items()
+    }

@@ -1,26 +1,21 @@
-"""Spreads work over the processors and GPUs of one machine or of a cluster, by Ray."""
+"""Spreads work over the processors and GPUs of this machine, a process for each job."""
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-import time
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
-
-import ray
-from ray.exceptions import RayError
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pipeline.sweep.config import Resources
 
 JobT = TypeVar("JobT")
-POLL = 30  # seconds
-# what a cluster is sent of this project, where it is there
-PACKAGES = ("sparse_attn", "pipeline", "glue", "experiments")
+_CONTEXT = get_context("spawn")  # no run sees what another left in memory, and CUDA works
 
 
 @dataclass(frozen=True)
@@ -30,64 +25,8 @@ class Failure:
     error: str
 
 
-class Pool(Generic[JobT]):
-    """`with Pool(work, resources) as pool:` runs `work(job)` in a fresh process for each job.
-
-    A fresh process, so that no run sees what another left in memory, and its peak is its own.
-
-    Args:
-        work: a function of a module, called with one job.
-        resources: what one job gets.
-        fresh: False lets a process do one job after the other: many that take seconds would spend
-            most of their time on imports.
-
-    Raises:
-        ValueError: no machine has what one run asks for.
-        ConnectionError: there is no cluster at the address.
-    """
-
-    def __init__(
-        self, work: Callable[[JobT], Any], resources: Resources, fresh: bool = True
-    ) -> None:
-        self._work = work
-        self._calls = 1 if fresh else 0  # 0: as many as come
-        self._resources = resources
-        self._pending: dict[Any, JobT] = {}
-        self._needs: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        asked = self._resources
-        _connect(asked.address)
-        try:
-            have = ray.cluster_resources()
-            gpus = float("GPU" in have) if asked.gpus_per_run is None else asked.gpus_per_run
-            self._needs = {"CPU": float(asked.cpus_per_run), "GPU": gpus}
-            for kind, need in self._needs.items():
-                most = max(machine.get(kind, 0.0) for machine in _machines())
-                if need > most:
-                    raise ValueError(
-                        f"{kind.lower()}s_per_run={need:g}: no machine has more than {most:g}"
-                    )
-            self._remote: Any = ray.remote(
-                num_cpus=asked.cpus_per_run, num_gpus=gpus, max_calls=self._calls, max_retries=0
-            )(_call)
-        except BaseException:
-            ray.shutdown()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop what is running and let go of the machines."""
-        ray.shutdown()
-
-    def _slots(self) -> int:
-        """How many jobs the machines that are there now can work on at once."""
-        needs = {kind: need for kind, need in self._needs.items() if need}
-        # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
-        return sum(
-            int(min(machine.get(kind, 0.0) / need for kind, need in needs.items()) + 1e-6)
-            for machine in _machines()
-        )
+class Pool(AbstractContextManager[Any], Protocol[JobT]):
+    """Where the runs of a sweep take place."""
 
     def results(
         self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
@@ -96,55 +35,169 @@ class Pool(Generic[JobT]):
 
         Args:
             due: names jobs in the order they should start in, those now running among them; asked
-                again after each result. Machines may come and go.
+                again after each result.
             show: told which are running, before each wait.
         """
+
+
+def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = True) -> Pool[JobT]:
+    """`with make_pool(work, resources) as pool:` runs `work(job)` in another process for each job.
+
+    Args:
+        work: a function of a module, called with one job.
+        resources: what one job gets; by Ray, where they name a cluster.
+        fresh: a process for each job, so that its peak of memory is its own. False lets one do many
+            jobs: those that take seconds would spend most of their time on imports.
+    """
+    if resources.address is None:
+        return LocalPool(work, resources, fresh)
+    from pipeline.sweep.cluster import RayPool
+
+    return RayPool(work, resources, fresh)
+
+
+class LocalPool(Generic[JobT]):
+    """The pool of one machine; arguments as `make_pool`.
+
+    Raises:
+        ValueError: the machine has not what one run asks for.
+    """
+
+    def __init__(self, work: Callable[[JobT], Any], resources: Resources, fresh: bool) -> None:
+        self._work = work
+        self._fresh = fresh
+        self._idle = _environments(resources)  # of the slots, one for each job at once
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop what is running."""
+        for worker in self._workers:
+            worker.stop()
+
+    def results(
+        self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
+    ) -> Iterator[tuple[JobT, Any]]:
+        """As `Pool.results`."""
+        running: dict[_Worker, JobT] = {}
         while True:
-            waiting = [job for job in due() if job not in self._pending.values()]
-            for job in waiting[: max(self._slots() - len(self._pending), 0)]:
-                self._pending[self._remote.remote(self._work, job, os.getcwd())] = job
-            if not self._pending:
-                if not waiting:
-                    return
-                print("no machine of the cluster can take a run now; waiting", file=sys.stderr)
-                time.sleep(POLL)
-                continue
-            show(list(self._pending.values()))
-            # not for ever: a machine that joins meanwhile is to get its share
-            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
-            if ready:
-                try:
-                    result = ray.get(ready[0])
-                except RayError as error:
-                    result = Failure(f"{type(error).__name__}: {error}")
-                yield self._pending.pop(ready[0]), result
+            for job in [job for job in due() if job not in running.values()]:
+                worker = self._free(running)
+                if worker is None:
+                    break
+                worker.connection.send((self._work, job))
+                running[worker] = job
+            if not running:
+                return
+            show(list(running.values()))
+            ready = connection.wait([worker.connection for worker in running])
+            for worker in [worker for worker in running if worker.connection in ready]:
+                outcome = worker.outcome()
+                job = running.pop(worker)
+                if self._fresh:
+                    self._retire(worker)
+                yield job, outcome
+
+    def _free(self, running: dict[_Worker, JobT]) -> _Worker | None:
+        """A process that waits, a new one where there is room, or None."""
+        for worker in [worker for worker in self._workers if worker not in running]:
+            if worker.process.is_alive():
+                return worker
+            self._retire(worker)
+        if not self._idle:
+            return None
+        worker = _Worker(self._idle.pop(0))
+        self._workers.append(worker)
+        return worker
+
+    def _retire(self, worker: _Worker) -> None:
+        worker.stop()
+        self._workers.remove(worker)
+        self._idle.append(worker.environment)
 
 
-def _machines() -> list[dict[str, float]]:
-    """What each machine has that is there now."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+class _Worker:
+    """A process, and the pipe that jobs go through."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.connection, far = _CONTEXT.Pipe()
+        # no daemon, which could have no processes of its own, such as those of a DataLoader
+        self.process = _CONTEXT.Process(target=_serve, args=(far, environment))
+        self.process.start()
+        far.close()
+
+    def outcome(self) -> Any:
+        """What it has sent, or that it died."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return Failure(f"the process of the run died with exit code {self.process.exitcode}")
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
 
 
-def _connect(address: str | None) -> None:
-    """Start Ray here, or join a cluster and hand it this project's code."""
-    root = Path(__file__).parents[2]
-    packages = [str(root / name) for name in PACKAGES if (root / name).is_dir()]
-    ray.init(
-        address=address or "local",
-        include_dashboard=False if address is None else None,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"py_modules": packages} if address else None,
-    )
+def _serve(far: connection.Connection, environment: dict[str, str]) -> None:
+    """Do jobs until the pipe is closed; what they print goes nowhere."""
+    # before the first job brings in torch, which reads it once
+    os.environ |= environment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the sweep's
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    while True:
+        try:
+            work, job = far.recv()
+        except EOFError:
+            return
+        try:
+            outcome = work(job)
+        except Exception:
+            outcome = Failure(traceback.format_exc())
+        far.send(outcome)
 
 
-def _call(work: Callable[[JobT], Any], job: JobT, folder: str) -> Any:
-    # relative paths mean what they mean where the sweep was started, if that is there at all
-    if Path(folder).is_dir():
-        os.chdir(folder)
-    if not ray.get_gpu_ids():
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    try:
-        return work(job)
-    except Exception:
-        return Failure(traceback.format_exc())
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _environments(resources: Resources) -> list[dict[str, str]]:
+    """What tells each job that runs at once of its processors and its GPU."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if resources.cpus_per_run > cpus:
+        raise ValueError(
+            f"cpus_per_run={resources.cpus_per_run}: this machine has {cpus}; give --address for a "
+            "cluster"
+        )
+    threads = {"OMP_NUM_THREADS": str(resources.cpus_per_run)}
+    count = cpus // resources.cpus_per_run
+    gpus = _gpus()
+    share = float(bool(gpus)) if resources.gpus_per_run is None else resources.gpus_per_run
+    if not share:
+        return [{**threads, "CUDA_VISIBLE_DEVICES": ""}] * count
+    if not gpus:
+        raise ValueError(
+            f"gpus_per_run={share:g}: torch finds no CUDA device here; leave it out, or give "
+            "--address for a cluster"
+        )
+    # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
+    slots = [gpu for _ in range(int(1 / share + 1e-6)) for gpu in gpus]
+    return [{**threads, "CUDA_VISIBLE_DEVICES": gpu} for gpu in slots[:count]]
+
+
+def _gpus() -> list[str]:
+    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+    return visible.split(",")[:count]

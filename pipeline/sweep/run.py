@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pipeline.files import differences, is_free, write_json
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
-from pipeline.sweep.pool import Failure, Pool
+from pipeline.sweep.pool import Failure, Pool, make_pool
 from pipeline.sweep.records import (
     FOLDER,
     FORMAT,
@@ -56,7 +56,7 @@ def run_sweep(
             `{"status": "diverged", "error": ...}`.
         resources: where the runs take place.
         check: raises what a run would raise, before the first one starts.
-        fresh: as `Pool`.
+        fresh: as `make_pool`.
 
     Raises:
         ValueError, TypeError, OSError: what is wrong with the config, the data, the model or
@@ -67,7 +67,7 @@ def run_sweep(
     check_folder(folder, content)
     if check is not None:
         check()
-    with Pool(execute, resources, fresh) as pool, claim_folder(folder, content):
+    with make_pool(execute, resources, fresh) as pool, claim_folder(folder, content):
         records = read_records(folder)
         for fault in records.faults:
             tqdm.write(f"warning: {fault}; that run is done again")

@@ -1,7 +1,6 @@
 """Sweeps: what is planned, a sweep that is killed and continued, bad input, and the report."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,13 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.images.__main__ import PROGRAM, main
-from experiments.images.config import DataConfig, NetworkConfig, TrainConfig
+from experiments.images.__main__ import EXPERIMENT
+from experiments.images.config import (
+    DataConfig,
+    NetworkConfig,
+    SweepConfig,
+    SweptLoss,
+    TrainConfig,
+)
 from experiments.images.published import published
-from experiments.images.report import report
-from experiments.images.sweep import execute, make_plan, sweep
-from experiments.images.sweep_config import SweepConfig, SweptLoss
+from pipeline.command import from_dict
 from pipeline.config import ReportConfig
+from pipeline.experiment import execute
 from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FOLDER, Record, write_record
@@ -67,7 +71,7 @@ def outcome(run: PlannedRun, accuracy: float) -> Record:
 
 
 def test_the_best_trial_becomes_the_runs_that_count(tiny: SweepConfig) -> None:
-    plan = make_plan(replace(tiny, runs=3))
+    plan = EXPERIMENT.plan(replace(tiny, runs=3))
     trials = [run for runs in plan.first.values() for run in runs]
     assert [run.config.train.learning_rate for run in trials] == [0.01, 0.02, 0.003, 0.01]
     assert {run.config.train.seed for run in trials} == {FIRST_TRIAL_SEED}
@@ -86,18 +90,18 @@ def test_the_best_trial_becomes_the_runs_that_count(tiny: SweepConfig) -> None:
 def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: SweepConfig) -> None:
     moved = replace(tiny, data=replace(tiny.data, data_dir="elsewhere"), output_dir="other")
     for ours, theirs in zip(
-        make_plan(tiny).first.values(), make_plan(moved).first.values(), strict=True
+        EXPERIMENT.plan(tiny).first.values(), EXPERIMENT.plan(moved).first.values(), strict=True
     ):
         assert [run.hash for run in ours] == [run.hash for run in theirs]
     assert tiny.content() == moved.content()
-    assert SweepConfig.from_content(json.loads(json.dumps(tiny.content()))).losses == tiny.losses
+    assert from_dict(SweepConfig, {"output_dir": "", **tiny.content()}).losses == tiny.losses
 
 
 def test_a_diverged_run_is_a_result(tiny: SweepConfig) -> None:
-    run = make_plan(tiny).first[TASK, "softmax"][0]
+    run = EXPERIMENT.plan(tiny).first[TASK, "softmax"][0]
     # so large that the first step leaves nothing finite
     wild = replace(run.config, train=replace(run.config.train, learning_rate=1e30))
-    found = execute(replace(run, config=wild))
+    found = execute(EXPERIMENT.name, replace(run, config=wild))
     assert found["status"] == "diverged"
     assert "training has diverged" in found["error"]
 
@@ -108,10 +112,8 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_killed_sweep_gives_the_records_of_runs_by_themselves(
-    tiny: SweepConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: SweepConfig, tmp_path: Path
 ) -> None:
-    # Ray's workers give way to everything else that runs, such as the other tests
-    monkeypatch.setenv("RAY_worker_niceness", "0")
     tiny = replace(
         tiny,
         losses={
@@ -126,13 +128,12 @@ def test_killed_sweep_gives_the_records_of_runs_by_themselves(
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(content))
     command = [sys.executable, "-m", "experiments.images", "sweep", "--config", str(file)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     folder = Path(tiny.output_dir)
 
     def records() -> int:
         return len(list((folder / FOLDER).glob("*.json")))
 
-    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 300
         while records() < 1:
             assert process.poll() is None, "the sweep ended before it could be killed"
@@ -141,21 +142,21 @@ def test_killed_sweep_gives_the_records_of_runs_by_themselves(
         process.send_signal(signal.SIGKILL)
     kept = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("*.json")}
     assert 1 <= len(kept) < 4
-    found = sweep(tiny, Resources()).by_hash
+    found = EXPERIMENT.search(tiny, Resources()).by_hash
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
-    plan = make_plan(tiny)
+    plan = EXPERIMENT.plan(tiny)
     runs = [
         run for stage in (plan.first, plan.finals(found)) for runs in stage.values() for run in runs
     ]
     assert len(found) == 4
     for run in runs:
-        alone = execute(run)["results"]
+        alone = execute(EXPERIMENT.name, run)["results"]
         assert without_times(found[run.hash].results or {}) == without_times(alone)
 
 
 def recorded(config: SweepConfig) -> None:
     """What a sweep of the config leaves: softmax is better by 2 points in each run."""
-    plan, folder = make_plan(config), Path(config.output_dir)
+    plan, folder = EXPERIMENT.plan(config), Path(config.output_dir)
     (folder / FOLDER).mkdir(parents=True)
     (folder / "sweep.json").write_text(json.dumps({"format": 1, **config.content()}))
     trials = [run for runs in plan.first.values() for run in runs]
@@ -170,8 +171,8 @@ def recorded(config: SweepConfig) -> None:
 def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
     config = replace(tiny, runs=3)
     recorded(config)
-    page = report(ReportConfig(config.output_dir)).path
-    text = page.read_text()
+    page = EXPERIMENT.report(ReportConfig(config.output_dir)).path
+    text = page.with_suffix(".md").read_text()
     assert "100 train, 60 validation, 60 test" in text
     assert "10 finished of 10" in text
     # error and its spread, the paper's, and the difference of pairs
@@ -187,7 +188,7 @@ def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
     for name in ("errors.png", "learning.png"):
         assert (page.parent / name).read_bytes().startswith(b"\x89PNG")
     files = {path.name: path.read_bytes() for path in page.parent.iterdir() if path.is_file()}
-    report(ReportConfig(config.output_dir))
+    EXPERIMENT.report(ReportConfig(config.output_dir))
     assert all((page.parent / name).read_bytes() == content for name, content in files.items())
 
 
@@ -195,61 +196,30 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Pa
     folder = Path(tiny.output_dir)
     (folder / FOLDER).mkdir(parents=True)
     (folder / "sweep.json").write_text(json.dumps({"format": 1, **tiny.content()}))
-    run = make_plan(tiny).first[TASK, "softmax"][0]
+    run = EXPERIMENT.plan(tiny).first[TASK, "softmax"][0]
     write_record(folder, run.record(status="diverged", error="training has diverged"))
     (folder / FOLDER / "broken.json").write_text("{")
-    text = report(ReportConfig(str(folder), str(tmp_path / "page"))).path.read_text()
+    EXPERIMENT.report(ReportConfig(str(folder), str(tmp_path / "page")))
+    text = (tmp_path / "page/report.md").read_text()
     assert "1 diverged of 6" in text
     assert "0.01: diverged; 0.02: not run" in text
     assert "Left out: broken.json" in text
 
 
-def test_report_on_another_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        SystemExit, match=r"error: .*: has no sweep\.json, .*experiments\.images sweep"
-    ):
-        main(["report", str(tmp_path)])
-    (tmp_path / "sweep.json").write_text('{"format": 1, "tasks": {}}')
-    with pytest.raises(SystemExit, match=r"is of no sweep of this experiment"):
-        main(["report", str(tmp_path)])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"runs": 0}, r"runs=0: expected a whole number in \[1, 1000\]"),
-        ({"losses": {}}, r"losses: expected at least one, got none"),
-        ({"losses": {"a/b": SweptLoss("mse", [0.1])}}, r"'a/b' is to name files"),
-        ({"losses": {"mse": SweptLoss("mse", [0.1, 0.1])}}, r"each once"),
-        (
-            {"losses": {"a": SweptLoss("mse", [0.1]), "b": SweptLoss("softmax", [0.1, 0.2])}},
-            r"as many learning_rates for each, got \{'a': 1, 'b': 2\}",
-        ),
-        ({"train": TrainConfig(seed=3)}, r"train\.seed=3: a sweep sets it; give runs"),
-        ({"train": TrainConfig(learning_rate=3)}, r"a sweep sets it; give losses"),
-    ],
-)
-def test_bad_sweeps(tiny: SweepConfig, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(tiny, **changes)
-
-
 def test_a_bad_loss_is_found_before_the_first_run(tiny: SweepConfig) -> None:
     bad = {"sphere": SweptLoss("spherical-softmax", [0.01], {"eps": 0.0})}
-    with pytest.raises(ValueError, match=r"losses\.sphere: loss\.name=spherical-softmax"):
-        sweep(replace(tiny, losses=bad), Resources())
+    with pytest.raises(ValueError, match=r"sphere on mnist: loss\.name=spherical-softmax"):
+        EXPERIMENT.search(replace(tiny, losses=bad), Resources())
     assert not Path(tiny.output_dir).exists()
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_are_valid_and_have_their_published_rows(file: Path) -> None:
     if file.stem == "mnist":
-        PROGRAM.parse(["train", "--config", str(file)])
+        EXPERIMENT.program.parse(["train", "--config", str(file)])
         return
-    parsed = PROGRAM.parse(["sweep", "--config", str(file)])
-    assert isinstance(parsed, tuple)
-    config = parsed[0]
-    assert len(make_plan(config).first) == len(config.losses)
+    config, _ = EXPERIMENT.program.parse(["sweep", "--config", str(file)])[1]
+    assert len(EXPERIMENT.plan(config).first) == len(config.losses)
     table = re.search(r"table(\d)", file.stem)
     if table:
         title, rows = published(config)

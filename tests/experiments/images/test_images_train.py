@@ -1,21 +1,19 @@
 """Networks, the dead start, learning, stopping, and a run that is cut off and resumed."""
 
 import json
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from experiments.images.__main__ import main
+from experiments.images.__main__ import EXPERIMENT, main
 from experiments.images.config import DataConfig, LossConfig, NetworkConfig, RunConfig, TrainConfig
 from experiments.images.criteria import make_criterion
 from experiments.images.networks import make_network
-from experiments.images.train import CHECKPOINT_FILE, Run, assemble, prepare, train
-from experiments.images.training import Classifier, Training, measure
-from pipeline.fitting import DivergedError, Progress
+from experiments.images.run import Classifier, assemble, measure
+from pipeline.fitting import DivergedError
 from pipeline.folders import RESULTS_FILE
 from tests.experiments.images.making import colours, write_cifar10
 
@@ -28,6 +26,12 @@ LOSSES = {
     "bouchard": 0.05,
     "sparsemax": 0.05,
 }
+
+
+def trained(config: RunConfig) -> dict[str, Any]:
+    results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
+    assert results is not None
+    return results
 
 
 def with_loss(config: RunConfig, name: str) -> RunConfig:
@@ -72,14 +76,14 @@ def test_zero_output_weights_leave_even_mappings_without_gradient(
 def test_run_with_a_dead_start_is_refused(config: RunConfig) -> None:
     dead = replace(config, network=NetworkConfig(output_std=0.0))
     with pytest.raises(ValueError, match=r"network\.output_std=0: .*expected a number above 0"):
-        prepare(replace(dead, loss=LossConfig("softmax-abs")))
+        EXPERIMENT.prepare(replace(dead, loss=LossConfig("softmax-abs")))
     assert not Path(config.output_dir).exists()
     assemble(replace(dead, loss=LossConfig("taylor-softmax")))
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_learns_from_a_few_hundred_images(config: RunConfig, name: str) -> None:
-    results = train(prepare(with_loss(config, name)))
+    results = trained(with_loss(config, name))
     assert results["test"]["error"] < 0.2
     losses = [epoch["loss"] for epoch in results["history"]]
     assert losses[-1] < 0.6 * losses[0]
@@ -110,37 +114,35 @@ def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
         train=TrainConfig(epochs=12, batch_size=10, weight_decay=1e-4, flip=True),
         device="cpu",
     )
-    results = train(prepare(config))
+    results = trained(config)
     assert results["images"] == {"found": 144, "train": 100, "validation": 20, "test": 24}
     assert results["test"]["error"] < 0.6
     assert results["history"][-1]["loss"] < results["history"][0]["loss"]
 
 
-def training_of(run: Run) -> Training:
-    return Training(run.model, run.splits.train, run.splits.validation, run.config.train)
+MEASURE = "experiments.images.run.measure"
 
 
-def test_rate_is_halved_and_training_stops_without_a_better_score(config: RunConfig) -> None:
+def test_rate_is_halved_and_training_stops_without_a_better_score(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = TrainConfig(epochs=50, patience=2, stop_after=5, learning_rate=0.01, batch_size=50)
-    training = training_of(assemble(replace(config, train=settings)))
-    scores = iter([0.5, 0.6, *[0.55] * 48])
-    training._evaluate = lambda: {"score": next(scores)}  # type: ignore[method-assign]
-    progress = training.run()
-    assert (progress.best_epoch, progress.epoch) == (2, 7)
-    rates = [epoch["learning_rate"] for epoch in progress.history]
+    run = assemble(replace(config, train=settings))
+    errors = iter([0.5, 0.4, *[0.45] * 48])
+    monkeypatch.setattr(MEASURE, lambda *_: {"error": next(errors, 0.5), "criterion": 0.0})
+    results = run.perform(None)
+    assert (results["best_epoch"], results["epochs"]) == (2, 7)
+    rates = [epoch["learning_rate"] for epoch in results["history"]]
     assert rates == [0.01] * 4 + [0.005] * 2 + [0.0025]
 
 
 def test_equal_accuracies_are_told_apart_by_the_criterion(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = training_of(assemble(config))
+    run = assemble(config)
     criteria = iter([0.3, 0.2, 0.25, 0.21])
-    monkeypatch.setattr(
-        "experiments.images.training.measure",
-        lambda *_: {"error": 0.1, "criterion": next(criteria)},
-    )
-    assert training.run().best_epoch == 2
+    monkeypatch.setattr(MEASURE, lambda *_: {"error": 0.1, "criterion": next(criteria, 1.0)})
+    assert run.perform(None)["best_epoch"] == 2
 
 
 def test_measures_are_means_over_all_images(config: RunConfig) -> None:
@@ -161,7 +163,7 @@ def test_diverging_run_says_so(config: RunConfig) -> None:
         config, loss=LossConfig("mse"), train=replace(config.train, learning_rate=1000.0)
     )
     with pytest.raises(DivergedError, match=r"epoch 1 is (nan|inf): .* lower train\.learning_rate"):
-        train(prepare(wild))
+        trained(wild)
 
 
 def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
@@ -173,28 +175,28 @@ def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
 
 
 def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
-    config: RunConfig, tmp_path: Path
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(prepare(config))
-    cut = replace(config, output_dir=str(tmp_path / "cut"))
-    training = training_of(prepare(cut))
-    go_on: Callable[[Progress], bool] = training._slow_down
+    whole = trained(config)
+    cut, looks = replace(config, output_dir=str(tmp_path / "cut")), []
 
-    def stop(progress: Progress) -> bool:
-        if progress.epoch == 3:
+    def stop(*given: Any) -> dict[str, float]:
+        looks.append(given)
+        if len(looks) == 3:
             raise KeyboardInterrupt
-        return go_on(progress)
+        return measure(*given)
 
-    training._slow_down = stop  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        training.run(tmp_path / "cut" / CHECKPOINT_FILE)
+    with monkeypatch.context() as patch:
+        patch.setattr(MEASURE, stop)
+        with pytest.raises(KeyboardInterrupt):
+            trained(cut)
     with pytest.raises(ValueError, match="cut off; pass --resume"):
-        prepare(cut)
-    resumed = train(prepare(replace(cut, resume=True)))
+        EXPERIMENT.prepare(cut)
+    resumed = trained(replace(cut, resume=True))
     for key in ("history", "test", "validation", "best_epoch", "score"):
         assert resumed[key] == whole[key]
     with pytest.raises(ValueError, match=r"holds a finished run of this config"):
-        prepare(cut)
+        EXPERIMENT.prepare(cut)
 
 
 def test_command_trains_and_says_where_the_results_are(
@@ -210,34 +212,3 @@ def test_command_trains_and_says_where_the_results_are(
     shown = capsys.readouterr().out
     assert f"test error: {results['test']['error']:.4f}" in shown
     assert f"test negll: {results['test']['negll']:.4f}" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data.data_dir", "nowhere"], r"error: data\.data_dir=nowhere: no such folder"),
-        (["--loss.name", "sofmax"], r"error: loss\.name=sofmax: .*did you mean"),
-        (
-            ["--loss.name", "spherical-softmax", "--loss.params.eps", "-1"],
-            r"error: loss\.name=spherical-softmax: eps=-1.* is out of range",
-        ),
-        (["--network.widths", "[3, 4]"], r"error: network\.widths=\[3, 4\]: expected 3 for mnist"),
-        (
-            ["--train.learning_rate", "0"],
-            r"error: train\.learning_rate=0.*: expected a finite number",
-        ),
-        (["--device", "cuda"], r"error: device=cuda: torch finds no CUDA"),
-    ],
-)
-def test_bad_input_is_one_line(
-    config: RunConfig, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if arguments[0] == "--device" and torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
-    given = [*data, "--data.test", "60", "--output_dir", config.output_dir]
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", *given, *arguments])
-    text = f"{stopped.value.code}{capsys.readouterr().err}"
-    assert re.search(message, text)
-    assert not Path(config.output_dir).exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Cell, Plan, PlannedRun
-from pipeline.sweep.pool import Failure, Pool
+from pipeline.sweep.pool import Failure
 from pipeline.sweep.records import PACKED_FILE, pack, read_records
 from pipeline.sweep.run import run_sweep
 
@@ -79,7 +78,7 @@ def work(run: PlannedRun) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
 
 
 def test_the_best_trial_is_run_with_every_seed(tmp_path: Path) -> None:
@@ -172,16 +171,3 @@ def test_a_broken_line_is_one_fault(tmp_path: Path) -> None:
     records = read_records(tmp_path)
     assert len(records.by_hash) == 7
     assert [fault.split(":")[0] for fault in records.faults] == ["runs.jsonl line 4"]
-
-
-def test_processes_may_serve_many_runs() -> None:
-    def work(job: int) -> tuple[int, int]:
-        return job, os.getpid()
-
-    todo = list(range(6))
-    processes = set()
-    with Pool(work, Resources(gpus_per_run=0), fresh=False) as pool:
-        for job, (_, process) in pool.results(lambda: list(todo), lambda running: None):
-            todo.remove(job)
-            processes.add(process)
-    assert len(processes) < 6

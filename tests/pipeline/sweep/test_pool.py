@@ -1,8 +1,8 @@
-"""The pool: a fresh process for each job, and failures that end nothing."""
+"""Pools of one machine and of a cluster: a process for each job, and failures that end nothing."""
 
 import os
 import signal
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,60 +10,133 @@ import ray
 import torch
 
 from pipeline.sweep.config import Resources
-from pipeline.sweep.pool import Failure, Pool
+from pipeline.sweep.pool import Failure, Pool, make_pool
+from tests.commands import run
+
+HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
+places = pytest.mark.parametrize("place", [HERE, RAY], ids=["here", "ray"])
 
 
-@pytest.fixture
-def pool() -> Iterator[Pool[int]]:
-    # inside a function, so that it travels by value: workers cannot import a test
-    def work(job: int) -> tuple[int, int, str | None]:
-        if job == 1:
-            raise ValueError("job 1 is bad")
-        if job == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return job, os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")
-
-    with Pool(work, Resources(gpus_per_run=0)) as pool:
-        yield pool
-    assert not ray.is_initialized()
+def work(job: int) -> dict[str, Any]:
+    if job == 1:
+        raise ValueError("job 1 is bad")
+    if job == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("what a run prints goes nowhere")
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    return {"job": job, "process": os.getpid(), **{name: os.environ.get(name) for name in names}}
 
 
-def test_jobs_run_apart_and_what_fails_ends_nothing(pool: Pool[int]) -> None:
-    todo = set(range(5))
-
-    def due() -> list[int]:
-        return sorted(todo)
-
+# workers of Ray cannot import a test: a lambda travels by value
+def outcomes_of(pool: Pool[int], jobs: int) -> dict[int, Any]:
+    todo, running = set(range(jobs)), []
     outcomes: dict[int, Any] = {}
-    running: list[list[int]] = []
-    for job, outcome in pool.results(due, running.append):
+    for job, outcome in pool.results(lambda: sorted(todo), running.append):
         assert job in running[-1]
         todo.remove(job)
         outcomes[job] = outcome
-    assert max(map(len, running)) <= (os.cpu_count() or 1)
-    assert min(map(len, running)) > 0
-    assert isinstance(outcomes[1], Failure)
-    assert "ValueError: job 1 is bad" in outcomes[1].error
-    assert isinstance(outcomes[2], Failure)
-    assert "WorkerCrashedError" in outcomes[2].error
-    good = [outcomes[job] for job in (0, 3, 4)]
-    assert [job for job, *_ in good] == [0, 3, 4]
-    assert len({process for _, process, _ in good}) == 3
-    assert {devices for *_, devices in good} == {""}  # no GPU was asked for
+    assert 0 < min(map(len, running)) <= max(map(len, running)) <= len(os.sched_getaffinity(0))
+    return outcomes
+
+
+@places
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_fails_or_dies_ends_nothing(
+    place: Resources, fresh: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    by_value = eval("lambda job: work(job)", {"work": work}) if place is RAY else work
+    with make_pool(by_value, place, fresh) as pool:
+        outcomes = outcomes_of(pool, 6)
+    assert not ray.is_initialized()
+    bad, dead = outcomes.pop(1), outcomes.pop(2)
+    assert isinstance(bad, Failure)
+    assert "ValueError: job 1 is bad" in bad.error
+    assert isinstance(dead, Failure)
+    assert ("WorkerCrashedError" if place is RAY else "died with exit code -9") in dead.error
+    assert [found["job"] for found in outcomes.values()] == list(outcomes)
+    processes = {found["process"] for found in outcomes.values()}
+    assert len(processes) == 4 if fresh else len(processes) < 4
+    # no GPU was asked for
+    assert {found["CUDA_VISIBLE_DEVICES"] for found in outcomes.values()} == {""}
+    assert {found["OMP_NUM_THREADS"] for found in outcomes.values()} == {"1"}
+    assert "goes nowhere" not in capfd.readouterr().out
+
+
+PARENT = """
+import os, sys, time
+from pathlib import Path
+from pipeline.sweep.config import Resources
+from pipeline.sweep.pool import make_pool
+
+def work(folder):
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with make_pool(work, Resources(gpus_per_run=0)) as pool:
+        folder = sys.argv[1]
+        def show(running):
+            while not os.listdir(folder):
+                time.sleep(0.02)
+            os._exit(7)
+        list(pool.results(lambda: [folder], show))
+"""
+
+
+def test_no_process_outlives_its_sweep(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    (tmp_path / "seen").mkdir()
+    assert run(tmp_path / "parent.py", tmp_path / "seen", timeout=120).returncode == 7
+    (process,) = map(int, os.listdir(tmp_path / "seen"))
+    for _ in range(1000):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        signal.sigtimedwait([], 0.02)
+    pytest.fail("it is still there")
+
+
+@places
+def test_more_processors_than_there_are(place: Resources) -> None:
+    asked = Resources(place.address, cpus_per_run=10_000)
+    with pytest.raises(ValueError, match="cpus_per_run=10000: "), make_pool(print, asked):
+        pass
+    assert not ray.is_initialized()
+
+
+@places
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_where_there_is_none(place: Resources) -> None:
+    asked = Resources(place.address, gpus_per_run=1)
+    with pytest.raises(ValueError, match="gpus_per_run=1: "), make_pool(print, asked):
+        pass
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("visible", "share", "devices"),
     [
-        (Resources(cpus_per_run=10_000), "cpus_per_run=10000: no machine has more than"),
-        pytest.param(
-            Resources(gpus_per_run=1),
-            "gpus_per_run=1: no machine has more than 0",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
-        ),
+        (None, None, ["0", "1"]),
+        (None, 0.5, ["0", "1", "0", "1"]),
+        ("3", 0.1, ["3"] * 4),
+        ("2,3", 0, [""] * 4),
     ],
 )
-def test_more_than_there_is(asked: Resources, says: str) -> None:
-    with pytest.raises(ValueError, match=says), Pool(print, asked):
-        pass
-    assert not ray.is_initialized()
+def test_runs_share_the_gpus(
+    visible: str | None, share: float | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 if visible is None else len(visible.split(","))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with make_pool(_device, Resources(gpus_per_run=share)) as pool:
+        outcomes = outcomes_of(pool, len(devices))
+    assert sorted(outcomes.values()) == sorted(devices)
+
+
+def _device(job: int) -> str:
+    # all of them at once, so that each has a slot of its own
+    signal.sigtimedwait([], 3.0)
+    return os.environ["CUDA_VISIBLE_DEVICES"]

@@ -1,17 +1,22 @@
-"""Epochs over images: steps of Nesterov's gradient descent, and what is measured after them."""
+"""One run: its parts, epochs of Nesterov's gradient descent, and what is measured after them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from experiments.images.config import TrainConfig
-from experiments.images.criteria import Criterion
-from experiments.images.data.base import Images
+from experiments.images.config import CLASSES, RunConfig
+from experiments.images.criteria import Criterion, check_start, make_criterion
+from experiments.images.data.base import Images, Splits, load_splits
+from experiments.images.networks import make_network
 from pipeline.fitting import Progress, epoch_generator, fit
+from pipeline.machine import choose_device, device_name, versions
 
+CHECKPOINT_FILE = "checkpoint.pt"
 EVALUATION_BATCH = 1000
 # in the score, so that of two equal accuracies the one with the lower criterion is better
 TIE = 1e-6
@@ -30,55 +35,76 @@ class Classifier(nn.Module):
         return self.network(pixels)
 
 
-class Training:
-    """One training of a classifier.
+@dataclass
+class Run:
+    """A run whose parts have been made and found to fit together.
 
     The learning rate is halved after every `patience` epochs without a better validation score, and
     training stops after `stop_after` such epochs.
-
-    Args:
-        model: on its device.
-        train: training images, on that device.
-        validation: what the score is measured on.
-        config: how to train.
     """
 
-    def __init__(
-        self, model: Classifier, train: Images, validation: Images, config: TrainConfig
-    ) -> None:
-        self.model = model
-        self.train = train
-        self.validation = validation
-        self.config = config
+    config: RunConfig
+    splits: Splits
+    model: Classifier
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        config, to = self.config.train, self.device
+        self.train, self.validation = self.splits.train.to(to), self.splits.validation.to(to)
         self.optimizer = torch.optim.SGD(
-            model.parameters(),
+            self.model.parameters(),
             config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             nesterov=config.momentum > 0,
         )
 
-    def run(self, checkpoint: Path | None = None) -> Progress:
-        """Train, and leave the weights of the best epoch in the model; raises as `fit`."""
-        return fit(
-            self.model,
+    def perform(self, folder: Path | None) -> dict[str, Any]:
+        """Train, measure with the best weights and return what results.json is to hold.
+
+        Args:
+            folder: where the checkpoint is that `fit` goes on from and writes to; None for none.
+
+        Raises:
+            DivergedError: a loss is NaN or infinite.
+        """
+        config, model = self.config, self.model
+        progress = fit(
+            model,
             self.optimizer,
             self._epoch,
             self._evaluate,
-            epochs=self.config.epochs,
+            epochs=config.train.epochs,
             after_epoch=self._slow_down,
-            checkpoint=checkpoint,
+            checkpoint=folder and folder / CHECKPOINT_FILE,
             label="Training",
         )
+        return {
+            "data": config.data.name,
+            "loss": config.loss.name,
+            "measure": model.criterion.measure,
+            "score": progress.best_score,
+            "validation": measure(model, self.validation),
+            "test": measure(model, self.splits.test.to(self.device)) if config.test else None,
+            "epochs": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            "history": progress.history,
+            "images": self.splits.sizes(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "seconds": progress.seconds,
+            "seed": config.train.seed,
+            "device": device_name(self.device),
+            "versions": versions("torch"),
+        }
 
     def _epoch(self, epoch: int) -> dict[str, float]:
-        generator = epoch_generator(self.config.seed, epoch)
+        generator = epoch_generator(self.config.train.seed, epoch)
         order = torch.randperm(len(self.train), generator=generator)
         total = torch.zeros((), device=self.train.labels.device)
-        for rows in order.split(self.config.batch_size):
+        for rows in order.split(self.config.train.batch_size):
             images = self.train.take(rows.to(total.device))
             pixels = images.pixels
-            if self.config.flip:
+            if self.config.train.flip:
                 pixels = _mirrored(pixels, torch.rand(len(rows), generator=generator) < 0.5)
             losses = self.model.criterion.loss(self.model(pixels), images.labels)
             self.optimizer.zero_grad()
@@ -96,10 +122,10 @@ class Training:
         return {"score": accuracy - TIE * measured["criterion"], **measured}
 
     def _slow_down(self, progress: Progress) -> bool:
-        if progress.stale and progress.stale % self.config.patience == 0:
+        if progress.stale and progress.stale % self.config.train.patience == 0:
             for group in self.optimizer.param_groups:
                 group["lr"] /= 2
-        return progress.stale >= self.config.stop_after
+        return progress.stale >= self.config.train.stop_after
 
 
 def _mirrored(pixels: Tensor, chosen: Tensor) -> Tensor:
@@ -132,3 +158,19 @@ def measure(model: Classifier, images: Images) -> dict[str, float]:
         for name, values in rows.items():
             sums[name] = sums.get(name, 0.0) + values.double().sum().item()
     return {name: value / len(images) for name, value in sums.items()}
+
+
+def assemble(config: RunConfig) -> Run:
+    """The parts of a run.
+
+    Raises:
+        ValueError, TypeError, OSError: what is wrong with the config, the images or the loss.
+    """
+    device = choose_device(config.device)
+    criterion = make_criterion(config.loss)
+    check_start(criterion, CLASSES[config.data.name], config.network.output_std)
+    splits = load_splits(config.data, config.train.seed)
+    # the same first weights for every loss
+    torch.manual_seed(config.train.seed)
+    network = make_network(config.data.name, config.network)
+    return Run(config, splits, Classifier(network, criterion).to(device), device)

@@ -1,0 +1,282 @@
+"""What an experiment supplies, and what it gets for that: train, sweep and report.
+
+An experiment is data, a model, a run of it and a page about many runs. All else is here and in the
+modules beside this one: the command line and what it says of wrong input, the claim of a folder,
+the records of a sweep and how it goes on after a kill, the report as Markdown and HTML.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from pipeline.command import Command, Program, from_dict, input_errors, work_errors
+from pipeline.config import ReportConfig
+from pipeline.hub import settle_hub
+from pipeline.sweep.config import Resources
+
+if TYPE_CHECKING:
+    from pipeline.report.page import Page, Report
+    from pipeline.sweep.plan import Plan, PlannedRun
+    from pipeline.sweep.records import Records
+    from pipeline.sweep.results import Results
+
+
+class Run(Protocol):
+    """The config of one run: a frozen dataclass."""
+
+    output_dir: str
+    resume: bool
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides its result: two runs that agree in this are the same run."""
+
+
+class Sweep(Protocol):
+    """The config of a sweep: a frozen dataclass."""
+
+    output_dir: str
+
+    def content(self) -> dict[str, Any]:
+        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+
+
+RunT = TypeVar("RunT", bound=Run)
+SweepT = TypeVar("SweepT", bound=Sweep)
+
+
+class Experiment(ABC, Generic[RunT, SweepT]):
+    """One laboratory's tenant; its package's `__main__` has it as `EXPERIMENT`.
+
+    Methods import what is heavy, so that --help does not.
+
+    Attributes:
+        name: as in `python -m NAME`.
+        description: what it is for, in --help.
+        about: what `train`, `sweep` and `report` do, in theirs.
+        run, sweep: the configs of one run and of a sweep. One that may need the hub says so by a
+            property `uses_hub`.
+        further: sub-commands of its own, with what they do.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    about: ClassVar[tuple[str, str, str]]
+    run: ClassVar[type]
+    sweep: ClassVar[type]
+    further: ClassVar[Sequence[Command]] = ()
+
+    @abstractmethod
+    def assemble(self, config: RunT) -> Any:
+        """The parts of a run, found to fit together; nothing is written.
+
+        Raises:
+            ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
+        """
+
+    @abstractmethod
+    def perform(self, parts: Any, folder: Path | None) -> dict[str, Any] | None:
+        """Train, measure and return what results.json is to hold, a `score` among it.
+
+        Args:
+            parts: what `assemble` has made.
+            folder: where checkpoints and weights go; None in a sweep, which keeps neither.
+
+        Returns:
+            None in a process beside the main one.
+
+        Raises:
+            DivergedError: a loss or an output is NaN or infinite.
+        """
+
+    @abstractmethod
+    def summary(self, results: dict[str, Any], config: RunT) -> Sequence[str]:
+        """What the terminal shows after `train`: the lines above where the results are."""
+
+    @abstractmethod
+    def plan(self, sweep: SweepT) -> Plan:
+        """The runs of a sweep."""
+
+    @abstractmethod
+    def page(self, results: Results) -> Page:
+        """The report of a sweep, finished or not."""
+
+    def check(self, sweep: SweepT, plan: Plan) -> None:
+        """Raise what a run would raise, before the first one starts.
+
+        Of each cell the first run: the others differ in numbers that have been checked.
+        """
+        for (task, mapping), runs in plan.first.items():
+            try:
+                self.assemble(runs[0].config)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{mapping} on {task}: {error}") from None
+
+    def fresh(self, sweep: SweepT) -> bool:
+        """Whether each run gets a process of its own; starting one takes some seconds."""
+        return True
+
+    def prepare(self, config: RunT) -> Any:
+        """`assemble`, and make output_dir this run's own.
+
+        Raises:
+            ValueError, TypeError, OSError: as `assemble`, or output_dir is not this run's. Nothing
+                has been written then.
+        """
+        from pipeline.folders import check_run_folder, claim_run_folder
+
+        folder, content = Path(config.output_dir), config.comparable()
+        check_run_folder(folder, content, config.resume)
+        parts = self.assemble(config)
+        claim_run_folder(folder, content, config.resume)
+        return parts
+
+    def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
+        """`perform` in the folder of a run that is prepared, and write results.json."""
+        from pipeline.files import write_json
+        from pipeline.folders import RESULTS_FILE
+
+        folder = Path(config.output_dir)
+        results = self.perform(parts, folder)
+        if results is not None:
+            results["config"] = asdict(config)
+            write_json(folder / RESULTS_FILE, results)
+            self.tidy(folder)
+        return results
+
+    def tidy(self, folder: Path) -> None:
+        """Delete what a run needs no more once its results are written."""
+
+    def search(self, sweep: SweepT, resources: Resources) -> Records:
+        """Do every run of a sweep that has no record yet; raises as `run_sweep`."""
+        from pipeline.sweep.run import run_sweep
+
+        plan = self.plan(sweep)
+        return run_sweep(
+            Path(sweep.output_dir),
+            sweep.content(),
+            plan,
+            partial(execute, self.name),
+            resources,
+            check=partial(self.check, sweep, plan),
+            fresh=self.fresh(sweep),
+        )
+
+    def read(self, folder: Path) -> Results:
+        """What the records of a sweep show.
+
+        Raises:
+            ValueError: no sweep of this experiment is there.
+        """
+        from pipeline.sweep.records import SWEEP_FILE, read_content
+        from pipeline.sweep.results import Results
+
+        content = read_content(folder, self.name)
+        names = {field.name for field in fields(self.sweep)}
+        known = {key: value for key, value in content.items() if key in names}
+        try:
+            sweep = from_dict(self.sweep, {"output_dir": str(folder), **known})
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
+                f"expected the output_dir of `python -m {self.name} sweep`"
+            ) from None
+        return Results.of(folder, sweep, self.plan(sweep))
+
+    def report(self, config: ReportConfig) -> Report:
+        """Write report.md, report.html and the figures; the same records give the same bytes.
+
+        Raises:
+            ValueError: as `read`. Nothing is written then.
+        """
+        page = self.page(self.read(Path(config.results_dir)))
+        return page.write(Path(config.output_dir or config.results_dir))
+
+    @property
+    def program(self) -> Program:
+        """The command line."""
+        train, sweep, report = self.about
+        return Program(
+            self.name,
+            self.description,
+            (
+                Command("train", "one run", train, (self.run,)),
+                Command(
+                    "sweep",
+                    "many runs, on one machine or several",
+                    f"{sweep} On this machine, or by Ray on a cluster (--address, "
+                    "extra `ray`). The same command goes on where it was killed: what has a record "
+                    "is not run again.",
+                    (self.sweep, Resources),
+                ),
+                Command(
+                    "report",
+                    "what the runs of a sweep show",
+                    f"{report} Of a sweep that has finished or not (extra `report`).",
+                    (ReportConfig,),
+                    positional=True,
+                ),
+                *self.further,
+            ),
+        )
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """Parse, check all that can be checked, work, and say where the results are."""
+        with input_errors():
+            command, configs = self.program.parse(arguments)
+            settle_hub(configs[0])
+        with work_errors():
+            if command.name == "train":
+                (config,) = configs
+                with input_errors():
+                    parts = self.prepare(config)
+                results = self.train(config, parts)
+                if results is not None:
+                    print("\n".join(self.summary(results, config)))
+                    print(f"results: {config.output_dir}/results.json")
+                return
+            with input_errors():
+                self._work(command, configs)
+
+    def _work(self, command: Command, configs: Sequence[Any]) -> None:
+        """What `main` does for a command whose errors are all the user's to put right."""
+        if command.work is not None:
+            command.work(*configs)
+        elif command.name == "report":
+            print(self.report(*configs))
+        else:
+            records, folder = self.search(*configs), configs[0].output_dir
+            count = Counter(record.status for record in records.by_hash.values())
+            found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
+            print(f"records in {folder}: {found}")
+            print(f"next: {self.program.prog} report {folder}")
+            if count["failed"]:
+                sys.exit("error: some runs failed; the same command tries them again")
+
+
+def execute(name: str, run: PlannedRun) -> dict[str, Any]:
+    """A run of a sweep from beginning to end in the process that calls: how it ended.
+
+    Args:
+        name: of the experiment.
+        run: whose config is given a folder that goes when the run ends.
+    """
+    from pipeline.fitting import DivergedError
+
+    experiment: Experiment[Any, Any] = import_module(f"{name}.__main__").EXPERIMENT
+    with tempfile.TemporaryDirectory() as folder:
+        config = replace(run.config, output_dir=f"{folder}/run")
+        try:
+            results = experiment.perform(experiment.assemble(config), None)
+        except DivergedError:
+            return {"status": "diverged", "error": traceback.format_exc()}
+    return {"status": "finished", "results": results}

@@ -1,0 +1,112 @@
+"""The page of a report: one list of blocks, as Markdown and as HTML that needs no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from pipeline.files import write_text
+from pipeline.report import canvas, text
+from pipeline.report.table import Report, Table, markdown
+
+__all__ = ["Block", "Bullets", "Heading", "Page", "Plot", "Report", "Status", "Table"]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Of level 2, or of a deeper one."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of sentences."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A sentence that stands out: what is missing."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure, the name of its file, what it is called and what it shows."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+Block = str | Heading | Bullets | Status | Table | Plot
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Attributes:
+        title: of the page.
+        blocks: in their order; a string is a paragraph. All text is plain.
+        overview: the tables that the terminal shows.
+    """
+
+    title: str
+    blocks: Sequence[Block]
+    overview: Sequence[Table]
+
+    def write(self, folder: Path) -> Report:
+        """Write report.html, report.md and the figures that the latter shows."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for block in self.blocks:
+            if isinstance(block, Plot):
+                canvas.save(block.figure, folder / f"{block.name}.png")
+        write_text(folder / "report.md", self.markdown())
+        path = folder / "report.html"
+        write_text(path, self.html())
+        return Report(path, list(self.overview))
+
+    def markdown(self) -> str:
+        """The page as Markdown, its figures beside it."""
+        parts = [f"# {text.markdown(self.title)}", *map(_markdown, self.blocks)]
+        return "\n\n".join(parts) + "\n"
+
+    def html(self) -> str:
+        """The page as one file."""
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            undefined=StrictUndefined,
+        )
+        environment.filters |= {"image": canvas.encode, "kind": lambda block: type(block).__name__}
+        return environment.get_template("page.html.j2").render(page=self)
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"{'#' * block.level} {text.markdown(block.text)}"
+        case Bullets():
+            return "\n".join(f"- {text.markdown(line)}" for line in block.lines)
+        case Status():
+            return f"**{text.markdown(block.text)}**"
+        case Table():
+            return "\n".join(markdown(block)).strip()
+        case Plot():
+            caption = f"\n\n{text.markdown(block.caption)}" if block.caption else ""
+            return f"![{text.markdown(block.title)}]({quote(block.name)}.png){caption}"
+    return text.markdown(block)
