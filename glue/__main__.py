@@ -40,7 +40,7 @@ PROGRAM = Program(
 def main(arguments: list[str] | None = None) -> None:
     """Parse, check everything that can be checked, then work and say where the results are."""
     with input_errors():
-        parsed = PROGRAM.parse_config(arguments)
+        parsed = PROGRAM.parse(arguments)
         settle_hub(parsed)
     # heavy imports and extras, which --help does not need
     match parsed:

@@ -132,7 +132,7 @@ class Program:
             commands.add_subcommand(command.name, command.parser(), help=command.help)
         return parser
 
-    def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
+    def read(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
         """The sub-command and its configs.
 
         What cannot be parsed is told in one line, with exit code 2.
@@ -147,15 +147,15 @@ class Program:
         command = next(c for c in self.commands if c.name == parsed.subcommand)
         return command, command.made(parser.instantiate(parsed)[command.name].as_dict())
 
-    def parse_config(self, arguments: list[str] | None = None) -> Any:
-        """As `parse`, of tenants that are no `Experiment` yet."""
-        configs = self.parse(arguments)[1]
+    def parse(self, arguments: list[str] | None = None) -> Any:
+        """As `read`, of programs that are no `Experiment` yet."""
+        configs = self.read(arguments)[1]
         return configs if len(configs) > 1 else configs[0]
 
     def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
         """Parse and `work`, which tells itself what of its errors are `input_errors`."""
         with input_errors():
-            parsed = self.parse_config(arguments)
+            parsed = self.parse(arguments)
             settle_hub(parsed)
         with work_errors():
             work(parsed)

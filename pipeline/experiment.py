@@ -12,12 +12,12 @@ import tempfile
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from pipeline.command import Command, Program, from_dict, input_errors, work_errors
 from pipeline.config import ReportConfig
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 class Run(Protocol):
     """The config of one run: a frozen dataclass."""
 
-    output_dir: str
-    resume: bool
+    @property
+    def output_dir(self) -> str: ...
+    @property
+    def resume(self) -> bool: ...
 
     def comparable(self) -> dict[str, Any]:
         """What decides its result: two runs that agree in this are the same run."""
@@ -44,7 +46,8 @@ class Run(Protocol):
 class Sweep(Protocol):
     """The config of a sweep: a frozen dataclass."""
 
-    output_dir: str
+    @property
+    def output_dir(self) -> str: ...
 
     def content(self) -> dict[str, Any]:
         """What sweep.json holds: all but what may differ between a sweep and its continuation."""
@@ -57,7 +60,7 @@ SweepT = TypeVar("SweepT", bound=Sweep)
 class Experiment(ABC, Generic[RunT, SweepT]):
     """One laboratory's tenant; its package's `__main__` has it as `EXPERIMENT`.
 
-    Methods import what is heavy, so that --help does not.
+    Methods import what is heavy, so that --help does not need it.
 
     Attributes:
         name: as in `python -m NAME`.
@@ -99,7 +102,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """
 
     @abstractmethod
-    def summary(self, results: dict[str, Any], config: RunT) -> Sequence[str]:
+    def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
         """What the terminal shows after `train`: the lines above where the results are."""
 
     @abstractmethod
@@ -148,7 +151,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         folder = Path(config.output_dir)
         results = self.perform(parts, folder)
         if results is not None:
-            results["config"] = asdict(config)
+            results["config"] = asdict(cast(Any, config))
             write_json(folder / RESULTS_FILE, results)
             self.tidy(folder)
         return results
@@ -184,7 +187,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         names = {field.name for field in fields(self.sweep)}
         known = {key: value for key, value in content.items() if key in names}
         try:
-            sweep = from_dict(self.sweep, {"output_dir": str(folder), **known})
+            sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
         except (ValueError, TypeError) as error:
             raise ValueError(
                 f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
@@ -232,7 +235,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     def main(self, arguments: list[str] | None = None) -> None:
         """Parse, check all that can be checked, work, and say where the results are."""
         with input_errors():
-            command, configs = self.program.parse(arguments)
+            command, configs = self.program.read(arguments)
             settle_hub(configs[0])
         with work_errors():
             if command.name == "train":

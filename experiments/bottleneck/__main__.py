@@ -42,7 +42,7 @@ PROGRAM = Program(
         ),
     ),
 )
-parse = PROGRAM.parse_config
+parse = PROGRAM.parse
 
 
 def main(arguments: list[str] | None = None) -> None:

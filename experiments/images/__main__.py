@@ -19,7 +19,7 @@ from pipeline.experiment import Experiment
 if TYPE_CHECKING:
     from experiments.images.run import Run
     from pipeline.report.page import Page
-    from pipeline.sweep.plan import Plan
+    from pipeline.sweep.plan import Cell, Plan
     from pipeline.sweep.results import Results
 
 
@@ -61,7 +61,7 @@ class Images(Experiment[RunConfig, SweepConfig]):
         def final(best: RunConfig, seed: int) -> RunConfig:
             return replace(best, test=True, train=replace(best.train, seed=seed))
 
-        trials = {
+        trials: dict[Cell, list[RunConfig]] = {
             (sweep.data.name, label): [sweep.trial(loss, rate) for rate in loss.learning_rates]
             for label, loss in sweep.losses.items()
         }

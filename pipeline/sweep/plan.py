@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -145,12 +145,12 @@ class Plan:
         return max(finished, key=lambda run: done[run.hash].score, default=None)
 
 
-def grid(runs: dict[Cell, list[Any]]) -> Plan:
+def grid(runs: Mapping[Cell, list[Any]]) -> Plan:
     """Runs of which all count, by the configs of each cell; run k has index k."""
     return Plan(_planned(runs, "grid"))
 
 
-def best_of(trials: dict[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
+def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
     """A trial of each config of a cell, then the best one with seeds 0, 1, ...
 
     Args:
@@ -166,7 +166,7 @@ def best_of(trials: dict[Cell, list[Any]], final: Callable[[Any, int], Any], see
     return Plan(_planned(trials, "trial"), choose, seeds)
 
 
-def _planned(configs: dict[Cell, list[Any]], stage: Stage) -> dict[Cell, list[PlannedRun]]:
+def _planned(configs: Mapping[Cell, list[Any]], stage: Stage) -> dict[Cell, list[PlannedRun]]:
     return {
         cell: [PlannedRun(*cell, stage, k, config) for k, config in enumerate(found)]
         for cell, found in configs.items()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from experiments.images.sweep_config import SweepConfig as ImageSweep
-from experiments.images.sweep_config import SweptLoss
+from experiments.images.config import SweepConfig as ImageSweep
+from experiments.images.config import SweptLoss
 from experiments.multilabel.config import MethodConfig, SweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from experiments.multilabel.data.images import read_coco, read_folder, read_voc

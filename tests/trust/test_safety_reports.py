@@ -11,11 +11,10 @@ from markdown_it import MarkdownIt
 
 from experiments.bottleneck.config import ReportConfig as BottleneckReport
 from experiments.bottleneck.report import report as bottleneck_report
+from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.config import DataConfig as ImageData
-from experiments.images.plan import make_plan as image_plan
-from experiments.images.report import report as image_report
-from experiments.images.sweep_config import SweepConfig as ImageSweep
-from experiments.images.sweep_config import SweptLoss
+from experiments.images.config import SweepConfig as ImageSweep
+from experiments.images.config import SweptLoss
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.report import report as language_report
 from experiments.multilabel.config import MethodConfig, SweepConfig
@@ -101,9 +100,9 @@ def images(folder: Path, out: Path, name: str, long: str) -> None:
         "seconds": 1.0,
         "device": long,
     }
-    write_runs(folder, sweep.content(), image_plan(sweep), results)
+    write_runs(folder, sweep.content(), IMAGES.plan(sweep), results)
     (folder / FOLDER / f"{name}.json").write_text("{")
-    image_report(ReportConfig(str(folder), str(out)))
+    IMAGES.report(ReportConfig(str(folder), str(out)))
 
 
 def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
