@@ -88,8 +88,8 @@ class Case:
 
     def solve(self, wanted: Sequence[str] | None = None, **options: Any) -> tuple[Tensor, dict]:
         """The loss, and the gradients of its sum, of hidden and the parameters that are wanted."""
-        names = list(self.tensors) if wanted is None else list(wanted)
         leaves = {**self.tensors, "hidden": self.hidden.detach()}
+        names = list(leaves) if wanted is None else list(wanted)
         for name, leaf in leaves.items():
             leaf.requires_grad_(name in names)
         loss = self.head.loss(leaves["hidden"], self.targets, **options)
@@ -140,7 +140,6 @@ def classes(draw: Any, shape: Sequence[int]) -> Tensor:
 
 
 every_head = pytest.mark.parametrize("name", HEADS)
-every_multilabel_head = pytest.mark.parametrize("name", LABELS)
 
 
 @every_head
@@ -219,7 +218,7 @@ def assert_rounded(gradient: Tensor, expected: Tensor, dtype: torch.dtype, name:
     )
 
 
-@every_multilabel_head
+@pytest.mark.parametrize("name", LABELS)
 @given(data=st.data(), reduction=st.sampled_from(["mean", "sum", "none"]))
 @examples(0.4)
 def test_labels(name: str, data: Any, reduction: str) -> None:

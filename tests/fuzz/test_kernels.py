@@ -18,17 +18,16 @@ from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.cpu import NAMES
 from sparse_attn.mappings import get_spec
+from tests.fuzz.call import Call
 from tests.fuzz.strategies import (
     FINITE,
     LAYOUTS,
     SPOILING,
     absorbs,
     examples,
-    lay_out,
     masks,
     numbers,
     same,
-    subsets,
     tensors,
     unchanged,
 )
@@ -36,43 +35,37 @@ from tests.fuzz.strategies import (
 each = pytest.mark.parametrize("name", sorted(NAMES))
 SHAPES = ((1, 1, 1, 1), (2, 2, 3, 5), (1, 2, 1, 17), (1, 1, 2, 33))
 EMPTY = ((0, 2, 3, 5), (2, 2, 0, 5), (2, 2, 3, 0), (0, 1, 0, 0))
-INPUTS = ("query", "key", "value", "bias")
 
 
 @dataclass
-class Problem:
+class Attention(Call):
     """Attention whose scores are its bias."""
 
     mapping: Mapping
-    inputs: dict[str, Tensor]
-    options: dict[str, Any]
+    causal: bool
 
-    def solve(self, impl: str, wanted: tuple[str, ...] = ()) -> tuple[Tensor, dict[str, Tensor]]:
-        """p (B, H, Q, K), and the gradients of a weighted sum of what is finite of it."""
-        leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in self.inputs.items()}
-        out = attention(mapping=self.mapping, impl=impl, scale=1.0, **leaves, **self.options)
-        if not wanted:
-            return out, {}
-        weights = torch.arange(1.0, 1 + out.numel(), dtype=out.dtype).cos().view(out.shape)
-        weights = weights.masked_fill(~out.detach().isfinite(), 0.0)
-        found = torch.autograd.grad(out, [leaves[n] for n in wanted], weights)
-        return out.detach(), dict(zip(wanted, found, strict=True))
+    def __call__(self, impl: str, **changed: Any) -> Tensor:
+        """p (B, H, Q, K)."""
+        return attention(
+            **{**self.inputs, **changed},
+            mapping=self.mapping,
+            mask=self.mask,
+            causal=self.causal,
+            scale=1.0,
+            impl=impl,
+        )
 
     @property
     def scores(self) -> Tensor:
         """(B, H, Q, K), -inf where masked."""
-        scores = self.inputs["bias"].detach()
-        queries, keys = scores.shape[-2:]
-        if self.options["causal"]:
-            scores = scores.masked_fill(
-                ~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf
-            )
-        mask = self.options["mask"]
-        return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        scores = self.inputs["bias"]
+        inside = torch.ones_like(scores, dtype=torch.bool)
+        inside = inside.tril() if self.causal else inside
+        return scores.masked_fill(~(inside if self.mask is None else inside & self.mask), -math.inf)
 
 
 @st.composite
-def problems(draw: Any, name: str, kinds: Any, shapes: Any = SHAPES) -> Problem:
+def problems(draw: Any, name: str, kinds: Any, shapes: Any = SHAPES) -> Attention:
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     shape = draw(st.sampled_from(shapes))
     batch, heads, queries, keys = shape
@@ -95,8 +88,8 @@ def problems(draw: Any, name: str, kinds: Any, shapes: Any = SHAPES) -> Problem:
         "value": torch.eye(keys, dtype=dtype).expand(batch, key_heads, keys, keys),
         "bias": draw(tensors(shape, dtype, kinds)),
     }
-    options = {"mask": draw(masks(shape)), "causal": draw(st.booleans())}
-    return Problem(Mapping(name, num_heads=heads if per_head else None, **values), inputs, options)
+    mapping = Mapping(name, num_heads=heads if per_head else None, **values)
+    return Attention(inputs, draw(masks(shape)), mapping, draw(st.booleans()))
 
 
 @each
@@ -106,7 +99,7 @@ def test_rules(name: str, data: Any) -> None:
     """On the simplex, as the reference has it; NaN in the rows that hold NaN, alone."""
     problem = data.draw(problems(name, FINITE + SPOILING))
     with unchanged(*problem.inputs.values()):
-        p = problem.solve("cpu")[0]
+        p = problem("cpu")
     scores = problem.scores
     present = scores != -math.inf
     spoiled = ((scores.isnan() | (scores == math.inf)) & present).any(-1)
@@ -117,14 +110,14 @@ def test_rules(name: str, data: Any) -> None:
     some = inside.any(-1).to(p.dtype)
     eps = torch.finfo(p.dtype).eps
     assert ((rows.sum(-1) - some).abs() <= 8 * (1 + p.shape[-1]) * eps).all(), "wrong mass"
-    expected = problem.solve("reference")[0]
+    expected = problem("reference")
     assert same(expected.isnan().any(-1), spoiled)
     bias = problem.mapping.value("bias") if name == "sigsoftmax" else 0.0
     if not absorbs(bias):
         torch.testing.assert_close(rows, expected[~spoiled], atol=2e-5, rtol=1e-4)
     # the other rows do not know what stands in a spoiled one
-    problem.inputs["bias"] = problem.inputs["bias"].masked_fill(spoiled.unsqueeze(-1), 0.25)
-    assert same(problem.solve("cpu")[0][~spoiled], rows)
+    other = problem.changed(bias=problem.inputs["bias"].masked_fill(spoiled.unsqueeze(-1), 0.25))
+    assert same(other("cpu")[~spoiled], rows)
 
 
 @each
@@ -133,21 +126,13 @@ def test_rules(name: str, data: Any) -> None:
 def test_views_and_subsets(name: str, data: Any) -> None:
     """Strides change no bit of the output, and no gradient depends on what else is asked for."""
     problem = data.draw(problems(name, FINITE))
-    for n in INPUTS:
-        layout = data.draw(st.sampled_from(LAYOUTS))
-        problem.inputs[n] = lay_out(problem.inputs[n], layout)
-    plain = Problem(
-        problem.mapping,
-        {n: tensor.contiguous().clone() for n, tensor in problem.inputs.items()},
-        problem.options,
-    )
-    out, expected = plain.solve("cpu", INPUTS)
-    for wanted in subsets(INPUTS):
-        again, found = problem.solve("cpu", wanted)
-        assert same(again, out)
-        for n, gradient in found.items():
-            assert gradient.shape == problem.inputs[n].shape
-            torch.testing.assert_close(gradient, expected[n], equal_nan=True, msg=n)
+    layouts = {n: data.draw(st.sampled_from(LAYOUTS)) for n in problem.inputs}
+    problem.check_views_and_subsets(layouts, "cpu", alike=close)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    torch.testing.assert_close(one, other, equal_nan=True)
+    return True
 
 
 @each
@@ -156,10 +141,9 @@ def test_views_and_subsets(name: str, data: Any) -> None:
 def test_gradients_are_finite_where_float64_has_them(name: str, data: Any) -> None:
     """An intermediate number that over- or underflows makes no NaN."""
     problem = data.draw(problems(name, FINITE))
-    gradient = problem.solve("cpu", ("bias",))[1]["bias"]
-    exact = {n: tensor.double() for n, tensor in problem.inputs.items()}
-    double = Problem(problem.mapping, exact, problem.options)
-    expected = double.solve("reference", ("bias",))[1]["bias"]
+    gradient = problem.solve("cpu", wanted=["bias"])[1]["bias"]
+    exact = problem.changed(**{n: tensor.double() for n, tensor in problem.inputs.items()})
+    expected = exact.solve("reference", wanted=["bias"])[1]["bias"]
     fits = expected.abs() < torch.finfo(gradient.dtype).max / 8
     assert gradient[fits].isfinite().all()
     masked = problem.scores == -math.inf
@@ -171,7 +155,7 @@ def test_gradients_are_finite_where_float64_has_them(name: str, data: Any) -> No
 @examples(0.1)
 def test_nothing_to_attend_to(name: str, data: Any) -> None:
     problem = data.draw(problems(name, FINITE, EMPTY))
-    out, gradients = problem.solve("cpu", INPUTS)
+    out, gradients = problem.solve("cpu")
     assert out.shape == problem.inputs["bias"].shape
     assert not out.count_nonzero()
     for n, gradient in gradients.items():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparse_attn import Mapping, losses
 from sparse_attn.mappings import ParameterSpec, get_spec
+from tests.fuzz.call import Call
 from tests.fuzz.strategies import (
     DTYPES,
     FINITE,
@@ -21,11 +22,9 @@ from tests.fuzz.strategies import (
     computed,
     examples,
     invertible,
-    lay_out,
     masks,
     parameters,
     same,
-    subsets,
     tensors,
     unchanged,
 )
@@ -93,36 +92,19 @@ each = pytest.mark.parametrize("name", LOSSES)
 
 
 @dataclass
-class Call:
-    """One call of a loss."""
+class Rows(Call):
+    """A call of a loss."""
 
     loss: Loss
-    scores: Tensor
     target: Tensor
-    mask: Tensor | None
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """What a gradient can go to."""
-        found = {"scores": self.scores, **self.arguments}
-        return {n: a for n, a in found.items() if isinstance(a, Tensor)}
 
     def __call__(self, reduction: str = "none", **changed: Any) -> Tensor:
-        arguments = {"scores": self.scores, **self.loss.fixed, **self.arguments, **changed}
         return self.loss.function(
-            target=self.target, mask=self.mask, reduction=reduction, **arguments
+            **{**self.loss.fixed, **self.inputs, **changed},
+            target=self.target,
+            mask=self.mask,
+            reduction=reduction,
         )
-
-    def solve(self, wanted: Sequence[str] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The losses of the rows, and the gradients of a weighted sum of what is finite."""
-        names = list(self.tensors) if wanted is None else list(wanted)
-        leaves = {name: self.tensors[name].detach().requires_grad_() for name in names}
-        rows = self(**leaves)
-        weights = torch.arange(1.0, 1 + rows.numel()).cos().view(rows.shape).to(rows)
-        weights = weights.masked_fill(~rows.detach().isfinite(), 0.0)
-        found = torch.autograd.grad(rows, list(leaves.values()), weights) if names else ()
-        return rows.detach(), dict(zip(names, found, strict=True))
 
     @property
     def labels(self) -> Tensor:
@@ -168,14 +150,14 @@ class Call:
 @st.composite
 def calls(
     draw: Any, loss: Loss, kinds: Sequence[str], dtypes: Sequence[torch.dtype] = DTYPES
-) -> Call:
+) -> Rows:
     dtype, shape = draw(st.sampled_from(dtypes)), draw(st.sampled_from(SHAPES))
     scores, mask = draw(tensors(shape, dtype, kinds)), draw(masks(shape))
     target = draw(targets(loss, shape, mask))
-    call = Call(loss, scores, target, mask)
+    call = Rows({"scores": scores}, mask, loss, target)
     for parameter in loss.parameters:
         broadcasts_to = shape if parameter.per_entry else shape[:-1]
-        call.arguments[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
+        call.inputs[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
     return call
 
 
@@ -228,7 +210,7 @@ def test_rules(name, data):
     hidden = ~call.seen | ~(call.worked & good).unsqueeze(-1)
     assert (by_scores[~call.seen | (call.scores == -math.inf)] == 0).all()
     assert (by_scores[~call.worked] == 0).all()
-    other, others = replace(call, scores=call.scores.masked_fill(hidden, 0.25)).solve()
+    other, others = call.changed(scores=call.scores.masked_fill(hidden, 0.25)).solve()
     assert same(rows[good], other[good])
     assert same(by_scores[good], others["scores"][good])
     total = call("sum")
@@ -241,18 +223,7 @@ def test_rules(name, data):
 @examples(0.25)
 def test_views_and_subsets(name, data):
     call = data.draw(calls(LOSSES[name], FINITE))
-    view = lay_out(call.scores, data.draw(st.sampled_from(LAYOUTS)))
-    call = replace(call, scores=view)
-    rows, gradients = call.solve()
-    plain, expected = replace(call, scores=view.contiguous().clone()).solve()
-    assert same(rows, plain)
-    for n in gradients:
-        assert same(gradients[n], expected[n]), n
-    for wanted in subsets(list(call.tensors)):
-        again, some = call.solve(wanted)
-        assert same(again, rows)
-        for n, gradient in some.items():
-            assert same(gradient, gradients[n]), n
+    call.check_views_and_subsets({"scores": data.draw(st.sampled_from(LAYOUTS))})
 
 
 @each
@@ -262,10 +233,9 @@ def test_float64_agrees(name, data):
     """Losses and gradients are finite where they fit, and the losses are those of float64."""
     call = data.draw(calls(LOSSES[name], FINITE, DTYPES[:3]))
     scores = call.scores.where(call.scores.abs() <= call.loss.largest, call.scores.sign())
-    call = replace(call, scores=scores)
-    wide = {n: a.double() if isinstance(a, Tensor) else a for n, a in call.arguments.items()}
+    call = call.changed(scores=scores)
     rows, gradients = call.solve()
-    exact, wanted = replace(call, scores=scores.double(), arguments=wide).solve()
+    exact, wanted = call.changed(**{n: a.double() for n, a in call.tensors.items()}).solve()
     assert not exact.isnan().any()
     fits = exact.abs() < torch.finfo(rows.dtype).max / 8
     assert rows[fits].isfinite().all(), "loss"
@@ -273,7 +243,8 @@ def test_float64_agrees(name, data):
     if name not in ("r-softmax", "t-softmax", "mixed-r-softmax"):
         size = 1 + exact + scores.double().masked_fill(~call.present, 0.0).abs().amax(-1)
         if call.loss.shifts:
-            size += sum(torch.as_tensor(a).abs().sum().item() for a in call.arguments.values())
+            shifts = [a for n, a in call.inputs.items() if n != "scores"]
+            size += sum(torch.as_tensor(a).abs().sum().item() for a in shifts)
         assert ((rows.double() - exact).abs() <= 1e-5 * scores.shape[-1] * size)[fits].all()
     # a gradient of what is too large for the dtype is none
     for n, gradient in gradients.items() if fits[exact.isfinite()].all() else ():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparse_attn.mappings import get_spec, mapping_names
+from tests.fuzz.call import Call
 from tests.fuzz.strategies import (
     DTYPES,
     FINITE,
@@ -22,11 +23,9 @@ from tests.fuzz.strategies import (
     computed,
     examples,
     invertible,
-    lay_out,
     masks,
     parameters,
     same,
-    subsets,
     tensors,
     unchanged,
 )
@@ -36,45 +35,22 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 @dataclass
-class Call:
-    """One call of a mapping."""
+class Row(Call):
+    """A call of a mapping along a dimension."""
 
     name: str
-    scores: Tensor
-    mask: Tensor | None
     dim: int
-    arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What a gradient can go to."""
         fixed = [p.name for p in get_spec(self.name).parameters if not p.learnable]
-        found = {"scores": self.scores, **self.arguments}
-        return {n: a for n, a in found.items() if isinstance(a, Tensor) and n not in fixed}
+        return {n: tensor for n, tensor in super().tensors.items() if n not in fixed}
 
     def __call__(self, log: bool = False, **changed: Any) -> Tensor:
         """p, or log p."""
         spec = get_spec(self.name)
-        arguments = {"scores": self.scores, "mask": self.mask, "dim": self.dim, **self.arguments}
-        return (spec.log_function if log else spec.function)(**{**arguments, **changed})
-
-    def solve(self, wanted: Any = None, log: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
-        """p or log p, and the gradients of a weighted sum of what is finite of it."""
-        names = list(self.tensors) if wanted is None else list(wanted)
-        leaves = {name: self.tensors[name].detach().requires_grad_() for name in names}
-        result = self(log, **leaves)
-        weights = torch.arange(1.0, 1 + result.numel()).cos().view(result.shape).to(result)
-        weights = weights.masked_fill(~result.detach().isfinite(), 0.0)
-        found = [torch.zeros_like(leaf) for leaf in leaves.values()]
-        # a learned function, or weights of entries, see nothing of rows without positions
-        if result.requires_grad:
-            empty = self.scores.shape[self.dim] == 0
-            found = torch.autograd.grad(
-                result, list(leaves.values()), weights, allow_unused=empty, materialize_grads=empty
-            )
-        else:
-            assert not names or self.scores.shape[self.dim] == 0
-        return result.detach(), dict(zip(names, found, strict=True))
+        function = spec.log_function if log else spec.function
+        return function(**{**self.inputs, **changed}, mask=self.mask, dim=self.dim)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """A tensor of the shape of scores as rows, (rows, n)."""
@@ -97,22 +73,22 @@ class Call:
 @st.composite
 def calls(
     draw: Any, name: str, kinds: Sequence[str], dtypes: Sequence[torch.dtype] = DTYPES
-) -> Call:
+) -> Row:
     spec = get_spec(name)
     dtype, shape = draw(st.sampled_from(dtypes)), draw(st.sampled_from(SHAPES))
     dim = draw(st.integers(-len(shape), len(shape) - 1))
     rows = list(shape)
     n = rows.pop(dim)
     scores = draw(tensors((*rows, n), dtype, kinds)).movedim(-1, dim)
-    call = Call(name, scores, draw(masks(shape)), dim)
+    call = Row({"scores": scores}, draw(masks(shape)), name, dim)
     for parameter in () if spec.weights else spec.parameters:
         broadcasts_to = shape if parameter.per_entry else rows
-        call.arguments[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
+        call.inputs[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
     if spec.weights is not None:
         raw = st.sampled_from([-104.0, -1.0, 0.0, 0.5, 3.0])
         for argument in spec.weights(**{o.name: min(o.default, 3) for o in spec.options}):
             values = draw(st.lists(raw, min_size=3, max_size=3))
-            call.arguments[argument] = torch.tensor(values, dtype=computed(dtype))
+            call.inputs[argument] = torch.tensor(values, dtype=computed(dtype))
     return call
 
 
@@ -123,8 +99,8 @@ def test_rules(name, data, log):
     """On the simplex; 0 and no gradient where masked; NaN in the rows that hold NaN, alone."""
     call = data.draw(calls(name, FINITE + SPOILING))
     with unchanged(*call.tensors.values()):
-        result, gradients = call.solve(log=log)
-        p, log_p = call(), call(log=True)
+        result, gradients = call.solve(log)
+        p, log_p = call(), call(True)
     assert_on_simplex(call, p, log_p)
     assert same(result, log_p if log else p)
     for n, gradient in gradients.items():
@@ -137,8 +113,8 @@ def test_rules(name, data, log):
     mask = torch.tensor(True) if call.mask is None else call.mask
     kept = call.rows(mask.expand(call.scores.shape)) & good.unsqueeze(-1)
     hidden = ~kept.view(call.scores.movedim(call.dim, -1).shape).movedim(-1, call.dim)
-    other = replace(call, scores=call.scores.masked_fill(hidden, 0.25))
-    expected, others = other.solve(log=log)
+    other = call.changed(scores=call.scores.masked_fill(hidden, 0.25))
+    expected, others = other.solve(log)
     assert same(call.rows(result)[good], call.rows(expected)[good])
     assert same(by_scores[good], call.rows(others["scores"])[good])
 
@@ -158,8 +134,8 @@ def assert_on_simplex(call, p, log_p):
     inside = present & ~spoiled
     assert (p[inside] >= 0).all()
     some = inside.any(-1)
-    if "weights" in call.arguments:  # a row whose weights are all 0 is 0
-        weights = torch.as_tensor(call.arguments["weights"], dtype=torch.float64)
+    if "weights" in call.inputs:  # a row whose weights are all 0 is 0
+        weights = torch.as_tensor(call.inputs["weights"], dtype=torch.float64)
         weights = weights.broadcast_to(call.scores.shape)
         some = (inside & (call.rows(weights) > 0)).any(-1)
     # a sum in float32 at least, of entries that are each rounded to the dtype
@@ -180,20 +156,8 @@ def assert_on_simplex(call, p, log_p):
 @given(data=st.data(), log=st.booleans())
 @examples(0.25)
 def test_views_and_subsets(name, data, log):
-    """Strides change no bit, and neither does what else a gradient is asked for."""
     call = data.draw(calls(name, FINITE))
-    view = lay_out(call.scores, data.draw(st.sampled_from(LAYOUTS)))
-    call = replace(call, scores=view)
-    result, gradients = call.solve(log=log)
-    plain, expected = replace(call, scores=view.contiguous().clone()).solve(log=log)
-    assert same(result, plain)
-    for n in gradients:
-        assert same(gradients[n], expected[n]), n
-    for wanted in subsets(list(call.tensors)):
-        again, some = call.solve(wanted, log)
-        assert same(again, result)
-        for n, gradient in some.items():
-            assert same(gradient, gradients[n]), n
+    call.check_views_and_subsets({"scores": data.draw(st.sampled_from(LAYOUTS))}, log)
 
 
 @each
@@ -202,7 +166,7 @@ def test_views_and_subsets(name, data, log):
 def test_gradients_are_finite_where_float64_has_them(name, data, log):
     """An intermediate number that over- or underflows makes no NaN."""
     call = data.draw(calls(name, FINITE, DTYPES[:3]))
-    gradients, exact = call.solve(log=log)[1], changed(call, Tensor.double).solve(log=log)[1]
+    gradients, exact = call.solve(log)[1], within_range(call, Tensor.double).solve(log)[1]
     if name.endswith("spherical-softmax") and (call.scores.abs() < 1e-18).any():
         gradients.pop("eps", None)  # its slope is 1 / z^2
     for n, gradient in gradients.items():
@@ -223,34 +187,34 @@ def test_gradients_are_finite_where_float64_has_them(name, data, log):
 @examples(0.25)
 def test_values_are_those_of_float64(name, data):
     """But for what a few roundings of scores and parameters change there."""
-    call = changed(data.draw(calls(name, FINITE, DTYPES[:3])), within_float32)
+    call = within_range(data.draw(calls(name, FINITE, DTYPES[:3])), within_float32)
     random = torch.Generator().manual_seed(0)
 
     def moved(value: Tensor) -> Tensor:
         sign = torch.rand(value.shape, generator=random, dtype=torch.float64) * 2 - 1
         return value.double() * (1 + 4 * torch.finfo(torch.float32).eps * sign)
 
-    assume(name != "sigsoftmax" or not absorbs(call.arguments["bias"]))
-    exact, p = changed(call, Tensor.double)(), call()
-    nearby = torch.stack([changed(call, moved)() for _ in range(6)])
+    assume(name != "sigsoftmax" or not absorbs(call.inputs["bias"]))
+    exact, p = within_range(call, Tensor.double)(), call()
+    nearby = torch.stack([within_range(call, moved)() for _ in range(6)])
     budget = 2 * (nearby - exact).abs().nan_to_num(math.inf).amax(0)
     end = torch.finfo(p.dtype)
     budget += (1e-5 + end.eps) * exact + 1e-6 + end.smallest_normal
     assert ((p.double() - exact).abs() <= budget).all()
 
 
-def changed(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
+def within_range(call: Row, change: Callable[[Tensor], Tensor]) -> Row:
     """The call with its scores changed, and its parameters where they stay in their range."""
-    arguments = dict(call.arguments)
+    inputs = {"scores": change(call.scores)}
     ranges = {p.name: p for p in get_spec(call.name).parameters}
-    for name, value in call.arguments.items():
+    for name, value in list(call.inputs.items())[1:]:
         old = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
         new = change(old)
         if name in ranges:
             fits = [ranges[name].contains(x) for x in new.flatten().tolist()]
             new = new.where(torch.tensor(fits, dtype=torch.bool).view(new.shape), old)
-        arguments[name] = new if isinstance(value, Tensor) else new.item()
-    return replace(call, scores=change(call.scores), arguments=arguments)
+        inputs[name] = new if isinstance(value, Tensor) else new.item()
+    return call.changed(**inputs)
 
 
 def within_float32(values: Tensor) -> Tensor:
