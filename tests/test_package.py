@@ -1,26 +1,62 @@
-"""What the package promises as a package."""
+"""What the package promises: imports that are light, a wheel of the library alone, one version."""
 
 import os
 import re
-import subprocess
+import shutil
 import sys
 import tomllib
-from importlib.metadata import version
+import zipfile
+from email import message_from_bytes
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import sparse_attn
+from tests.commands import ROOT, python, run
 
-ROOT = Path(__file__).parents[1]
 HEAVY = ("torch._dynamo", "torch._inductor", "transformers.trainer_callback")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DIST_INFO = f"sparse_attn-{PROJECT['version']}.dist-info"
+OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.looks")
+OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
 
+# what an environment has in which pip has installed the wheel: the rest cannot be found
+PROGRAM = """\
+import importlib, pkgutil, runpy, sys
+from importlib.machinery import PathFinder
 
-def fresh(program: str) -> str:
-    """What a process of its own prints."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+class Installed:
+    found = {names!r} | set(sys.stdlib_module_names) | {{"sparse_attn"}}
+    find_distributions = PathFinder.find_distributions
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        known = name.partition(".")[0] in cls.found or name.startswith("_sysconfigdata")
+        return PathFinder.find_spec(name, path, target) if known else None
+
+sys.meta_path[:] = [f for f in sys.meta_path if f is not PathFinder] + [Installed]
+import sparse_attn, torch, transformers
+for module in pkgutil.walk_packages(sparse_attn.__path__, "sparse_attn."):
+    if not module.name.startswith({optional!r} + ("sparse_attn.__main__",)):
+        importlib.import_module(module.name)
+assert all(module.__file__.startswith(sys.argv[1]) for name, module in sys.modules.items()
+           if name.startswith("sparse_attn"))
+assert "matplotlib" not in sys.modules
+
+config = transformers.BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1,
+                                 num_attention_heads=2, intermediate_size=8)
+model = transformers.BertModel(config)
+sparse_attn.patch_model(model, "sparsemax")
+model(torch.tensor([[1, 2, 3]])).last_hidden_state.sum().backward()
+from sparse_attn.kernels.cpu import build
+print("kernels:", build.library())
+sys.argv[1:] = ["mappings"]
+runpy.run_module("sparse_attn", run_name="__main__")
+"""
 
 
 def test_import_is_light() -> None:
@@ -34,7 +70,7 @@ new = set(sys.modules) - before
 packages = {{name.partition(".")[0] for name in new}} - sys.stdlib_module_names
 print(sorted(packages - {{"torch", "transformers"}}), sorted(new.intersection({HEAVY})))
 """
-    assert fresh(program) == "['sparse_attn'] []"
+    assert python("-c", program).strip() == "['sparse_attn'] []"
 
 
 def test_import_tells_transformers_the_name() -> None:
@@ -43,7 +79,7 @@ import sparse_attn
 from transformers import AttentionInterface
 print("sparse_attn" in AttentionInterface())
 """
-    assert fresh(program) == "True"
+    assert python("-c", program).strip() == "True"
 
 
 def test_names_come_when_they_are_asked_for() -> None:
@@ -57,7 +93,7 @@ from sparse_attn.schedules import SparsityScheduleCallback as callback
 assert SparsityScheduleCallback is callback
 print(*(name for name in sparse_attn.__all__ if name not in globals()))
 """
-    assert fresh(program) == ""
+    assert python("-c", program).strip() == ""
     with pytest.raises(AttributeError, match=r"'sparse_attn' has no attribute 'r_softmax'"):
         sparse_attn.r_softmax  # noqa: B018
 
@@ -67,26 +103,129 @@ print(*(name for name in sparse_attn.__all__ if name not in globals()))
     [(["--help"], set()), (["mappings", "--help"], set()), (["mappings"], {"torch"})],
 )
 def test_commands_import_what_they_use(arguments: list[str], imported: set[str]) -> None:
-    command = [sys.executable, "-m", "sparse_attn", *arguments]
-    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = run("-m", "sparse_attn", *arguments, env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
     modules = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
     assert "argparse" in modules
     assert modules & {"torch", "torch._dynamo", "transformers", "matplotlib"} == imported
 
 
-def test_mathematics_imports_torch_only() -> None:
-    for path in (ROOT / "sparse_attn/mappings").glob("*.py"):
-        assert "transformers" not in path.read_text(), path
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`pip wheel .`, offline, of a copy: the build writes beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(
+        ROOT / "sparse_attn",
+        source / "sparse_attn",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    for name in ("glue", "pipeline", "tests"):  # what must stay out
+        (source / name).mkdir()
+        (source / name / "__init__.py").touch()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    python("-m", "pip", "wheel", *options, "--wheel-dir", folder, source)
+    (found,) = folder.glob("*.whl")
+    return found
 
 
-def test_public_names_exist_and_are_typed() -> None:
-    assert all(hasattr(sparse_attn, name) for name in sparse_attn.__all__)
-    assert (ROOT / "sparse_attn/py.typed").exists()
+def test_it_holds_the_library_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    assert {name.partition("/")[0] for name in files} == {"sparse_attn", DIST_INFO}
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for path in (ROOT / "sparse_attn").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in files if name.startswith("sparse_attn/")} == set(sources)
+    assert all(files[name] == content for name, content in sources.items())
+    assert {"sparse_attn/py.typed", "sparse_attn/kernels/cpu/rows.cpp"} < set(sources)
+
+
+def test_its_metadata_is_that_of_the_project(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        found = message_from_bytes(archive.read(f"{DIST_INFO}/METADATA"))
+    assert found["Version"] == PROJECT["version"]
+    assert found["Requires-Python"] == PROJECT["requires-python"]
+    assert found["License-Expression"] == PROJECT["license"]
+    assert set(found.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    required = [text for text in found.get_all("Requires-Dist") if "extra ==" not in text]
+    assert required == PROJECT["dependencies"]
+
+
+def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    places = [str(site), *(path for path in sys.path if path.endswith("site-packages"))]
+    program = PROGRAM.format(names=installed(), optional=OPTIONAL)
+    paths = {"PYTHONPATH": os.pathsep.join(places)}
+    printed = python("-S", "-W", "error", "-c", program, site, cwd=tmp_path, env=paths)
+    assert "kernels: <CDLL" in printed or shutil.which("c++") is None
+    assert "sparsehourglass" in printed
+
+
+def installed() -> set[str]:
+    """The names of modules that the core dependencies bring, and those that they need."""
+    names: set[str] = set()
+    queue, seen = [Requirement(text) for text in PROJECT["dependencies"]], set()
+    while queue:
+        requirement = queue.pop()
+        if (key := canonicalize_name(requirement.name)) in seen:
+            continue
+        seen.add(key)
+        distribution = metadata.distribution(requirement.name)
+        names |= {path.parts[0].partition(".")[0] for path in distribution.files or ()}
+        wanted = map(Requirement, distribution.requires or ())
+        queue += [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+    assert "datasets" not in names
+    return names
 
 
 def test_one_version() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert version("sparse-attn") == project["version"]
-    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    version = PROJECT["version"]
+    assert metadata.version("sparse-attn") == version
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
+    for path in (ROOT / "sparse_attn").rglob("*.py"):
+        assert f'"{version}"' not in path.read_text(encoding="utf-8"), path
+
+
+def requirements() -> dict[str, Requirement]:
+    """Every dependency of the tests, with the highest of its lower bounds."""
+    extras = PROJECT["optional-dependencies"]
+    texts, names = list(PROJECT["dependencies"]), ["test"]
+    for name in names:
+        for text in extras[name]:
+            inner = re.fullmatch(r"sparse-attn\[(\w+)\]", text)
+            if inner is None:
+                texts.append(text)
+            elif inner[1] not in names:
+                names.append(inner[1])
+    found: dict[str, Requirement] = {}
+    for requirement in sorted(map(Requirement, texts), key=lowest):
+        found[canonicalize_name(requirement.name)] = requirement
+    return found
+
+
+def lowest(requirement: Requirement) -> Version:
+    return max((Version(s.version) for s in requirement.specifier), default=Version("0"))
+
+
+def pins(name: str) -> dict[str, Version]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in pairs}
+
+
+def test_the_oldest_pair_is_the_oldest_that_is_allowed() -> None:
+    oldest, pinned = pins("constraints-oldest.txt"), pins("constraints.txt")
+    for name, requirement in requirements().items():
+        assert pinned[name] in requirement.specifier, name
+        if requirement.specifier:
+            release = lowest(requirement).release
+            assert oldest[name].release[: len(release)] == release, name
