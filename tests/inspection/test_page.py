@@ -4,7 +4,6 @@ import base64
 import hashlib
 import math
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,6 @@ HOSTILE = [
     '"\\',
     "$data ${title}",
 ]
-
-
-EVEN = torch.full((1, 1, 2, 2), 0.5)
 
 
 def weights(heads: int, tokens: int, batch: int = 1) -> torch.Tensor:
@@ -132,51 +128,6 @@ def test_size() -> None:
     p = torch.rand(1, 12, 64, 64).softmax(-1)
     page = attention_page({"a": Record([p] * 12), "b": Record([p] * 12)}, ["token"] * 64)
     assert len(page) < 3.5e6
-
-
-@pytest.mark.parametrize(
-    ("sides", "arguments", "message"),
-    [
-        ({}, {}, "one record or two"),
-        ({"a": Record([None])}, {}, "weights=True"),
-        ({"a": Record([EVEN, EVEN], crosses=[False, True])}, {}, "layer.1 is cross-attention"),
-        (
-            {"a": Record([torch.ones(1, 1, 3, 3)])},
-            {},
-            "tokens: 2 given, but layer.0 of 'a' has 3 queries",
-        ),
-        ({"a": Record([EVEN])}, {"example": 1}, "example=1: expected 0 to 0"),
-        ({"a": Record([EVEN])}, {"example": -1}, "example=-1"),
-        ({"a": Record([EVEN])}, {"special_mask": [1]}, "special_mask: expected 2"),
-        ({"a": Record([EVEN * math.nan])}, {}, "layer.0 holds values that are not prob"),
-        ({"a": Record([EVEN + 1])}, {}, "not probabilities"),
-        (
-            {"a": Record([EVEN]), "b": Record([None, EVEN])},
-            {},
-            "records of the same layers, got 1 and 1 layers that ran, layer.0 and layer.1 first",
-        ),
-        (
-            {"a": Record([EVEN]), "b": Record([EVEN.expand(1, 2, 2, 2)])},
-            {},
-            "expected as many heads on both sides, got 1 and 2 in layer.0",
-        ),
-    ],
-)
-def test_wrong_arguments(sides: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        attention_page(sides, ["a", "b"], **arguments)
-
-
-def test_too_much_for_a_page() -> None:
-    p = torch.zeros(1, 1, 1, 1).expand(1, 32, 100, 100)
-    record = Record([p] * 32)
-    with pytest.raises(ValueError, match=r"20\.5 million weights.* at most 62 tokens fit"):
-        attention_page({"a": record, "b": record}, ["a"] * 100)
-
-
-def test_sides_have_names() -> None:
-    with pytest.raises(TypeError, match=r"sides: expected records by name.* got Record"):
-        attention_page(Record([EVEN]), ["a", "b"])  # type: ignore[arg-type]
 
 
 def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,42 +2,18 @@
 
 import importlib
 import sys
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from transformers import BertConfig, BertModel, T5Config, T5Model
+from transformers import T5Config, T5Model
 
 from sparse_attn import Mapping, mapping_names, patch_model
-from sparse_attn.inspection import AttentionRecord, pictures, record_attention
+from sparse_attn.inspection import pictures, record_attention
 from sparse_attn.patching import set_parameter
-
-IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [5, 6, 7, 8, 0, 0, 0]])
-MASK = (IDS != 0).long()
-TOKENS = ["$a$", "x_1", r"$\frac", "\n", "_", "100 %", "$"]
-
-
-def bert(mapping: str = "", **arguments: object) -> BertModel:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20,
-        hidden_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        intermediate_size=8,
-        initializer_range=0.5,
-    )
-    model = BertModel(config).eval()
-    return patch_model(model, mapping, **arguments) if mapping else model
-
-
-def recorded(model: BertModel, **arguments: bool) -> AttentionRecord:
-    with record_attention(model, **arguments) as record, torch.no_grad():
-        model(IDS, attention_mask=MASK)
-    return record
+from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
 
 
 def rendered(figure: Figure) -> np.ndarray:
@@ -133,7 +109,7 @@ def test_tokens_are_no_formulas() -> None:
 
 
 def test_attention_of_a_padded_example() -> None:
-    record = recorded(bert("sparsemax"), weights=True)
+    record = recorded(sharp_bert("sparsemax"), weights=True)
     figure = pictures.draw_attention(record, TOKENS, layer=1, head=2, example=1)
     p = record.weights[1][1, 2].double().numpy()
     shown = figure.axes[0].images[0].get_array()
@@ -177,13 +153,13 @@ def test_sparsity_with_layers_that_did_not_run() -> None:
 
 
 def test_support_by_position() -> None:
-    record = recorded(bert("sparsemax"))
+    record = recorded(sharp_bert("sparsemax"))
     lines = ydata(pictures.draw_support(record))
     np.testing.assert_allclose(lines, record.support_by_position.mean(1))
 
 
 def test_layers_with_mappings_of_their_own() -> None:
-    model = bert("entmax", layers=[1])
+    model = sharp_bert("entmax", layers=[1])
     figure = pictures.draw_sparsity(recorded(model))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == ["0  softmax", "1  entmax", "2  softmax"]
@@ -191,7 +167,7 @@ def test_layers_with_mappings_of_their_own() -> None:
 
 
 def test_parameters_of_a_schedule() -> None:
-    model = bert("r-softmax", r=0.0)
+    model = sharp_bert("r-softmax", r=0.0)
     with record_attention(model) as record, torch.no_grad():
         for r in (0.1, 0.2, 0.4):
             set_parameter(model, "r", r)
@@ -203,7 +179,7 @@ def test_parameters_of_a_schedule() -> None:
 
 
 def test_parameters_by_head() -> None:
-    model = bert("t-softmax", t=[1.0, 2.0, 3.0], per="head", learn="t", layers=[0])
+    model = sharp_bert("t-softmax", t=[1.0, 2.0, 3.0, 4.0], per="head", learn="t", layers=[0])
     patch_model(model, "t-softmax", t=5.0, layers=[2])
     with record_attention(model) as record, torch.no_grad():
         for _ in range(2):
@@ -212,7 +188,7 @@ def test_parameters_by_head() -> None:
                 parameter.add_(0.1)
     figure = pictures.draw_parameters(record, "t")
     heads = record.parameters["t"][:, 0]
-    assert heads[0].tolist() == pytest.approx([1, 2, 3])
+    assert heads[0].tolist() == pytest.approx([1, 2, 3, 4])
     *single, first, second, third = ydata(figure)
     np.testing.assert_allclose(single, heads.T)
     np.testing.assert_allclose(first, heads.mean(-1))
@@ -220,74 +196,6 @@ def test_parameters_by_head() -> None:
     assert third.tolist() == [5, 5]
     figure = pictures.draw_parameters(record)
     assert [axes.get_ylabel() for axes in figure.axes] == ["t", "layer"]
-
-
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (lambda: pictures.draw_curves("softmax"), "mappings: expected a list .* got 'softmax'"),
-        (lambda: pictures.draw_curves([]), "mappings: expected a list"),
-        (lambda: pictures.draw_simplex("softmix"), "mapping='softmix' is unknown"),
-        (
-            lambda: pictures.draw_simplex(Mapping("r-softmax", r=[0.1, 0.2], num_heads=2)),
-            "mapping: expected one value of each parameter, got r-softmax with num_heads=2",
-        ),
-        (lambda: pictures.draw_weights(torch.ones(1, 2, 2), [*"ab"]), r"weights: .* \(1, 2, 2\)"),
-        (lambda: pictures.draw_weights(torch.ones(0, 0), [*""]), r"weights: .* \(0, 0\)"),
-        (
-            lambda: pictures.draw_weights(2 * torch.eye(2), [*"ab"]),
-            "weights: .* got numbers out",
-        ),
-        (lambda: pictures.draw_weights(-torch.eye(2), [*"ab"]), "weights: .* got numbers out"),
-        (
-            lambda: pictures.draw_weights(torch.eye(2) / 0, [*"ab"]),
-            "weights: .* got numbers out",
-        ),
-        (lambda: pictures.draw_weights(torch.eye(2), [*"abc"]), "tokens: .* 2 queries, .* got 3"),
-        (
-            lambda: pictures.draw_weights(torch.ones(2, 3), [*"ab"]),
-            "key_tokens .* 3 keys, .* got",
-        ),
-        (
-            lambda: pictures.draw_weights(torch.eye(61), ["a"] * 61),
-            "tokens: expected at most 60 queries, .* got 61; draw a part",
-        ),
-        (
-            lambda: pictures.draw_weights(torch.eye(2), [*"ab"], valid=torch.ones(1, 2).bool()),
-            r"valid: expected a boolean tensor of shape \(2, 2\), got torch.bool of shape \(1, 2\)",
-        ),
-    ],
-)
-def test_wrong_arguments(draw: Callable[[], Figure], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw()
-
-
-@pytest.mark.parametrize("tokens", ["ab", torch.tensor([5, 6]), [5, 6]])
-def test_tokens_are_strings(tokens: object) -> None:
-    with pytest.raises(TypeError, match="tokens: expected a list of strings"):
-        pictures.draw_weights(torch.eye(2), tokens)
-
-
-def test_wrong_records() -> None:
-    model = bert()
-    with record_attention(model, weights=True) as empty:
-        pass
-    for draw in (pictures.draw_sparsity, pictures.draw_support, pictures.draw_parameters):
-        with pytest.raises(ValueError, match="record: saw no call of the model"):
-            draw(empty)
-    record = recorded(model)
-    with pytest.raises(ValueError, match=r"record: has no weights of .*weights=True"):
-        pictures.draw_attention(record, TOKENS, layer=0, head=0)
-    with pytest.raises(ValueError, match="record: softmax has no parameters"):
-        pictures.draw_parameters(record)
-    record = recorded(bert("r-softmax"), weights=True)
-    with pytest.raises(ValueError, match="name='t': expected one of r"):
-        pictures.draw_parameters(record, "t")
-    for name, highest in (("layer", 2), ("head", 2), ("example", 1)):
-        place = {"layer": 0, "head": 0, name: highest + 1}
-        with pytest.raises(ValueError, match=f"{name}={highest + 1}: expected 0 to {highest}"):
-            pictures.draw_attention(record, TOKENS, **place)
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,24 +5,19 @@ import math
 import weakref
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import BertModel, LlamaConfig, LlamaForCausalLM
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.inspection import record, record_attention
 from sparse_attn.kernels.call import Call
 from sparse_attn.patching import is_patched
-from tests.plugin.families import BERT, BY_NAME, FAMILIES, LLAMA, REFUSED, Family
+from tests.inspection.tiny import bert
+from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
 from tests.plugin.helpers import run, run_valid
-
-
-def bert(**changes: Any) -> BertModel:
-    torch.manual_seed(0)
-    return BertModel(BertConfig(**{**BERT, **changes})).eval()
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:
@@ -288,27 +283,6 @@ def test_a_block_leaves_nothing_behind() -> None:
         assert model.config.to_dict() == config
 
 
-def test_refusals() -> None:
-    model = bert()
-    with (
-        record_attention(model),
-        pytest.raises(RuntimeError, match="BertModel is being recorded already"),
-        record_attention(model),
-    ):
-        pass
-    import transformers
-
-    cls = transformers.DebertaModel
-    refused = cls(cls.config_class(**REFUSED["DebertaModel"]))
-    with pytest.raises(ValueError, match="does not dispatch"), record_attention(refused):
-        pass
-    with (
-        pytest.raises(TypeError, match="Transformers model"),
-        record_attention(torch.nn.Linear(1, 1)),
-    ):
-        pass
-
-
 def test_only_the_first_rows() -> None:
     model = patch_model(bert(), "r-softmax", r=0.5)
     ids, valid = torch.randint(5, 40, (2, 9)), torch.ones(2, 9, dtype=torch.long)
@@ -353,14 +327,6 @@ def test_layers_with_other_numbers_of_heads() -> None:
     assert alpha.isnan().tolist() == made.zeros.isnan().tolist()
     assert alpha[0, :2].eq(1.5).all()
     assert alpha[0, 2:].isnan().all()
-
-
-def test_patching_inside_a_block_is_refused() -> None:
-    model = patch_model(bert(), "r-softmax")
-    with record_attention(model):
-        patch_model(model, "sparsemax")
-        with pytest.raises(RuntimeError, match="do so before the block"):
-            model(torch.tensor([[5, 6]]))
 
 
 def test_a_record_does_not_keep_the_model() -> None:
