@@ -42,6 +42,18 @@ class Page(HTMLParser):
         self.close()
         self.data: dict[str, Any] = json.loads(self.texts["data"])
 
+    @property
+    def names(self) -> list[str]:
+        """Of the sides."""
+        return [side["name"] for side in self.data["sides"]]
+
+    def p(self, side: int, layer: int) -> Tensor:
+        """(H, Q, K), which the page holds in 16 bits a weight; NaN where a key is not allowed."""
+        n = len(self.data["tokens"])
+        codes = numbers(self.data["sides"][side]["layers"][layer]["codes"], "<u2").view(-1, n, n)
+        p = ((codes - 65535) * self.data["step"]).exp()
+        return p.where(codes > 1, 0.0).where(codes > 0, math.nan)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
         name = "data" if dict(attrs).get("id") == "data" else tag
@@ -53,14 +65,6 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open:
             self.texts[self.open] += data
-
-
-def decoded(data: dict[str, Any], side: int, layer: int) -> Tensor:
-    """p (H, Q, K) that a page holds in 16 bits a weight; NaN where a key is not allowed."""
-    n = len(data["tokens"])
-    codes = numbers(data["sides"][side]["layers"][layer]["codes"], "<u2").reshape(-1, n, n)
-    p = ((codes - 65535) * data["step"]).exp()
-    return p.where(codes > 1, 0.0).where(codes > 0, math.nan)
 
 
 def numbers(text: str, dtype: str) -> Tensor:

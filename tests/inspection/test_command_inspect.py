@@ -35,14 +35,15 @@ from transformers import (
 
 from sparse_attn import patch_model
 from sparse_attn.commands import main
-from tests.inspection.page_data import Page, decoded
+from tests.inspection.page_data import Page
 from tests.plugin.families import BERT, BY_NAME, LLAMA
 
 TEXT = "the cat sat"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "on", "a", "mat"]
 IDS = {word: number for number, word in enumerate(WORDS)}
 
-Save = Callable[..., str]
+Save = Refused = Callable[..., str]
+Look = Callable[..., tuple[Page, str]]
 
 
 @pytest.fixture(scope="module")
@@ -76,45 +77,46 @@ def spread(model: Any) -> Any:
     return model
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a call prints that succeeds."""
-    capsys.readouterr()
-    main(["inspect", *arguments])
-    out, error = capsys.readouterr()
-    assert error == ""
-    return out
+@pytest.fixture
+def look(capsys: pytest.CaptureFixture[str]) -> Look:
+    """Run the command, which succeeds; the page it writes, and what it prints."""
+
+    def looked(*arguments: Any, output: str = "attention.html") -> tuple[Page, str]:
+        capsys.readouterr()
+        main(["inspect", *map(str, arguments)])
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return Page(Path(output).read_text(encoding="utf-8")), printed.out
+
+    return looked
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """The one line of a refused call."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main(["inspect", *arguments])
-    assert stopped.value.code == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    (line,) = error.splitlines()
+
+    def line(*arguments: Any) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main(["inspect", *map(str, arguments)])
+        printed = capsys.readouterr()
+        assert (stopped.value.code, printed.out) == (2, "")
+        (line,) = printed.err.splitlines()
+        return line
+
     return line
 
 
-def page(path: str = "attention.html") -> dict[str, Any]:
-    return Page(Path(path).read_text(encoding="utf-8")).data
-
-
-def names(data: dict[str, Any]) -> list[str]:
-    return [side["name"] for side in data["sides"]]
-
-
-def shares(data: dict[str, Any], side: int) -> Tensor:
+def shares(page: Page, side: int) -> Tensor:
     """Share of exact zeros among allowed pairs, by layer."""
-    p = [decoded(data, side, layer) for layer in range(len(data["layers"]))]
+    p = [page.p(side, layer) for layer in range(len(page.data["layers"]))]
     return torch.stack([(x == 0).sum() / (~x.isnan()).sum() for x in p])
 
 
-def test_softmax_beside_r_softmax(bert: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = shown(capsys, bert, "the cats sat")
-    data = page()
-    assert names(data) == ["softmax", "r-softmax r=0.15"]
+def test_softmax_beside_r_softmax(bert: str, look: Look) -> None:
+    page, out = look(bert, "the cats sat")
+    data = page.data
+    assert page.names == ["softmax", "r-softmax r=0.15"]
     assert data["tokens"] == ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
     assert data["special"] == [1, 0, 0, 0, 0, 1]
     # Transformers' own softmax, on the same ids
@@ -123,12 +125,11 @@ def test_softmax_beside_r_softmax(bert: str, capsys: pytest.CaptureFixture[str])
     with torch.no_grad():
         own = model(ids, output_attentions=True).attentions
     for layer, p in enumerate(own):
-        torch.testing.assert_close(decoded(data, 0, layer), p[0].double(), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(page.p(0, layer), p[0].double(), rtol=1e-3, atol=1e-6)
     # floor(r (n - 1)) + 1 of n = 6 keys
-    assert shares(data, 1) == pytest.approx([1 / 6, 1 / 6])
-    assert all(
-        part in out for part in ("encoder.layer.1.attention.self", "16.7%", "attention.html")
-    )
+    assert shares(page, 1) == pytest.approx([1 / 6, 1 / 6])
+    for part in ("encoder.layer.1.attention.self", "16.7%", "attention.html"):
+        assert part in out
 
 
 def test_the_page_does_not_say_where_the_model_lies(bert: str) -> None:
@@ -138,65 +139,61 @@ def test_the_page_does_not_say_where_the_model_lies(bert: str) -> None:
     assert Path(bert).parent.name not in text
 
 
-def test_the_same_mapping_as_the_saved_one(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_mapping_as_the_saved_one(save: Save, look: Look, refused: Refused) -> None:
     folder = save(patch_model(BertModel(BertConfig(**BERT)), "entmax", alpha=1.25))
     same = ["--mapping", "entmax:alpha=1.25"]
-    assert "both sides would be entmax alpha=1.25" in refusal(capsys, folder, TEXT, *same)
+    assert "both sides would be entmax alpha=1.25" in refused(folder, TEXT, *same)
     folder = save(patch_model(BertModel(BertConfig(**BERT)), "softmax"))
-    shown(capsys, folder, TEXT)
-    assert names(page()) == ["saved: softmax", "r-softmax r=0.15"]
+    assert look(folder, TEXT)[0].names == ["saved: softmax", "r-softmax r=0.15"]
 
 
-def test_two_mappings_a_pair_and_a_name(bert: str) -> None:
+def test_two_mappings_a_pair_and_a_name(bert: str, look: Look) -> None:
     chosen = ["--mapping", "entmax:alpha=1.25", "--mapping", "plif:knots=8,bound=4"]
-    main(["inspect", bert, "the cat", "--pair", "on a mat", *chosen, "--output", "pair.html"])
-    data = page("pair.html")
-    assert names(data) == ["entmax alpha=1.25", "plif bound=4 knots=8"]
-    assert " ".join(data["tokens"]) == "[CLS] the cat [SEP] on a mat [SEP]"
+    command = [bert, "the cat", "--pair", "on a mat", *chosen, "--output", "pair.html"]
+    page, _ = look(*command, output="pair.html")
+    assert page.names == ["entmax alpha=1.25", "plif bound=4 knots=8"]
+    assert " ".join(page.data["tokens"]) == "[CLS] the cat [SEP] on a mat [SEP]"
     assert not Path("attention.html").exists()
 
 
-def test_a_saved_model_beside_softmax(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_model_beside_softmax(save: Save, look: Look) -> None:
     torch.manual_seed(0)
     model = spread(BertForSequenceClassification(BertConfig(**BERT)))
     patch_model(model, "r-softmax", r=0.6, layers=[0])
     patch_model(model, "t-softmax", t=0.01, layers=[1], learn="t")
     folder = save(model)
-    shown(capsys, folder, TEXT)
-    data = page()
-    assert names(data) == ["saved: r-softmax r=0.6, t-softmax t learned", "softmax"]
-    assert data["sides"][0]["mappings"] == ["r-softmax", "t-softmax"]
-    assert shares(data, 0)[0] == pytest.approx(3 / 5)
+    page, _ = look(folder, TEXT)
+    assert page.names == ["saved: r-softmax r=0.6, t-softmax t learned", "softmax"]
+    assert page.data["sides"][0]["mappings"] == ["r-softmax", "t-softmax"]
+    assert shares(page, 0)[0] == pytest.approx(3 / 5)
     # the learned t is the one that was saved: only ties with the top survive
-    assert shares(data, 0)[1] > 0.5
-    assert shares(data, 1).tolist() == [0, 0]
-    shown(capsys, folder, TEXT, "--mapping", "sparsemax", "--force")
-    assert names(page()) == ["saved: r-softmax r=0.6, t-softmax t learned", "sparsemax"]
+    assert shares(page, 0)[1] > 0.5
+    assert shares(page, 1).tolist() == [0, 0]
+    page, _ = look(folder, TEXT, "--mapping", "sparsemax", "--force")
+    assert page.names == ["saved: r-softmax r=0.6, t-softmax t learned", "sparsemax"]
 
 
-def test_causal_model(save: Save) -> None:
-    main(["inspect", save(LlamaForCausalLM(LlamaConfig(**LLAMA))), TEXT])
-    assert torch.equal(decoded(page(), 1, 0)[0].isnan(), torch.ones(5, 5).triu(1).bool())
+def test_causal_model(save: Save, look: Look) -> None:
+    page, _ = look(save(LlamaForCausalLM(LlamaConfig(**LLAMA))), TEXT)
+    assert torch.equal(page.p(1, 0)[0].isnan(), torch.ones(5, 5).triu(1).bool())
 
 
-def test_encoder_of_an_encoder_decoder(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_encoder_of_an_encoder_decoder(save: Save, look: Look) -> None:
     config = T5Config(**BY_NAME["t5"].config)
-    main(["inspect", save(T5Model(config)), TEXT])
-    assert all(layer.startswith("encoder.") for layer in page()["layers"])
-    assert (
-        "T5Model: its encoder reads the text; the decoder does not run" in capsys.readouterr().out
-    )
+    page, out = look(save(T5Model(config)), TEXT)
+    assert all(layer.startswith("encoder.") for layer in page.data["layers"])
+    assert "T5Model: its encoder reads the text; the decoder does not run" in out
 
 
-def test_bytes_of_a_character_are_shown_apart(tmp_path: Path) -> None:
+def test_bytes_of_a_character_are_shown_apart(tmp_path: Path, look: Look) -> None:
     letters = sorted(ByteLevel.alphabet())
     tokenizer = Tokenizer(BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), ByteDecoder()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
     LlamaModel(LlamaConfig(**{**LLAMA, "vocab_size": len(letters)})).save_pretrained(tmp_path)
-    main(["inspect", str(tmp_path), "a \u00e9"])
+    page, _ = look(tmp_path, "a \u00e9")
     # the two bytes of the last character are no text of their own
-    assert page()["tokens"] == ["a", " ", "\u00c3", "\u00a9"]
+    assert page.data["tokens"] == ["a", " ", "\u00c3", "\u00a9"]
 
 
 REFUSED = {
@@ -227,64 +224,61 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_input(
-    case: str, bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_input(case: str, bert: str, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "d.html").mkdir()
     arguments, message = REFUSED[case]
     arguments = [bert if argument == "BERT" else argument for argument in arguments]
-    assert message in refusal(capsys, *arguments)
+    assert message in refused(*arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["d.html"]
 
 
 def test_models_that_cannot_be_shown(
-    save: Save, bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    save: Save, bert: str, tmp_path: Path, refused: Refused
 ) -> None:
     small = {**BERT, "type_vocab_size": 2}
     folder = save(DebertaModel(DebertaConfig(**small)))
-    assert "DebertaModel does not dispatch its attention" in refusal(capsys, folder, TEXT)
+    assert "DebertaModel does not dispatch its attention" in refused(folder, TEXT)
 
     clip = BY_NAME["clip"]
     folder = save(CLIPModel(clip.make_config()))
-    assert "CLIPModel does not read text alone, but image and text" in refusal(capsys, folder, TEXT)
+    assert "CLIPModel does not read text alone, but image and text" in refused(folder, TEXT)
 
     cut = shutil.copytree(bert, tmp_path / "cut")
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    assert f"MODEL={str(cut)!r}: " in refusal(capsys, str(cut), TEXT)
+    assert f"MODEL={str(cut)!r}: " in refused(cut, TEXT)
 
     config = json.loads((cut / "config.json").read_text())
     shutil.copy(Path(bert) / "model.safetensors", cut)
     (cut / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    assert "lacks weights of its attention" in refusal(capsys, str(cut), TEXT)
+    assert "lacks weights of its attention" in refused(cut, TEXT)
 
     (cut / "config.json").write_text(json.dumps({**config, "vocab_size": 6}))
-    assert "its tokenizer belongs to another model" in refusal(capsys, str(cut), TEXT)
+    assert "its tokenizer belongs to another model" in refused(cut, TEXT)
 
     # Transformers makes a tokenizer without words
     for path in cut.glob("tokenizer*"):
         path.unlink()
     (cut / "config.json").write_text(json.dumps(config))
-    assert "TEXT has no token that the model's tokenizer knows" in refusal(capsys, str(cut), TEXT)
+    assert "TEXT has no token that the model's tokenizer knows" in refused(cut, TEXT)
     assert [path.name for path in tmp_path.iterdir()] == ["cut"]
 
 
 def test_a_page_is_replaced_only_by_force(
-    bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bert: str, tmp_path: Path, look: Look, refused: Refused
 ) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
     link = tmp_path / "attention.html"
     link.symlink_to(mine)
-    assert "--output attention.html: exists; add --force" in refusal(capsys, bert, TEXT)
-    shown(capsys, bert, TEXT, "--force")
-    assert names(page()) == ["softmax", "r-softmax r=0.15"]
+    assert "--output attention.html: exists; add --force" in refused(bert, TEXT)
+    assert look(bert, TEXT, "--force")[0].names == ["softmax", "r-softmax r=0.15"]
     # what the link pointed to is as it was
     assert mine.read_text() == "mine"
 
 
 def test_code_of_a_model_runs_only_when_asked(
-    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look, refused: Refused
 ) -> None:
     folder = shutil.copytree(bert, tmp_path / "remote")
     config = json.loads((folder / "config.json").read_text())
@@ -306,11 +300,11 @@ class OwnModel(BertModel):
     )
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "--trust-remote-code" in refusal(capsys, str(folder), TEXT)
+    assert "--trust-remote-code" in refused(folder, TEXT)
     assert not ran.exists()
-    shown(capsys, str(folder), TEXT, "--trust-remote-code")
+    page, _ = look(folder, TEXT, "--trust-remote-code")
     assert ran.exists()
-    assert page()["layers"]
+    assert page.data["layers"]
 
 
 def test_transformers_speaks_as_before(bert: str) -> None:

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 from sparse_attn import patched
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.page import attention_page, write_page
-from tests.inspection.page_data import Page, Record, decoded, numbers
+from tests.inspection.page_data import Page, Record, numbers
 from tests.plugin.families import BERT, LLAMA
 
 HOSTILE = [
@@ -41,7 +41,7 @@ def test_zeros_stay_zero_and_nothing_else_becomes_zero() -> None:
     p = torch.tensor([1.0, 0.5, 0.1, 1e-7, 1e-38, 1e-45, 0.0, 1 + 1e-7]).expand(1, 2, 8, 8)
     valid = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
     page = attention_page({"a": Record([p], [valid])}, list("abcdefgh"))
-    found = decoded(Page(page).data, 0, 0)
+    found = Page(page).p(0, 0)
     expected = p[0].double().clamp(max=1).where(valid[0], math.nan)
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found == 0, expected == 0)
@@ -52,13 +52,13 @@ def test_zeros_stay_zero_and_nothing_else_becomes_zero() -> None:
 def test_the_text_asked_for_is_shown_and_its_padding_known() -> None:
     p, valid = weights(2, 5, batch=2), torch.ones(2, 1, 1, 5, dtype=torch.bool)
     valid[1, ..., 3:] = False
-    data = Page(attention_page({"a": Record([p], [valid])}, list("abcde"), example=1)).data
-    found = decoded(data, 0, 0)
+    page = Page(attention_page({"a": Record([p], [valid])}, list("abcde"), example=1))
+    found = page.p(0, 0)
     assert found[..., 3:].isnan().all()
     torch.testing.assert_close(found[..., :3], p[1, ..., :3].double(), rtol=8e-4, atol=0)
     # padded queries count no more than padded keys
     zeros = (p[1, :, :3, :3] == 0).double().mean((-2, -1))
-    assert data["sides"][0]["layers"][0]["zeros"] == pytest.approx(zeros.tolist())
+    assert page.data["sides"][0]["layers"][0]["zeros"] == pytest.approx(zeros.tolist())
 
 
 def test_numbers_are_those_of_the_record() -> None:
@@ -87,10 +87,10 @@ def test_causal_model_and_layers_that_did_not_run() -> None:
     with torch.no_grad(), record_attention(model, weights=True) as record:
         model(torch.randint(5, 40, (1, 6)))
     record.weights[0] = None
-    data = Page(attention_page({"a": record}, list("abcdef"))).data
-    assert data["layers"] == [record.layers[1]]
-    assert data["special"] is None
-    assert torch.equal(decoded(data, 0, 0)[0].isnan(), torch.ones(6, 6).triu(1).bool())
+    page = Page(attention_page({"a": record}, list("abcdef")))
+    assert page.data["layers"] == [record.layers[1]]
+    assert page.data["special"] is None
+    assert torch.equal(page.p(0, 0)[0].isnan(), torch.ones(6, 6).triu(1).bool())
 
 
 def test_hostile_text_stays_text() -> None:
@@ -106,7 +106,7 @@ def test_hostile_text_stays_text() -> None:
     assert read.data["tokens"] == HOSTILE
     assert read.data["layers"] == [HOSTILE[0]]
     assert read.data["sides"][0]["mappings"] == [HOSTILE[1]]
-    assert [side["name"] for side in read.data["sides"]] == HOSTILE[:2]
+    assert read.names == HOSTILE[:2]
     assert read.texts["title"] == HOSTILE[0] + "$data"
     # not even an end tag that only a browser takes for one
     assert not set(read.texts["data"]) & set("<>&\u2028\u2029\ud800")
