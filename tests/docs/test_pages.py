@@ -2,11 +2,9 @@
 
 import argparse
 import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,9 @@ from accelerate.commands.launch import launch_command_parser
 
 from sparse_attn import mapping_names
 from sparse_attn.mappings import get_spec
+from tests.commands import ROOT, python
 from website import code
 
-ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
@@ -32,16 +30,13 @@ OURS = {"benchmarks", "demo", "experiments", "glue", "sparse_attn"}
 def test_python_runs() -> None:
     programs = {page: program for page, text in PAGES.items() if (program := code.python(text))}
     assert len(programs) > 8
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("run_pages.py")],
-        input=json.dumps(programs),
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    results = json.loads(
+        python(
+            Path(__file__).with_name("run_pages.py"),
+            input=json.dumps(programs),
+            env={"HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"},
+        )
     )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
     failed = [f"{page}\n{error}" for page, (status, _, error) in results.items() if status]
     assert not failed, "\n\n".join(failed)
     # floor(0.15 * 6) + 1 of the 7 tokens

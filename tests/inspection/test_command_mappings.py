@@ -3,16 +3,13 @@
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from sparse_attn import MappingSpec, functional, mapping_names, register_mapping
 from sparse_attn.commands import main
 from sparse_attn.mappings import get_spec, registry
-
-ROOT = Path(__file__).parents[2]
+from tests.commands import run
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -83,18 +80,9 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_unknown_name_is_one_line_and_code_2() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "sparse_attn", "mappings", "r-softmx"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 2
-    assert run.stdout == ""
-    assert run.stderr == (
-        "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"
-    )
+    done = run("-m", "sparse_attn", "mappings", "r-softmx", timeout=120)
+    said = "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +115,7 @@ def test_what_is_misspelled_is_one_line_with_the_nearest_name(
 def test_a_reader_who_has_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "sparse_attn", "mappings"]
-    run = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    streams = {"capture_output": False, "stdout": writing, "stderr": subprocess.PIPE}
+    done = run("-m", "sparse_attn", "mappings", timeout=120, **streams)
     os.close(writing)
-    assert (run.returncode, run.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 from sparse_attn.kernels.cpu import build
+from tests.commands import run
 
 CALLS = 1000
 VECTORS = {"512": "AVX512", "256": "AVX2", "128": ""}
@@ -62,18 +61,8 @@ def compiled(folder: Path, flags: list[str], source: Path = build.SOURCE) -> Pat
 
 def drive(library: Path, calls: int, *, seed: int = 1, watched: bool = True) -> tuple[bool, str]:
     """Whether so many calls came to their end, and what was said."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    if watched:
-        environment |= {"LD_PRELOAD": _runtime(), "ASAN_OPTIONS": "detect_leaks=0"}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.trust.drive_kernels",
-        str(library),
-        str(calls),
-        str(seed),
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {"LD_PRELOAD": _runtime(), "ASAN_OPTIONS": "detect_leaks=0"} if watched else {}
+    done = run("-m", "tests.trust.drive_kernels", library, calls, seed, env=environment)
     return done.returncode == 0, done.stdout + done.stderr
 
 
