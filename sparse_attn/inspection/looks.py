@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparse_attn.mappings import get_spec
+
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,6 +39,14 @@ def style(place: int) -> dict[str, Any]:
         "marker": _MARKERS[(place + turn) % len(_MARKERS)],
         "linestyle": _LINES[turn % len(_LINES)],
     }
+
+
+def style_of(mapping: str, place: int) -> dict[str, Any]:
+    """As `style`, of a registered mapping: softmax is black, a colour of its record goes first."""
+    if mapping == "softmax":
+        return BASE
+    color = get_spec(mapping).color
+    return {**style(place), **({"color": color} if color else {})}
 
 
 def name(label: str) -> str:

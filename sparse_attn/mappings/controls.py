@@ -135,7 +135,8 @@ def _mixed_rows(
 ) -> Tensor:
     *own, mix = values
     function = spec.log_function if log else spec.function
-    far = function(rows, *(value.squeeze(-1) for value in own), mask=valid)
+    named = {p.name: value.squeeze(-1) for p, value in zip(spec.parameters, own, strict=True)}
+    far = function(rows, **named, mask=valid)
     if not log:
         return torch.lerp(softmax(rows, mask=valid), far, mix)
     near = softmax(rows, mask=valid, log=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -51,10 +50,10 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     curves, rows = figure.subplots(2, height_ratios=heights, sharex=True)
     looks.tidy(curves)
     looks.tidy(rows)
-    places = count()
     beside: dict[str, Any] = {"transform": rows.get_yaxis_transform(), "clip_on": False}
+    place = 0
     for row, mapping in enumerate(held):
-        look = looks.BASE if mapping.name == "softmax" else looks.style(next(places))
+        look = looks.style_of(mapping.name, place)
         line: dict[str, Any] = {"color": look["color"], "linestyle": look["linestyle"], "lw": 2}
         p = _probabilities(mapping, np.stack([z, np.zeros_like(z)], -1))
         jumps = np.flatnonzero(np.abs(np.diff(p[:, 0])) > _JUMP) + 1
@@ -62,6 +61,7 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
         dropped = np.where((p == 0).any(-1), row, np.nan)
         rows.plot(z, dropped, color=look["color"], lw=7, solid_capstyle="butt")
         rows.plot((-0.075, -0.015), (row, row), **line, **beside)
+        place += mapping.name != "softmax"
     curves.set_ylabel("$p_1$", fontsize=11)
     curves.set_ylim(-0.04, 1.04)
     rows.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
