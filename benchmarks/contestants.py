@@ -18,8 +18,8 @@ from benchmarks import peers
 from benchmarks.cases import Case, Problem
 from benchmarks.report import BASE, Entry
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.call import Call
-from sparse_attn.kernels.dispatch import AUTOMATIC, IMPLEMENTATIONS
+from sparse_attn.kernels.dispatch import choose
+from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.mappings import Mapping
 
 # everything with one value of its parameter, the one of the published runs where there is one
@@ -88,7 +88,7 @@ class Ours(Entry):
             return self.impl
         query, key, value = (t.detach().requires_grad_() for t in problem.inputs)
         case = problem.case
-        call = Call(
+        inputs = AttentionInputs(
             query,
             key,
             value,
@@ -98,9 +98,8 @@ class Ours(Entry):
             causal=case.causal,
             dropout=case.dropout,
         )
-        names = AUTOMATIC.get(problem.query.device.type, ("reference",))
         with torch.enable_grad():
-            return next(name for name in names if IMPLEMENTATIONS[name].refusal(call) is None)
+            return choose(inputs)
 
 
 Contestant = Peer | Ours

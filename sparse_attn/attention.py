@@ -14,9 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
-from sparse_attn.kernels import reference, statistics
-from sparse_attn.kernels.call import Call, as_autocast
-from sparse_attn.kernels.dispatch import run, run_measured
+from sparse_attn.kernels.dispatch import run
+from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
 from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
@@ -50,10 +49,10 @@ class Observer(Protocol):
 
     keeps_weights: bool
 
-    def special(self, call: Call) -> Tensor | None:
+    def special(self, batch: int, keys: int) -> Tensor | None:
         """Keys whose mass is to be summed, (B, K), bool; None for none."""
 
-    def see(self, call: Call, rows: Tensor, weights: Tensor | None) -> None:
+    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
         """One call, its `kernels.statistics` by row, and the weights if it keeps them."""
 
 
@@ -107,7 +106,9 @@ def sparse_attention(
                 "no known model defines; unpatch this model"
             )
         bias = position_bias if bias is None else position_bias + bias
-    call = Call(
+    observer: Observer | None = getattr(module, OBSERVER, None)
+    wants_weights = _wants_weights(mapping, kwargs)
+    inputs = AttentionInputs(
         query,
         key,
         value,
@@ -118,31 +119,16 @@ def sparse_attention(
         causal=causal and query.shape[2] > 1,
         scaling=scaling,
         dropout=dropout if module.training else 0.0,
+        need_weights=wants_weights or (observer is not None and observer.keeps_weights),
+        need_statistics=observer is not None,
+        special_keys=None if observer is None else observer.special(key.shape[0], key.shape[2]),
     )
-    wanted = _wants_weights(mapping, kwargs)
-    output, weights = _run(call, wanted, getattr(module, OBSERVER, None))
+    output, weights, statistics = run(inputs)
+    if observer is not None:
+        assert statistics is not None
+        observer.see(inputs, statistics, weights if observer.keeps_weights else None)
+    weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _run(
-    call: Call, wants_weights: bool, observer: Observer | None
-) -> tuple[Tensor, Tensor | None]:
-    """The output, and the weights where somebody wants them; the observer is told."""
-    weights = None
-    if wants_weights or (observer is not None and observer.keeps_weights):
-        output, weights = reference.attention_and_weights(call)
-        if observer is not None:
-            valid = statistics.counted(call)
-            rows = statistics.of_weights(weights, valid, observer.special(call))
-            observer.see(call, rows, weights if observer.keeps_weights else None)
-    elif observer is not None:
-        output, rows = run_measured(call, observer.special(call))
-        observer.see(call, rows, None)
-    else:
-        output = run(call)
-    if weights is None or not wants_weights:
-        return output, None
-    return output, weights.to(call.value.dtype)
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 from sparse_attn import Mapping, mapping_names
 from sparse_attn.kernels import flex
-from sparse_attn.kernels.call import Call, without_weights
+from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
 from sparse_attn.mappings import MappingSpec, get_spec
 
 PAGE = Path(__file__).parents[1] / "docs/guide/mappings.md"
@@ -37,10 +37,10 @@ def learned(spec: MappingSpec) -> str:
 
 def fused(spec: MappingSpec) -> str:
     row = torch.randn(1, 1, 2, 4)
-    call = without_weights(Call(row, row, row, Mapping(spec.name)))
-    if call.mapping.spec.kernel is not None:
+    inputs = fold_weights(AttentionInputs(row, row, row, Mapping(spec.name)))
+    if inputs.mapping.spec.kernel is not None:
         return "CPU, GPU"
-    return "GPU" if flex.refusal(call) is None else "no"
+    return "GPU" if flex.unsupported_reason(inputs) is None else "no"
 
 
 def test_table_of_mappings() -> None:

@@ -118,14 +118,14 @@ def _fused(spec: MappingSpec) -> list[str]:
     import torch
 
     from sparse_attn.kernels import flex
-    from sparse_attn.kernels.call import Call, without_weights
+    from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
     from sparse_attn.mappings import Mapping
 
     one = torch.ones(1, 1, 1, 1)
     with torch.no_grad():
-        call = without_weights(Call(one, one, one, Mapping(spec.name)))
-        names = ["cpu", "triton"] if call.mapping.spec.kernel else []
-        return names + (["flex"] if flex.refusal(call) is None else [])
+        inputs = fold_weights(AttentionInputs(one, one, one, Mapping(spec.name)))
+        names = ["cpu", "triton"] if inputs.mapping.spec.kernel else []
+        return names + (["flex"] if flex.unsupported_reason(inputs) is None else [])
 
 
 def _public(spec: MappingSpec, prefix: str = "") -> str:

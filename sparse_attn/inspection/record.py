@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 from sparse_attn.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
-from sparse_attn.kernels import statistics
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.patching import is_patched, patched
@@ -231,15 +230,15 @@ class AttentionRecord:
             self.calls, self._snapshots = self.calls[::2], self._snapshots[::2]
             self._stride *= 2
 
-    def _add(self, layer: int, call: Call, rows: Tensor, own: bool) -> None:
+    def _add(self, layer: int, inputs: AttentionInputs, rows: Tensor, own: bool) -> None:
         """Sum the statistics of one call, (B, H, Q, COLUMNS); own: whether it is self-attention."""
-        queries = _valid_queries(call) if own else None
+        queries = _valid_queries(inputs) if own else None
         if queries is not None:
             rows = rows.where(queries.unsqueeze(-1), 0.0)
         precise = torch.float32 if rows.device.type == "mps" else torch.float64
         sums = rows[: self.rows].sum(0, dtype=precise)  # [H, Q, COLUMNS]
         # a cache holds the positions before
-        first = max(0, call.shape[3] - call.shape[2]) if own else 0
+        first = max(0, inputs.shape[3] - inputs.shape[2]) if own else 0
         last = first + sums.shape[1]
         joint = self._sums[layer]
         if joint is None:
@@ -257,10 +256,10 @@ def _values(module: nn.Module) -> dict[str, float | Tensor]:
     return {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in values.items()}
 
 
-def _valid_queries(call: Call) -> Tensor | None:
+def _valid_queries(inputs: AttentionInputs) -> Tensor | None:
     """Which queries are no padding, broadcastable to (B, H, Q); None for all."""
-    mask = call.mask if call.bias is None else statistics.counted(call)
-    if mask is None or call.shape[2] != call.shape[3]:
+    mask = inputs.mask if inputs.bias is None else inputs.counted()
+    if mask is None or inputs.shape[2] != inputs.shape[3]:
         return None
     # a padding mask is one row for all queries
     return mask[..., 0, :] if mask.stride(-2) == 0 else mask.any(-2)
@@ -284,22 +283,22 @@ class _LayerObserver:
         # a copy of the model is not recorded
         return type(None), ()
 
-    def special(self, call: Call) -> Tensor | None:
-        return self.keys.of(self.layer, self.crosses, (call.shape[0], call.shape[3]))
+    def special(self, batch: int, keys: int) -> Tensor | None:
+        return self.keys.of(self.layer, self.crosses, (batch, keys))
 
     # sums made in inference mode could not be added to outside of it
     @torch.compiler.disable
     @torch.inference_mode(False)
     @torch.no_grad()
-    def see(self, call: Call, rows: Tensor, weights: Tensor | None) -> None:
+    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
         # gradient checkpointing computes the same call again inside the backward pass
         if torch._C._current_graph_task_id() != -1:
             return
-        self.record._add(self.index, call, rows, not self.crosses)
+        self.record._add(self.index, inputs, rows, not self.crosses)
         if weights is not None:
             self.record.weights[self.index] = weights.detach()
             self.record.crosses[self.index] = self.crosses
-            self.record.valid[self.index] = statistics.counted(call)
+            self.record.valid[self.index] = inputs.counted()
 
 
 @contextmanager

@@ -6,8 +6,13 @@ from types import ModuleType
 
 from torch import Tensor
 
-from sparse_attn.kernels import cpu, flex, reference, statistics, triton
-from sparse_attn.kernels.call import Call, as_autocast, without_weights
+from sparse_attn.kernels import cpu, flex, reference, triton
+from sparse_attn.kernels.inputs import (
+    AttentionInputs,
+    AttentionOutput,
+    as_autocast,
+    fold_weights,
+)
 from sparse_attn.mappings import Mapping
 
 IMPLEMENTATIONS: dict[str, ModuleType] = {
@@ -64,44 +69,39 @@ def attention(
     """
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
-    call = Call(
+    inputs = AttentionInputs(
         query, key, value, mapping, mask, key_lengths, bias, softcap, causal, window, scale, dropout
     )
-    return run(call, impl)
+    return run(inputs, impl).output
 
 
-def run(call: Call, impl: str | None = None) -> Tensor:
-    """`attention` of a call already made."""
-    call = without_weights(call)
-    return _choose(call, impl).attention(call)
+def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
+    """`attention`, with the weights and statistics that `inputs` ask for."""
+    if not inputs.need_weights:
+        inputs = fold_weights(inputs)
+    result: AttentionOutput = IMPLEMENTATIONS[choose(inputs, impl)].attention(inputs)
+    if inputs.need_statistics and result.statistics is None:
+        result = result._replace(statistics=reference.row_statistics(inputs))
+    return result
 
 
-def run_measured(call: Call, special: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`run`, and the statistics of its rows, (B, H, Q, COLUMNS); see `kernels.statistics`.
+def choose(inputs: AttentionInputs, impl: str | None = None) -> str:
+    """Name of the implementation that does this call: `impl` if it can, or the first that can.
 
-    special: (B, K), bool: keys whose mass is to be summed; None for none.
+    Raises:
+        ValueError: there is no `impl`.
+        NotImplementedError: `impl` cannot do this call, and why.
     """
-    call = without_weights(call)
-    implementation = _choose(call, None)
-    if implementation is cpu:
-        return cpu.attention_and_statistics(call, special)
-    if implementation is reference:
-        output, weights = reference.attention_and_weights(call)
-        return output, statistics.of_weights(weights, reference.valid(call), special)
-    return implementation.attention(call), statistics.of_call(call, special)
-
-
-def _choose(call: Call, impl: str | None) -> ModuleType:
     if impl is None:
-        names = AUTOMATIC.get(call.query.device.type, ("reference",))
-        if call.needs_aten:
+        names = AUTOMATIC.get(inputs.query.device.type, ("reference",))
+        if inputs.need_weights or inputs.needs_aten:
             names = ("reference",)
-        return next(i for n in names if (i := IMPLEMENTATIONS[n]).refusal(call) is None)
+        return next(n for n in names if IMPLEMENTATIONS[n].unsupported_reason(inputs) is None)
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl={impl!r}: expected one of {', '.join(IMPLEMENTATIONS)}, or None")
-    reason = IMPLEMENTATIONS[impl].refusal(call)
+    reason = IMPLEMENTATIONS[impl].unsupported_reason(inputs)
     if reason is not None:
         raise NotImplementedError(
             f"impl={impl!r} cannot do this call: {reason}; leave impl out for one that can"
         )
-    return IMPLEMENTATIONS[impl]
+    return impl

@@ -9,50 +9,50 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from sparse_attn.kernels import reference
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 
 LOG_ZERO = torch.finfo(torch.float32).min / 2
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why FlexAttention cannot do the call, None if it can."""
-    spec = call.mapping.spec
+    spec = inputs.mapping.spec
     if spec.log_g is None or spec.weights is not None:
         return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"
     if len(spec.parameters) > 1 or any(p.per_entry for p in spec.parameters):
         return f"{spec.name} has more than one parameter, or one for each score"
-    if call.key_lengths is not None:
+    if inputs.key_lengths is not None:
         return "it would compute the padding that key_lengths leaves out"
-    if call.query.dtype == torch.float64:
+    if inputs.query.dtype == torch.float64:
         return "FlexAttention computes in float32, the inputs are float64"
-    if call.dropout:
-        return f"FlexAttention has no dropout, got dropout={call.dropout}"
-    if 0 in call.shape:
-        return f"the scores are empty, shape {call.shape}"
-    inputs = (call.query, call.key, call.value)
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    if call.query.device.type == "cpu" and learns:
+    if inputs.dropout:
+        return f"FlexAttention has no dropout, got dropout={inputs.dropout}"
+    if 0 in inputs.shape:
+        return f"the scores are empty, shape {inputs.shape}"
+    leaves = (inputs.query, inputs.key, inputs.value)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in leaves)
+    if inputs.query.device.type == "cpu" and learns:
         return "FlexAttention has no backward pass on the CPU"
-    if call.query.device.type == "cpu" and call.mapping.learned:
+    if inputs.query.device.type == "cpu" and inputs.mapping.learned:
         return "FlexAttention has no gradient to parameters on the CPU"
-    if call.bias is not None and call.bias.requires_grad:
+    if inputs.bias is not None and inputs.bias.requires_grad:
         return "the gradient to bias would need an atomic sum"
     return None
 
 
-def attention(call: Call) -> Tensor:
+def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = softmax(log g(scores)) v, (B, H, Q, Dv)."""
-    inputs = [call.query, call.key, call.value]
+    tensors = [inputs.query, inputs.key, inputs.value]
     if not torch.is_grad_enabled():
         # flex looks at requires_grad alone, and refuses on the CPU
-        inputs = [tensor.detach() for tensor in inputs]
-    return _compiled(call.query.device.type)(
-        *inputs,
-        score_mod=_score_mod(call),
-        scale=call.scale,
-        enable_gqa=call.groups > 1,
+        tensors = [tensor.detach() for tensor in tensors]
+    output = _compiled(inputs.query.device.type)(
+        *tensors,
+        score_mod=_score_mod(inputs),
+        scale=inputs.scale,
+        enable_gqa=inputs.groups > 1,
     )
+    return AttentionOutput(output)
 
 
 @functools.cache
@@ -61,14 +61,15 @@ def _compiled(device: str) -> Callable[..., Tensor]:
     return torch.compile(flex_attention, backend="eager" if device == "cpu" else "inductor")
 
 
-def _score_mod(call: Call) -> Callable[..., Tensor]:
-    log_g = call.mapping.spec.log_g
+def _score_mod(inputs: AttentionInputs) -> Callable[..., Tensor]:
+    log_g = inputs.mapping.spec.log_g
     assert log_g is not None
-    softcap = call.softcap
-    takes = call.parameter() if call.mapping.spec.parameters else None
-    bias = None if call.bias is None else call.bias.expand(call.shape)
-    valid = reference.valid(call)
-    valid = None if valid is None else valid.expand(call.shape)
+    softcap = inputs.softcap
+    parameters = inputs.mapping.spec.parameters
+    takes = inputs.parameter(parameters[0].name) if parameters else None
+    bias = None if inputs.bias is None else inputs.bias.expand(inputs.shape)
+    valid = inputs.valid()
+    valid = None if valid is None else valid.expand(inputs.shape)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         score = score.float()

@@ -3,75 +3,77 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels import statistics
+from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, select_rows
+
+BLOCK = 2**24  # weights that `row_statistics` holds at a time
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """The reference does every call."""
     return None
 
 
-def attention(call: Call) -> Tensor:
-    """out = dropout(map(scores)) v, (B, H, Q, Dv); the weights are materialised."""
-    return attention_and_weights(call)[0]
+def attention(inputs: AttentionInputs) -> AttentionOutput:
+    """out = dropout(map(scores)) v, (B, H, Q, Dv), and the weights, which are materialised."""
+    value = _without_padding(inputs.value, inputs).repeat_interleave(inputs.groups, dim=1)
+    weights = exact_weights(inputs)
+    output = F.dropout(weights.to(value.dtype), inputs.dropout) @ value
+    rows = None
+    if inputs.need_statistics:
+        rows = statistics.of_weights(weights, inputs.counted(), inputs.special_keys)
+    return AttentionOutput(output, weights, rows)
 
 
-def attention_and_weights(call: Call) -> tuple[Tensor, Tensor]:
-    """The output and the weights (B, H, Q, K) before dropout, as they were computed."""
-    value = _without_padding(call.value, call).repeat_interleave(call.groups, dim=1)
-    weights = exact_weights(call)
-    return F.dropout(weights.to(value.dtype), call.dropout) @ value, weights
-
-
-def exact_weights(call: Call) -> Tensor:
+def exact_weights(inputs: AttentionInputs) -> Tensor:
     """p (B, H, Q, K) before dropout, in float32, or float64 for such inputs."""
-    key = _without_padding(call.key, call).repeat_interleave(call.groups, dim=1)
+    key = _without_padding(inputs.key, inputs).repeat_interleave(inputs.groups, dim=1)
     # half precision would round the scores before a support is chosen from them
-    exact = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
-    device = call.query.device.type
+    exact = inputs.query.dtype if inputs.query.dtype == torch.float64 else torch.float32
+    device = inputs.query.device.type
     # the meta device has no autocast
     with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
-        scores = call.query.to(exact) @ key.transpose(-2, -1).to(exact)  # [B, H, Q, K]
-    scores = scores * call.scale
-    if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
-    if call.bias is not None:
-        scores = scores + call.bias
-    return call.mapping(scores, valid(call))
+        scores = inputs.query.to(exact) @ key.transpose(-2, -1).to(exact)  # [B, H, Q, K]
+    scores = scores * inputs.scale
+    if inputs.softcap is not None:
+        scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
+    if inputs.bias is not None:
+        scores = scores + inputs.bias
+    return inputs.mapping(scores, inputs.valid())
 
 
-def _without_padding(tensor: Tensor, call: Call) -> Tensor:
+def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
     """Keys or values with zeros as padding: a NaN there would survive a weight of 0."""
-    if call.key_lengths is None:
+    if inputs.key_lengths is None:
         return tensor
-    padding = torch.arange(tensor.shape[2], device=tensor.device) >= call.key_lengths[:, None]
+    padding = torch.arange(tensor.shape[2], device=tensor.device) >= inputs.key_lengths[:, None]
     return tensor.masked_fill(padding[:, None, :, None], 0.0)
 
 
-def valid(call: Call, rows: slice = slice(None)) -> Tensor | None:
-    """Which keys these queries may attend to, broadcastable to (B, H, rows, K); None for all."""
-    queries, keys = call.shape[2:]
-    device = call.query.device
-    i = torch.arange(queries, device=device)[rows, None]
-    j = torch.arange(keys, device=device)
-    parts = [] if call.mask is None else [rows_of(call.mask, rows)]
-    if call.key_lengths is not None:
-        parts.append(j < call.key_lengths[:, None, None, None])
-    if call.causal:
-        parts.append(j <= i)
-    if call.window is not None:
-        parts.append((i - j).abs() < call.window)
-    joint = None
-    for part in parts:
-        joint = part if joint is None else joint & part
-    return joint
-
-
-def rows_of(tensor: Tensor, rows: slice) -> Tensor:
-    """These rows of a tensor that broadcasts to (B, H, Q, K)."""
-    return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
+@torch.no_grad()
+def row_statistics(inputs: AttentionInputs) -> Tensor:
+    """`statistics.of_weights` of a call, with the weights of some queries at a time."""
+    batch, heads, queries, keys = inputs.shape
+    step = max(1, BLOCK // max(1, batch * heads * keys))
+    blocks = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]
+    for start in range(0, queries, step):
+        rows = slice(start, min(start + step, queries))
+        valid = inputs.counted(rows)
+        block = replace(
+            inputs,
+            query=inputs.query[:, :, rows],
+            mask=valid,
+            bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
+            key_lengths=None,
+            causal=False,
+            window=None,
+            dropout=0.0,
+        )
+        blocks.append(statistics.of_weights(exact_weights(block), valid, inputs.special_keys))
+    return torch.cat(blocks, dim=2)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
-
-from sparse_attn.kernels import reference
-from sparse_attn.kernels.call import Call
 
 # 1 if any key is valid; valid keys; keys with p > 0; -sum p log p in nats; mass on special keys; 1
 # if these are known and any key is valid
 COLUMNS = ("rows", "valid", "support", "entropy", "special", "named")
-BLOCK = 2**24  # weights that are held at a time
 
 
 def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) -> Tensor:
@@ -35,40 +29,3 @@ def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) ->
     if special is not None:
         mass, named = (p * special[:, None, None, :]).sum(-1) + spoiled, some
     return torch.stack([some, count, support, entropy, mass, named], dim=-1)
-
-
-def counted(call: Call, rows: slice = slice(None)) -> Tensor | None:
-    """The keys that count for these queries: -inf in a bias hides one as a mask does.
-
-    Broadcastable to (B, H, rows, K); None for all.
-    """
-    valid = reference.valid(call, rows)
-    if call.bias is None:
-        return valid
-    seen = reference.rows_of(call.bias, rows) != -torch.inf
-    return seen if valid is None else valid & seen
-
-
-@torch.no_grad()
-def of_call(call: Call, special: Tensor | None) -> Tensor:
-    """As `of_weights`, with the weights of some queries at a time, by the reference."""
-    batch, heads, queries, keys = call.shape
-    step = max(1, BLOCK // max(1, batch * heads * keys))
-    blocks = []
-    for start in range(0, queries, step):
-        rows = slice(start, min(start + step, queries))
-        valid = counted(call, rows)
-        block = replace(
-            call,
-            query=call.query[:, :, rows],
-            mask=valid,
-            bias=None if call.bias is None else reference.rows_of(call.bias, rows),
-            key_lengths=None,
-            causal=False,
-            window=None,
-            dropout=0.0,
-        )
-        blocks.append(of_weights(reference.exact_weights(block), valid, special))
-    return (
-        torch.cat(blocks, dim=2) if blocks else call.query.new_zeros(*call.shape[:3], len(COLUMNS))
-    )

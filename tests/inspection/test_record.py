@@ -13,7 +13,7 @@ from transformers import BertModel, LlamaConfig, LlamaForCausalLM
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.inspection import record, record_attention
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
 from tests.inspection.tiny import bert
 from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
@@ -112,8 +112,8 @@ def test_infinity_in_a_bias_is_padding_as_a_mask_is() -> None:
     inputs = [torch.randn(1, 2, 6, 4) for _ in range(3)]
     mask = (torch.arange(6) < 4).expand(1, 1, 6, 6)
     bias = torch.zeros(1, 2, 6, 6).masked_fill(~mask, -math.inf)
-    calls = [Call(*inputs, Mapping("sparsemax"), mask=mask)]
-    calls += [Call(*inputs, Mapping("sparsemax"), bias=bias)]
+    calls = [AttentionInputs(*inputs, Mapping("sparsemax"), mask=mask)]
+    calls += [AttentionInputs(*inputs, Mapping("sparsemax"), bias=bias)]
     expected, found = (record._valid_queries(call) for call in calls)
     assert expected.expand(1, 2, 6).tolist() == found.tolist() == [[[True] * 4 + [False] * 2] * 2]
 

@@ -135,7 +135,9 @@ def test_an_implementation_that_refuses_is_passed_over(name, monkeypatch):
     """Without impl, whatever is left does the call."""
     if name == "reference":
         pytest.skip("the reference does every call")
-    monkeypatch.setattr(dispatch.IMPLEMENTATIONS[name], "refusal", lambda call: "not today")
+    monkeypatch.setattr(
+        dispatch.IMPLEMENTATIONS[name], "unsupported_reason", lambda inputs: "not today"
+    )
     with pytest.raises(NotImplementedError, match="not today"):
         solved(Mapping("softmax"), name)
     assert_equal_to_reference(Mapping("softmax"))

@@ -3,16 +3,12 @@
 The interpreter runs Python that the compiler would refuse; this is what tells them apart.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.commands import run
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 import torch
@@ -20,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from sparse_attn import Mapping
 from sparse_attn.kernels import triton as kernels
-from sparse_attn.kernels.call import Call
+from sparse_attn.kernels.inputs import AttentionInputs
 
 
 class NoGpu:
@@ -44,27 +40,26 @@ class WarmUp:
         return compile
 
 
+def qkv(length, dim, dtype, heads=(2, 2, 2)):
+    return [torch.zeros(1, h, length, dim, dtype=dtype, requires_grad=True) for h in heads]
+
+
 driver.set_active(NoGpu())
 kernels.plan.shared_memory = lambda tensor: int(sys.argv[3])
-for name in ("forward_kernel", "query_kernel", "key_kernel"):
+for name in ("fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel"):
     setattr(kernels.launch, name, WarmUp(getattr(kernels.launch, name)))
-call = eval(sys.argv[2])
-output = kernels.attention(call)
+output = kernels.attention(eval(f"AttentionInputs({sys.argv[2]})")).output
 output.backward(torch.ones_like(output))
 """
 CALLS = {
-    "whole": """Call(*(torch.zeros(1, 2, 100, 64, dtype=torch.bfloat16, requires_grad=True)
-        for _ in range(3)), Mapping("r-softmax"), mask=torch.ones(1, 1, 1, 100, dtype=torch.bool),
-        dropout=0.1)""",
-    "wide": """Call(*(torch.zeros(1, 2, 128, 128, dtype=torch.float16, requires_grad=True)
-        for _ in range(3)), Mapping("r-softmax"))""",
-    "short": """Call(*(torch.zeros(1, h, 300, 64, dtype=torch.bfloat16, requires_grad=True)
-        for h in (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
-        mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0)""",
-    "long": """Call(*(torch.zeros(1, 2, 2000, 128, dtype=torch.float16, requires_grad=True)
-        for _ in range(3)), Mapping("entmax", alpha=1.25), causal=True)""",
-    "window": """Call(*(torch.zeros(1, 1, 2000, 80, requires_grad=True) for _ in range(3)),
-        Mapping("sigsoftmax", learn="bias"), window=100, key_lengths=torch.tensor([1500]))""",
+    "whole": """*qkv(100, 64, torch.bfloat16), Mapping("r-softmax"), dropout=0.1,
+        mask=torch.ones(1, 1, 1, 100, dtype=torch.bool)""",
+    "wide": """*qkv(128, 128, torch.float16), Mapping("r-softmax")""",
+    "short": """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
+        mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0""",
+    "long": """*qkv(2000, 128, torch.float16), Mapping("entmax", alpha=1.25), causal=True""",
+    "window": """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
+        window=100, key_lengths=torch.tensor([1500])""",
 }
 SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
 KERNELS = {"whole": 2, "wide": 3, "short": 3, "long": 3, "window": 3}
@@ -75,22 +70,10 @@ KERNELS = {"whole": 2, "wide": 3, "short": 3, "long": 3, "window": 3}
     [*((call, 90) for call in CALLS if call != "wide"), ("long", 80), ("wide", 86)],
 )
 def test_compiles(call, capability, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            SCRIPT,
-            str(capability),
-            CALLS[call],
-            str(SHARED[capability]),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = run(
+        "-W", "ignore", "-c", SCRIPT, capability, CALLS[call], SHARED[capability],
+        env={"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(shared) == KERNELS[call]

@@ -12,20 +12,22 @@ import ctypes
 import math
 import random
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparse_attn import Mapping
+from sparse_attn import Mapping, mapping_names
 from sparse_attn.kernels import cpu, reference
-from sparse_attn.kernels.call import Call
-from sparse_attn.kernels.cpu import build, job
+from sparse_attn.kernels.cpu import build, kernel_args
+from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.mappings import get_spec
 from tests.fuzz.strategies import LAYOUTS, lay_out, numbers, same
 from tests.kernels.problems import LEARNED
 
 DTYPES = (torch.float32, torch.float64, torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FUSED = [name for name in mapping_names() if get_spec(name).kernel is not None]
 TAME, WILD = ("plain", "tied"), ("tiny", "large", "odd")
 ODD = (
     0.0,
@@ -64,7 +66,7 @@ def mapping(heads: int, kind: str) -> Mapping:
             if kind == "odd":  # the ends of the range, to which a learned value rounds
                 raw.data[0] = random.choice([-math.inf, math.inf, math.nan])
         return learned
-    name, values = random.choice(sorted(cpu.NAMES)), {}
+    name, values = random.choice(FUSED), {}
     for spec in get_spec(name).parameters:
         known = numbers(spec, torch.float32)
         values[spec.name] = random.choice([random.choices(known, k=heads), random.choice(known)])
@@ -77,7 +79,9 @@ def pairs(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(random.choice([size, size, min(size, 1)]) for size in shape)
 
 
-def draw(sizes: dict[str, list[int]], kind: str, dtype: torch.dtype) -> tuple[Call, Tensor]:
+def draw(
+    sizes: dict[str, list[int]], kind: str, dtype: torch.dtype
+) -> tuple[AttentionInputs, Tensor]:
     """A call, and the gradient of its output."""
     size = {name: random.choice(choices) for name, choices in sizes.items()}
     batch, key_heads, keys, dim = (size[n] for n in ("batch", "key_heads", "keys", "dim"))
@@ -100,7 +104,7 @@ def draw(sizes: dict[str, list[int]], kind: str, dtype: torch.dtype) -> tuple[Ca
     for name, (shape, of) in shapes.items():
         tensor = lay_out(drawn(shape, of).to(dtype), random.choice(LAYOUTS))
         options[name] = tensor.requires_grad_(random.random() < 0.7)
-    call = Call(
+    call = AttentionInputs(
         mapping=mapping(heads, kind),
         causal=random.random() < 0.3,
         window=random.choice([None, None, 1, 4, 2**40]),
@@ -113,10 +117,10 @@ def draw(sizes: dict[str, list[int]], kind: str, dtype: torch.dtype) -> tuple[Ca
     return call, lay_out(upstream.to(dtype), random.choice(LAYOUTS))
 
 
-def solve(call: Call, upstream: Tensor, implementation: Any = cpu) -> list[Tensor]:
+def solve(call: AttentionInputs, upstream: Tensor, implementation: Any = cpu) -> list[Tensor]:
     """The output and all gradients."""
     torch.manual_seed(1)  # the same weights are dropped
-    out = implementation.attention(call)
+    out = implementation.attention(call).output
     leaves = [t for t in (call.query, call.key, call.value, call.bias) if t is not None]
     leaves = [t for t in (*leaves, *call.mapping.parameters()) if t.requires_grad]
     if not leaves:
@@ -125,15 +129,15 @@ def solve(call: Call, upstream: Tensor, implementation: Any = cpu) -> list[Tenso
     return [out.detach(), *found]
 
 
-def measure(call: Call) -> list[Tensor]:
+def measure(call: AttentionInputs) -> list[Tensor]:
     """The output and the statistics, and the latter where no key is special."""
     torch.manual_seed(1)
     special = torch.rand(call.shape[0], call.shape[3]) < 0.5
-    found = [
-        *cpu.attention_and_statistics(call, special),
-        *cpu.attention_and_statistics(call, None),
-    ]
-    return [tensor.detach() for tensor in found]
+    found = []
+    for keys in (special, None):
+        result = cpu.attention(replace(call, need_statistics=True, special_keys=keys))
+        found += [result.output.detach(), result.statistics]
+    return found
 
 
 SIZES = {
@@ -151,7 +155,7 @@ def spoil(dtype: torch.dtype) -> None:
     """Leave NaN in all memory that the threads keep."""
     shape = (torch.get_num_threads(), 1, 120, 320)
     query, key = (torch.full((*shape[:2], n, 64), math.nan, dtype=dtype) for n in shape[2:])
-    call = Call(query.requires_grad_(), key, key, Mapping("softmax"), softcap=1.0)
+    call = AttentionInputs(query.requires_grad_(), key, key, Mapping("softmax"), softcap=1.0)
     solve(call, torch.full_like(query, math.nan))
     measure(call)
 
@@ -162,7 +166,7 @@ def main(library: str, count: int, seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     for number in range(count):
-        job.SERIAL_WORK, job.TILE_BYTES = (
+        kernel_args.SERIAL_WORK, kernel_args.TILE_BYTES = (
             random.choice([0, 2**21]),
             random.choice([1, 2**13, 2**17]),
         )

@@ -26,18 +26,17 @@ struct View {
   int64_t stride[4];  // of batch, head, row; the last of column (mask, bias) or of segment
 };
 
-struct Arguments {
-  const char *mapping;
+struct KernelArgs {  // as in kernel_args.py
+  const char *kernel;
   int64_t batch, heads, key_heads, queries, keys, dim, value_dim;
   int64_t segments, segment_rows, tile_rows, threads;
   int64_t all_batches, all_heads;  // whether one task goes over all of them
-  int64_t causal, window;
+  int64_t want_parameter, causal, window;
   double scale, softcap, dropout;
-  const int64_t *seed, *lengths;
+  const int64_t *seed, *key_lengths;
   const double *parameter;
-  int64_t want_parameter;
-  const uint8_t *special;  // (batch, keys), or null
-  void *statistics;        // (batch, heads, queries, STATISTICS), or null
+  const uint8_t *special_keys;  // (batch, keys), or null
+  void *statistics;             // (batch, heads, queries, STATISTICS), or null
   View query, key, value, mask, bias;
   View out;  // its gradient in backward
   View grad_query, grad_key, grad_value, grad_bias, grad_parameter;
@@ -54,17 +53,21 @@ struct Range {
   int64_t from, to;
 };
 
+struct Columns : Range {  // the keys of a tile, and the whole vectors that hold them
+  int64_t first, width;
+};
+
 // the keys that query i may attend to, the mask apart
-static Range row_range(const Arguments &a, int64_t b, int64_t i) {
+static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   Range keys = {0, a.keys};
-  if (a.lengths) keys.to = std::max<int64_t>(0, std::min(keys.to, a.lengths[b]));
+  if (a.key_lengths) keys.to = std::max<int64_t>(0, std::min(keys.to, a.key_lengths[b]));
   if (a.causal) keys.to = std::min(keys.to, i + 1);
   if (a.window) keys = {std::max(keys.from, i - a.window + 1), std::min(keys.to, i + a.window)};
   return {std::min(keys.from, keys.to), keys.to};
 }
 
 // the keys that some query of the tile attends to; padding costs nothing but this look at the mask
-static Range tile_range(const Arguments &a, int64_t b, int64_t h, int64_t start, int64_t rows) {
+static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start, int64_t rows) {
   Range keys = {row_range(a, b, start).from, row_range(a, b, start + rows - 1).to};
   keys.to = std::max(keys.from, keys.to);
   if (!a.mask.data || a.mask.stride[3] != 1) return keys;
@@ -90,7 +93,7 @@ static uint64_t mixed(uint64_t x) {  // splitmix64
 
 // the factors of one row of weights: a function of seed, row and column alone
 template <class T>
-static void draw_keep(const Arguments &a, uint64_t row, int64_t first, int64_t n, T *keep) {
+static void draw_keep(const KernelArgs &a, uint64_t row, int64_t first, int64_t n, T *keep) {
   const uint64_t key = mixed(mixed((uint64_t)*a.seed) ^ row);
   const uint32_t low = (uint32_t)key, high = (uint32_t)(key >> 32);
   const int32_t dropped = (int32_t)std::lround(a.dropout * 16777216.0);
@@ -106,14 +109,14 @@ static void draw_keep(const Arguments &a, uint64_t row, int64_t first, int64_t n
 
 // One task: its buffers and its loops.
 template <class T> struct Task {
-  const Arguments &a;
+  const KernelArgs &a;
   const Map<T> &map;
   bool backward;
   int64_t dim, value_dim, stride;  // padded
-  T *keys_t, *keys, *values_t, *values, *sum_keys, *sum_values;
+  T *keys_t, *key_rows, *values_t, *values, *sum_keys, *sum_values;
   T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
 
-  Task(const Arguments &a, const Map<T> &map, bool backward)
+  Task(const KernelArgs &a, const Map<T> &map, bool backward)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
         value_dim(padded<T>(a.value_dim)) {
     int64_t wide = (a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
@@ -128,9 +131,9 @@ template <class T> struct Task {
                  {&outs, a.tile_rows * std::max(dim, value_dim)},
                  {&scores, tile},
                  {&keep, stride},
-                 {&special, a.special ? stride : 0},
+                 {&special, a.special_keys ? stride : 0},
                  {&slopes, a.softcap > 0 ? tile : 0},
-                 {&keys, backward ? wide * dim : 0},
+                 {&key_rows, backward ? wide * dim : 0},
                  {&values_t, backward ? wide * a.value_dim : 0},
                  {&sum_keys, backward ? wide * dim : 0},
                  {&sum_values, backward ? wide * value_dim : 0},
@@ -151,18 +154,18 @@ template <class T> struct Task {
 
   void run(int64_t b, int64_t key_head, int64_t segment) {
     const T *key = at<T>(a.key, b, key_head, 0), *value = at<T>(a.value, b, key_head, 0);
-    int64_t n = a.lengths ? std::max<int64_t>(0, std::min(a.keys, a.lengths[b])) : a.keys;
+    int64_t n = a.key_lengths ? std::max<int64_t>(0, std::min(a.keys, a.key_lengths[b])) : a.keys;
     pack_transposed<T>(key, a.key.stride[2], n, a.dim, keys_t);
     if (backward) {
-      copy_padded<T>(key, a.key.stride[2], n, a.dim, 1, keys);
+      copy_padded<T>(key, a.key.stride[2], n, a.dim, 1, key_rows);
       pack_transposed<T>(value, a.value.stride[2], n, a.value_dim, values_t);
       std::fill(sum_keys, sum_keys + a.keys * dim, T(0));
       std::fill(sum_values, sum_values + a.keys * value_dim, T(0));
     } else {
       copy_padded<T>(value, a.value.stride[2], n, a.value_dim, 1, values);
     }
-    if (a.special) {
-      std::copy_n(a.special + b * a.keys, a.keys, special);
+    if (a.special_keys) {
+      std::copy_n(a.special_keys + b * a.keys, a.keys, special);
       std::fill(special + a.keys, special + stride, T(0));
     }
     int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
@@ -183,9 +186,11 @@ template <class T> struct Task {
                  a.grad_value.stride[2]);
   }
 
-  // the scores of a tile from column `first` on, -inf where masked
-  void score(int64_t b, int64_t h, int64_t start, int64_t rows, Range keys, int64_t first,
-             int64_t width) {
+  // the scores of a tile, -inf where masked, and the columns they are in
+  Columns score(int64_t b, int64_t h, int64_t start, int64_t rows) {
+    Range keys = tile_range(a, b, h, start, rows);
+    int64_t first = keys.from / PANEL<T> * PANEL<T>;
+    int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
     copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
                    queries);
     multiply<T>({queries, dim, 1}, keys_t + first * a.dim, PANEL<T>, PANEL<T> * a.dim, rows, a.dim,
@@ -207,6 +212,7 @@ template <class T> struct Task {
       std::fill(x, x + own.from, -INF<T>);
       std::fill(x + own.to, x + width, -INF<T>);
     }
+    return {keys, first, width};
   }
 
   void hide(T *__restrict x, const uint8_t *__restrict mask, Range own) {
@@ -224,9 +230,9 @@ template <class T> struct Task {
   }
 
   // One row, from scores to weights and, with g, to their gradients. NaN or +inf spoils it.
-  T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, int64_t first, int64_t width) {
+  T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, const Columns &keys) {
     Row<T> row = {};
-    row.x = x, row.g = g, row.n = width, row.theta = a.parameter[h];
+    row.x = x, row.g = g, row.n = keys.width, row.theta = a.parameter[h];
     row.u = scratch, row.v = scratch + stride, row.want_theta = a.want_parameter;
     Vec<T> top = all(-INF<T>);
     Int<T> valid = Int<T>{}, odd = Int<T>{};
@@ -240,18 +246,19 @@ template <class T> struct Task {
     bool spoiled = count<T>(odd) || row.top == INF<T> || row.theta != row.theta;
     if (!row.valid || spoiled) {
       T bad = std::numeric_limits<T>::quiet_NaN();
-      for (int64_t j = 0; j < width; j++) x[j] = x[j] != -INF<T> ? bad : 0;
-      if (g) std::copy(x, x + width, g);
-      if (a.statistics) measure(row, b, h, i, first);
+      for (int64_t j = 0; j < row.n; j++) x[j] = x[j] != -INF<T> ? bad : 0;
+      if (g) std::copy(x, x + row.n, g);
+      if (a.statistics) measure(row, b, h, i, keys.first);
       return row.valid ? bad : 0;
     }
-    if (a.seed) draw_keep<T>(a, (uint64_t)((b * a.heads + h) * a.queries + i), first, width, keep);
+    if (a.seed)
+      draw_keep<T>(a, (uint64_t)((b * a.heads + h) * a.queries + i), keys.first, row.n, keep);
     // what is measured are the weights before dropout
     row.keep = a.seed && !a.statistics ? keep : nullptr;
     if (g) return map.backward(row);
     map.forward(row);
     if (!a.statistics) return 0;
-    measure(row, b, h, i, first);
+    measure(row, b, h, i, keys.first);
     if (a.seed) EACH_VECTOR(row, j) store<T>(x + j, load(x + j) * load(keep + j));
     return 0;
   }
@@ -264,63 +271,56 @@ template <class T> struct Task {
       support -= (Int<T>)(p > 0);
       total += p;
       entropy -= p > 0 ? p * log(p) : Vec<T>{};
-      if (a.special) mass += p * load(special + first + j);
+      if (a.special_keys) mass += p * load(special + first + j);
     }
     T *result = (T *)a.statistics + ((b * a.heads + h) * a.queries + i) * STATISTICS;
     T bad = sum<T>(total) * 0;  // NaN where the row is
     result[0] = row.valid > 0, result[1] = row.valid, result[2] = count<T>(support) + bad;
     result[3] = sum<T>(entropy) + bad, result[4] = sum<T>(mass) + bad;
-    result[5] = a.special && row.valid;
+    result[5] = a.special_keys && row.valid;
   }
 
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
-    Range keys = tile_range(a, b, h, start, rows);
-    int64_t first = keys.from / PANEL<T> * PANEL<T>, width = padded<T>(keys.to - first);
-    if (keys.to == keys.from) width = 0;
-    score(b, h, start, rows, keys, first, width);
-    for (int64_t i = 0; i < rows && width; i++)
-      map_row(b, h, start + i, scores + i * stride, nullptr, first, width);
-    multiply<T>({scores + keys.from - first, stride, 1}, values + keys.from * value_dim, value_dim,
-                PANEL<T>, rows, keys.to - keys.from, value_dim, outs, value_dim, false);
+    Columns keys = score(b, h, start, rows);
+    for (int64_t i = 0; i < rows && keys.width; i++)
+      map_row(b, h, start + i, scores + i * stride, nullptr, keys);
+    multiply<T>({scores + keys.from - keys.first, stride, 1}, values + keys.from * value_dim,
+                value_dim, PANEL<T>, rows, keys.to - keys.from, value_dim, outs, value_dim, false);
     copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.out, b, h, start), a.out.stride[2]);
   }
 
   T tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows) {
-    Range range = tile_range(a, b, h, start, rows);
-    int64_t first = range.from / PANEL<T> * PANEL<T>, width = padded<T>(range.to - first);
-    int64_t n = range.to - range.from, offset = range.from - first;
-    if (!n) width = 0;
-    score(b, h, start, rows, range, first, width);
+    Columns keys = score(b, h, start, rows);
+    int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
     copy_padded<T>(at<T>(a.out, b, h, start), a.out.stride[2], rows, a.value_dim, 1, outs);
-    multiply<T>({outs, value_dim, 1}, values_t + first * a.value_dim, PANEL<T>,
-                PANEL<T> * a.value_dim, rows, a.value_dim, width, grads, stride, false);
+    multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
+                PANEL<T> * a.value_dim, rows, a.value_dim, keys.width, grads, stride, false);
     T by_theta = 0;
-    for (int64_t i = 0; i < rows && width; i++) {
+    for (int64_t i = 0; i < rows && keys.width; i++) {
       T *x = scores + i * stride, *g = grads + i * stride;
-      by_theta += map_row(b, h, start + i, x, g, first, width);
-      if (a.grad_bias.data) add_bias(at<T>(a.grad_bias, b, h, start + i), g, range, first);
+      by_theta += map_row(b, h, start + i, x, g, keys);
+      if (a.grad_bias.data) {
+        T *bias = at<T>(a.grad_bias, b, h, start + i);
+        for (int64_t j = keys.from; j < keys.to; j++)
+          bias[j * a.grad_bias.stride[3]] += g[j - keys.first];
+      }
       if (a.softcap > 0)
-        for (int64_t j = 0; j < width; j++) g[j] *= slopes[i * stride + j];
+        for (int64_t j = 0; j < keys.width; j++) g[j] *= slopes[i * stride + j];
     }
     multiply<T>({scores + offset, 1, stride}, outs, value_dim, PANEL<T>, n, rows, value_dim,
-                sum_values + range.from * value_dim, value_dim, true);
+                sum_values + keys.from * value_dim, value_dim, true);
     multiply<T>({grads + offset, 1, stride}, queries, dim, PANEL<T>, n, rows, dim,
-                sum_keys + range.from * dim, dim, true);
-    multiply<T>({grads + offset, stride, 1}, this->keys + range.from * dim, dim, PANEL<T>, rows, n,
+                sum_keys + keys.from * dim, dim, true);
+    multiply<T>({grads + offset, stride, 1}, key_rows + keys.from * dim, dim, PANEL<T>, rows, n,
                 dim, outs, dim, false);
     copy_back<T>(outs, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
                  a.grad_query.stride[2]);
     return by_theta;
   }
-
-  void add_bias(T *bias, const T *g, Range range, int64_t first) {
-    int64_t step = a.grad_bias.stride[3];
-    for (int64_t j = range.from; j < range.to; j++) bias[j * step] += g[j - first];
-  }
 };
 
-template <class T> static void run(const Arguments &a, bool backward) {
-  const Map<T> &map = *find_map<T>(a.mapping);
+template <class T> static void run(const KernelArgs &a, bool backward) {
+  const Map<T> &map = *find_map<T>(a.kernel);
   int64_t batches = a.all_batches ? 1 : a.batch, heads = a.all_heads ? 1 : a.key_heads;
   int64_t tasks = batches * heads * a.segments;
   auto do_task = [&](int64_t index) {
@@ -347,6 +347,7 @@ template <class T> static void run(const Arguments &a, bool backward) {
 }
 
 extern "C" {
-void attention_float(const Arguments *a, int64_t backward) { run<float>(*a, backward); }
-void attention_double(const Arguments *a, int64_t backward) { run<double>(*a, backward); }
+int64_t size_of_args() { return sizeof(KernelArgs); }
+void attention_float(const KernelArgs *a, int64_t backward) { run<float>(*a, backward); }
+void attention_double(const KernelArgs *a, int64_t backward) { run<double>(*a, backward); }
 }

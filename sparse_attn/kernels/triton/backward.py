@@ -25,19 +25,19 @@ from sparse_attn.kernels.triton.solve import is_live
 
 
 @triton.jit
-def load_statistics(saved, indices, line, lines, inside, MAP: tl.constexpr):
+def load_statistics(saved, indices, row_ids, num_rows, inside, MAP: tl.constexpr):
     """What the forward kernel stored of a block of rows."""
-    a = tl.load(saved + line, mask=inside, other=0.0)
-    b = tl.load(saved + lines + line, mask=inside, other=0.0)
+    a = tl.load(saved + row_ids, mask=inside, other=0.0)
+    b = tl.load(saved + num_rows + row_ids, mask=inside, other=0.0)
     c, d, e = a, a, a
-    low = (line * 0).to(tl.int32)
+    low = (row_ids * 0).to(tl.int32)
     high = low
     if MAP.family != "pointwise":
-        c = tl.load(saved + 2 * lines + line, mask=inside, other=0.0)
-        d = tl.load(saved + 3 * lines + line, mask=inside, other=0.0)
-        e = tl.load(saved + 4 * lines + line, mask=inside, other=0.0)
-        low = tl.load(indices + line, mask=inside, other=0)
-        high = tl.load(indices + lines + line, mask=inside, other=0)
+        c = tl.load(saved + 2 * num_rows + row_ids, mask=inside, other=0.0)
+        d = tl.load(saved + 3 * num_rows + row_ids, mask=inside, other=0.0)
+        e = tl.load(saved + 4 * num_rows + row_ids, mask=inside, other=0.0)
+        low = tl.load(indices + row_ids, mask=inside, other=0)
+        high = tl.load(indices + num_rows + row_ids, mask=inside, other=0)
     return Statistics(a, b, c, d, e, low, high)
 
 
@@ -83,7 +83,7 @@ def load_tile(
 
 @triton.jit
 def query_rows(
-    site, keys, values, do, o, stats, alive, theta, drop, line, lines, row_gradients, dk, dv,
+    site, keys, values, do, o, stats, alive, theta, drop, row_ids, num_rows, row_gradients, dk, dv,
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
@@ -109,10 +109,10 @@ def query_rows(
         delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     gamma, extra, by_parameter = row_gradient(ug, u_sum, vg, v_sum, delta, stats, MAP)
     inside = site.rows < site.n_rows
-    tl.store(row_gradients + line, gamma, mask=inside)
-    tl.store(row_gradients + lines + line, by_parameter, mask=inside)
+    tl.store(row_gradients + row_ids, gamma, mask=inside)
+    tl.store(row_gradients + num_rows + row_ids, by_parameter, mask=inside)
     if MAP.family != "pointwise":
-        tl.store(row_gradients + 2 * lines + line, extra, mask=inside)
+        tl.store(row_gradients + 2 * num_rows + row_ids, extra, mask=inside)
     dq = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
     for start in range(first, last, SHAPE.block_n):
         if is_live(alive, start, MAP, SHAPE):
@@ -142,7 +142,7 @@ def store_keys(dk, dv, ds, tile, do, site, FLAGS: tl.constexpr, SHAPE: tl.conste
 
 
 @triton.jit
-def query_kernel(
+def bwd_dq_kernel(
     query, key, value, out, grad, dq, dk, dv,
     q_strides, k_strides, v_strides, o_strides, g_strides, dq_strides, dk_strides, dv_strides,
     saved, indices, row_gradients, alive, alive_stride, theta, lengths, seed, pairs, sizes,
@@ -150,7 +150,7 @@ def query_kernel(
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid: blocks of queries, fastest, times batch x heads; arguments as `forward_kernel`.
+    """Grid: blocks of queries, fastest, times batch x heads; arguments as `fwd_kernel`.
 
     MOMENTS: the sums over a row are needed, and not only delta, which `out` gives as well.
     """
@@ -164,24 +164,24 @@ def query_kernel(
     o = do
     if not MOMENTS:
         o = load_rows(head_of(out, o_strides, b, h), site.rows, sizes.rows, SHAPE)
-    line = head.to(tl.int64) * sizes.rows + site.rows
-    stats = load_statistics(saved, indices, line, sizes.lines, site.rows < sizes.rows, MAP)
+    row_ids = head.to(tl.int64) * sizes.rows + site.rows
+    stats = load_statistics(saved, indices, row_ids, sizes.num_rows, site.rows < sizes.rows, MAP)
     alive += (head.to(tl.int64) * blocks + block) * alive_stride
     drop = drop_of(seed, head, rate, FLAGS)
     theta_h = tl.load(theta + h)
     if HALF is None:
         result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, line, sizes.lines,
+            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
             row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, SHAPE,
         )  # fmt: skip
     elif site.n_keys <= HALF.block_n:
         result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, line, sizes.lines,
+            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
             row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, HALF,
         )  # fmt: skip
     else:
         result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, line, sizes.lines,
+            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
             row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, SHAPE,
         )  # fmt: skip
     store_rows(head_of(dq, dq_strides, b, h), site.rows, sizes.rows, result, SHAPE)

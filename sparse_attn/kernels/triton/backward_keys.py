@@ -19,7 +19,7 @@ from sparse_attn.kernels.triton.solve import is_live
 
 
 @triton.jit
-def key_kernel(
+def bwd_dkdv_kernel(
     query, key, value, grad, dk, dv,
     q_strides, k_strides, v_strides, g_strides, dk_strides, dv_strides,
     saved, indices, row_gradients, alive, alive_stride, theta, lengths, seed, pairs, sizes,
@@ -50,15 +50,16 @@ def key_kernel(
             if is_live(alive + place + block, 0, MAP, SHAPE):
                 rows = start + tl.arange(0, SHAPE.block_m)
                 inside = rows < sizes.rows
-                line = head.to(tl.int64) * sizes.rows + rows
+                row_ids = head.to(tl.int64) * sizes.rows + rows
                 q = load_rows(head_of(query, q_strides, b, h), rows, sizes.rows, SHAPE)
                 do = load_rows(head_of(grad, g_strides, b, h), rows, sizes.rows, SHAPE)
                 site = site_at(q, rows, b, h, n_keys, pairs, sizes, scaling)
-                stats = load_statistics(saved, indices, line, sizes.lines, inside, MAP)
-                gamma = tl.load(row_gradients + line, mask=inside, other=0.0)
+                stats = load_statistics(saved, indices, row_ids, sizes.num_rows, inside, MAP)
+                gamma = tl.load(row_gradients + row_ids, mask=inside, other=0.0)
                 extra = gamma
                 if MAP.family != "pointwise":
-                    extra = tl.load(row_gradients + 2 * sizes.lines + line, mask=inside, other=0.0)
+                    places = row_gradients + 2 * sizes.num_rows + row_ids
+                    extra = tl.load(places, mask=inside, other=0.0)
                 tile = tile_of(k, v, columns, do, stats, site, theta_h, drop, MAP, FLAGS)
                 ds = scores_gradient(tile, stats, Gradient(gamma, extra), MAP).to(q.dtype)
                 used = tile.used.to(do.dtype)

@@ -93,7 +93,7 @@ def solved_rows(
 
 @triton.jit
 def attend(
-    result, saved, indices, site, keys, values, line, lines, alive, theta, drop,
+    result, saved, indices, site, keys, values, row_ids, num_rows, alive, theta, drop,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """One block of rows: its output and its statistics."""
@@ -102,18 +102,18 @@ def attend(
         out, stats = pointwise_rows(site, keys, values, theta, drop, MAP, FLAGS, SHAPE)
     else:
         out, stats = solved_rows(site, keys, values, alive, theta, drop, MAP, FLAGS, SHAPE)
-        tl.store(saved + 2 * lines + line, stats.c, mask=inside)
-        tl.store(saved + 3 * lines + line, stats.d, mask=inside)
-        tl.store(saved + 4 * lines + line, stats.e, mask=inside)
-        tl.store(indices + line, stats.low, mask=inside)
-        tl.store(indices + lines + line, stats.high, mask=inside)
-    tl.store(saved + line, stats.a, mask=inside)
-    tl.store(saved + lines + line, stats.b, mask=inside)
+        tl.store(saved + 2 * num_rows + row_ids, stats.c, mask=inside)
+        tl.store(saved + 3 * num_rows + row_ids, stats.d, mask=inside)
+        tl.store(saved + 4 * num_rows + row_ids, stats.e, mask=inside)
+        tl.store(indices + row_ids, stats.low, mask=inside)
+        tl.store(indices + num_rows + row_ids, stats.high, mask=inside)
+    tl.store(saved + row_ids, stats.a, mask=inside)
+    tl.store(saved + num_rows + row_ids, stats.b, mask=inside)
     store_rows(result, site.rows, site.n_rows, out, SHAPE)
 
 
 @triton.jit
-def forward_kernel(
+def fwd_kernel(
     query, key, value, out, q_strides, k_strides, v_strides, o_strides,
     saved, indices, alive, alive_stride, theta, lengths, seed, pairs, sizes, scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
@@ -129,22 +129,22 @@ def forward_kernel(
     site = site_of(query, q_strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS, SHAPE)
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
     result = head_of(out, o_strides, b, h)
-    line = head.to(tl.int64) * sizes.rows + site.rows
+    row_ids = head.to(tl.int64) * sizes.rows + site.rows
     alive += (head.to(tl.int64) * blocks + block) * alive_stride
     drop = drop_of(seed, head, rate, FLAGS)
     theta_h = tl.load(theta + h)
     if HALF is None:
         attend(
-            result, saved, indices, site, keys, values, line, sizes.lines, alive, theta_h, drop,
-            MAP, FLAGS, SHAPE,
+            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
+            drop, MAP, FLAGS, SHAPE,
         )  # fmt: skip
     elif site.n_keys <= HALF.block_n:
         attend(
-            result, saved, indices, site, keys, values, line, sizes.lines, alive, theta_h, drop,
-            MAP, FLAGS, HALF,
+            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
+            drop, MAP, FLAGS, HALF,
         )  # fmt: skip
     else:
         attend(
-            result, saved, indices, site, keys, values, line, sizes.lines, alive, theta_h, drop,
-            MAP, FLAGS, SHAPE,
+            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
+            drop, MAP, FLAGS, SHAPE,
         )  # fmt: skip

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.library import custom_op
 
-from sparse_attn.kernels import flops
-from sparse_attn.kernels.call import no_second_derivative, rows_dense
-from sparse_attn.kernels.triton.backward import query_kernel
-from sparse_attn.kernels.triton.backward_keys import key_kernel
-from sparse_attn.kernels.triton.forward import forward_kernel
+from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
+from sparse_attn.kernels.triton.backward import bwd_dq_kernel
+from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
+from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
-    KINDS,
     backward_shape,
     forward_shape,
     half_of,
@@ -25,144 +24,88 @@ from sparse_attn.kernels.triton.plan import (
 )
 
 
-@torch.library.custom_op("sparse_attn::triton_forward", mutates_args=())
-def triton_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    theta: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    kind: str,
-    softcap: float,
-    causal: bool,
-    window: int,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@custom_op(
+    "sparse_attn::triton_forward",
+    mutates_args=(),
+    schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """out (B, Q, H, D), row statistics, indices of owning keys, live tiles."""
-    query, key, value = map(rows_dense, (query, key, value))
-    out, stats, indices, alive = _outputs(query, key, kind)
-    run_time, compile_time = plan(
-        query, key, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
-    )
+    inputs = OperatorInputs(*arguments).dense()
+    query, key, value = inputs[:3]
+    out, stats, indices, alive = _outputs(*inputs)
+    run_time, compile_time = plan(inputs)
     shape, warps = forward_shape(key)
     grid = (triton.cdiv(query.shape[2], shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
-        forward_kernel[grid](
+        fwd_kernel[grid](
             query, key, value, out,
             query.stride(), key.stride(), value.stride(), out.transpose(1, 2).stride(),
-            stats, indices, alive, alive.shape[-1], theta, run_time.pop("lengths"),
-            theta if seed is None else seed,
-            **run_time, **compile_time, SHAPE=shape, HALF=half_of(shape, compile_time["FLAGS"]),
-            num_warps=warps, num_stages=2,
+            stats, indices, alive, alive.shape[-1], **run_time, **compile_time, SHAPE=shape,
+            HALF=half_of(shape, compile_time["FLAGS"]), num_warps=warps, num_stages=2,
         )  # fmt: skip
     return out, stats, indices, alive
 
 
 @triton_forward.register_fake
-def _(
-    query: Tensor, key: Tensor, value: Tensor, theta: Tensor, mask: Any, lengths: Any, bias: Any,
-    seed: Any, kind: str, *options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs(query, key, kind)
-
-
-def _outputs(query: Tensor, key: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
     """Empty outputs of the forward pass; `out` in the layout that Transformers goes on with."""
-    batch, heads, rows, dim = query.shape
-    out = query.new_empty(batch, rows, heads, dim)
-    pointwise = KINDS[kind] == "pointwise"
-    lines = batch * heads * rows
-    stats = query.new_empty(2 if pointwise else 5, lines, dtype=torch.float32)
-    indices = query.new_empty(1 if pointwise else 2, 1 if pointwise else lines, dtype=torch.int32)
+    inputs = OperatorInputs(*arguments)
+    batch, heads, rows, dim = inputs.query.shape
+    out = inputs.query.new_empty(batch, rows, heads, dim)
+    pointwise = inputs.family == "pointwise"
+    num_rows = batch * heads * rows
+    stats = out.new_empty(2 if pointwise else 5, num_rows, dtype=torch.float32)
+    indices = out.new_empty(1 if pointwise else 2, 1 if pointwise else num_rows, dtype=torch.int32)
     tiles = (1, 1, 1)
-    if skips(kind, key):
-        side = tile_side(key)
-        tiles = (batch * heads, -(-rows // side), -(-key.shape[2] // side))
-    return out, stats, indices, query.new_zeros(tiles, dtype=torch.int8)
+    if skips(inputs):
+        side = tile_side(inputs.key)
+        tiles = (batch * heads, -(-rows // side), -(-inputs.key.shape[2] // side))
+    return out, stats, indices, out.new_zeros(tiles, dtype=torch.int8)
 
 
-@torch.library.custom_op("sparse_attn::triton_backward", mutates_args=())
-def triton_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    stats: Tensor,
-    indices: Tensor,
-    alive: Tensor,
-    theta: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    learns: bool,
-    kind: str,
-    softcap: float,
-    causal: bool,
-    window: int,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to query, key, value and the parameter of each head (H,)."""
-    q, k, v, g = map(rows_dense, (query, key, value, grad))
+@custom_op(
+    "sparse_attn::triton_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, {INPUTS}, Tensor out, Tensor stats, Tensor indices, Tensor alive, "
+    "bool want_parameter, bool want_bias) -> Tensor[]",
+)
+def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients of query, key, value and the parameter of each head (H,)."""
+    *given, out, stats, indices, alive, want_parameter, _ = arguments
+    inputs = OperatorInputs(*given).dense()
+    q, k, v = inputs[:3]
+    g = rows_dense(grad.transpose(1, 2))
     dq, dk, dv = map(torch.empty_like, (q, k, v))
-    run_time, compile_time = plan(
-        q, k, mask, bias, lengths, kind, softcap, causal, window, scale, dropout
-    )
-    lines = stats.shape[1]
-    row_gradients = stats.new_empty(2 if KINDS[kind] == "pointwise" else 3, lines)
+    run_time, compile_time = plan(inputs)
+    pointwise = inputs.family == "pointwise"
+    row_gradients = stats.new_empty(2 if pointwise else 3, stats.shape[1])
     shape, warps, whole = backward_shape(q, k)
-    shared = (
-        stats, indices, row_gradients, alive, alive.shape[-1], theta, run_time.pop("lengths"),
-        theta if seed is None else seed,
-    )  # fmt: skip
+    saved = (stats, indices, row_gradients, alive, alive.shape[-1])
     options = {**run_time, **compile_time, "num_stages": 2}
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
-        query_kernel[(triton.cdiv(q.shape[2], shape.block_m) * batch * heads,)](
+        bwd_dq_kernel[(triton.cdiv(q.shape[2], shape.block_m) * batch * heads,)](
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.transpose(1, 2).stride(), g.stride(),
-            dq.stride(), dk.stride(), dv.stride(), *shared, **options, SHAPE=shape,
-            HALF=half_of(shape, compile_time["FLAGS"]),
-            MOMENTS=learns or KINDS[kind] != "pointwise",
+            dq.stride(), dk.stride(), dv.stride(), *saved, **options, SHAPE=shape,
+            HALF=half_of(shape, compile_time["FLAGS"]), MOMENTS=want_parameter or not pointwise,
             WHOLE=whole, num_warps=warps,
         )  # fmt: skip
         if not whole:
             tile = tiled(k)
-            key_kernel[(triton.cdiv(k.shape[2], tile.block_n) * batch * k.shape[1],)](
+            bwd_dkdv_kernel[(triton.cdiv(k.shape[2], tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
-                *shared, **options, SHAPE=tile, num_warps=4,
+                *saved, **options, SHAPE=tile, num_warps=4,
             )  # fmt: skip
-    d_theta = row_gradients[1].view(batch, heads, -1).sum((0, 2))
-    return dq, dk, dv, d_theta
+    return [dq, dk, dv, row_gradients[1].view(batch, heads, -1).sum((0, 2))]
 
 
 @triton_backward.register_fake
-def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, stats: Tensor,
-    indices: Tensor, alive: Tensor, theta: Tensor, *options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    q, k, v = map(rows_dense, (query, key, value))
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(theta)
+def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    inputs = OperatorInputs(*arguments).dense()
+    return [torch.empty_like(tensor) for tensor in inputs[:4]]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, theta, mask, lengths, bias, seed, *ctx.options = inputs
-    ctx.save_for_backward(query, key, value, *output, theta, mask, lengths, bias, seed)
-
-
-def _gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    learns = ctx.needs_input_grad[3]
-    gradients = triton_backward(grad.transpose(1, 2), *ctx.saved_tensors, learns, *ctx.options)
-    return *gradients[:3], gradients[3] if learns else None, *(None,) * 10
-
-
-triton_forward.register_autograd(_gradients, setup_context=_keep)
-triton_backward.register_autograd(no_second_derivative)
-flops.register(torch.ops.sparse_attn.triton_forward, torch.ops.sparse_attn.triton_backward)
+register("triton", triton_forward, triton_backward, saves_outputs=True)

@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
     groups: int  # query heads to a key head
     rows: int
     keys: int
-    lines: int  # batch x heads x rows
+    num_rows: int  # batch x heads x rows
 
 
 class Pairs(NamedTuple):

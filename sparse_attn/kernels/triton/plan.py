@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
 SHORT = 1024  # keys of a row that stay on the chip, at most
@@ -16,76 +17,45 @@ HOPPER = 232448  # bytes of shared memory of a block, where there is no device t
 WHOLE = 128  # queries of a head whose backward pass is one program,
 WHOLE_BYTES = 256  # if their rows are no larger
 
-FAMILIES = {
-    "pointwise": (
-        "softmax",
-        "sigsoftmax",
-        "taylor-softmax",
-        "spherical-softmax",
-        "softmax-abs",
-        "normalized-relu",
-        "normalized-sigmoid",
-    ),
-    "threshold": ("t-softmax", "r-softmax"),
-    "projection": (
-        "sparsemax",
-        "sparsegen",
-        "sparsecone",
-        "sparsehourglass",
-        "entmax",
-        "entmax-1.5",
-    ),
-}
-KINDS = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
-SKIPPING = ("sparsemax", "sparsegen", "entmax", "entmax-1.5")  # no support, no gradient
 
-
-def plan(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    lengths: Tensor | None,
-    kind: str,
-    softcap: float,
-    causal: bool,
-    window: int,
-    scale: float,
-    dropout: float,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments shared by all kernels, run-time ones and compile-time ones."""
+    query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
     batch, heads, rows, _ = query.shape
-    keys = key.shape[2]
+    key_heads, keys = inputs.key.shape[1:3]
     full = (batch, heads, rows, keys)
-    nothing = (0, 0, 0, 0)
-    mask_argument = query if mask is None else mask.expand(full).view(torch.uint8)
-    bias_argument = query if bias is None else bias.expand(full)
-    mask_strides = nothing if mask is None else mask_argument.stride()
-    bias_strides = nothing if bias is None else bias_argument.stride()
-    # the same row of the mask for every query and head: what is past its end is padding
-    padding = mask is not None and mask_strides[1:3] == (0, 0)
+    # a tensor that the flags leave out is never read
+    wide_mask = query if mask is None else mask.expand(full).view(torch.uint8)
+    wide_bias = query if bias is None else bias.expand(full)
     run_time = {
+        "theta": inputs.parameter,
         "lengths": query if lengths is None else lengths.contiguous(),
-        "pairs": Pairs._make((mask_argument, *mask_strides, bias_argument, *bias_strides)),
-        "sizes": Sizes(heads, heads // key.shape[1], rows, keys, batch * heads * rows),
-        "scaling": (scale, softcap),
-        "rate": dropout,
-    }
-    compile_time = {
-        "MAP": Map(KINDS[kind], kind, skips(kind, key)),
-        "FLAGS": Flags(
-            mask=mask is not None,
-            padding=padding,
-            bias=bias is not None,
-            softcap=softcap > 0,
-            causal=causal,
-            window=window,
-            precision=product_precision(),
-            lengths=lengths is not None,
-            dropout=dropout > 0,
+        "seed": inputs.parameter if inputs.seed is None else inputs.seed,
+        "pairs": Pairs._make(
+            (
+                wide_mask,
+                *((0,) * 4 if mask is None else wide_mask.stride()),
+                wide_bias,
+                *((0,) * 4 if bias is None else wide_bias.stride()),
+            )
         ),
+        "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
+        "scaling": (inputs.scale, inputs.softcap),
+        "rate": inputs.dropout,
     }
-    return run_time, compile_time
+    flags = Flags(
+        mask=mask is not None,
+        # the same row of the mask for every query and head: what is past its end is padding
+        padding=mask is not None and wide_mask.stride()[1:3] == (0, 0),
+        bias=bias is not None,
+        softcap=inputs.softcap > 0,
+        causal=inputs.causal,
+        window=inputs.window,
+        precision=product_precision(),
+        lengths=lengths is not None,
+        dropout=inputs.dropout > 0,
+    )
+    return run_time, {"MAP": Map(inputs.family, inputs.kernel, skips(inputs)), "FLAGS": flags}
 
 
 def product_precision() -> str:
@@ -139,9 +109,9 @@ def fits_whole(key: Tensor) -> bool:
     return 4 * WHOLE * row_bytes(key) <= min(shared_memory(key), 4 * WHOLE * WHOLE_BYTES)
 
 
-def skips(kind: str, key: Tensor) -> bool:
+def skips(inputs: OperatorInputs) -> bool:
     """Whether tiles without support are marked and passed over."""
-    return kind in SKIPPING and not is_short(key)
+    return inputs.skips and not is_short(inputs.key)
 
 
 def tiled(key: Tensor) -> Shape:

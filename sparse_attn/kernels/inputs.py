@@ -1,20 +1,31 @@
-"""One call of attention, checked, in the form every implementation takes."""
+"""The inputs of one call of attention, checked, and what comes of it."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.base import check_boolean
+from sparse_attn.mappings.base import Kernel, check_boolean
+
+
+class AttentionOutput(NamedTuple):
+    """What an implementation gives."""
+
+    output: Tensor  # [B, H, Q, Dv]
+    weights: Tensor | None = None  # [B, H, Q, K], before dropout, in float32 at least
+    statistics: Tensor | None = None  # [B, H, Q, COLUMNS]
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionInputs:
     """The arguments of `attention`, checked; see there."""
 
     query: Tensor  # [B, H, Q, D]
@@ -29,6 +40,9 @@ class Call:
     window: int | None = None
     scaling: float | None = None
     dropout: float = 0.0
+    need_weights: bool = False
+    need_statistics: bool = False  # of every row, see `kernels.statistics`
+    special_keys: Tensor | None = None  # [B, K], bool: keys whose mass the statistics sum
 
     def __post_init__(self) -> None:
         self._check_tensors()
@@ -51,11 +65,6 @@ class Call:
         return self.query.shape[1] // self.key.shape[1]
 
     @property
-    def span(self) -> int:
-        """The window, 0 for none; cut where it is longer than any row, lest sums overflow."""
-        return 0 if self.window is None else min(self.window, 2**30)
-
-    @property
     def needs_aten(self) -> bool:
         """Whether custom operators will not do: for torch.export, torch.func and forward mode."""
         if torch.compiler.is_exporting():
@@ -67,21 +76,37 @@ class Call:
         inputs = (self.query, self.key, self.value)
         return any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
 
-    def seed(self) -> Tensor | None:
-        """What the choice of dropped weights hangs on, (1,) int64; None without dropout."""
-        if not self.dropout:
-            return None
-        return torch.randint(2**62, (1,), device=self.query.device)
+    def for_operator(self, kernel: Kernel | None = None) -> OperatorInputs:
+        """As the operators take them; `kernel` is the mapping's own if None."""
+        kernel = kernel or self.mapping.spec.kernel
+        assert kernel is not None
+        seed = torch.randint(2**62, (1,), device=self.query.device) if self.dropout else None
+        return OperatorInputs(
+            self.query,
+            self.key,
+            self.value,
+            self.parameter(kernel.parameter),
+            self.mask,
+            self.key_lengths,
+            self.bias,
+            seed,
+            kernel.name,
+            kernel.family,
+            kernel.skips,
+            self.scale,
+            self.softcap or 0.0,
+            self.dropout,
+            self.causal,
+            # cut where it is longer than any row, lest sums overflow
+            0 if self.window is None else min(self.window, 2**30),
+        )
 
-    def parameter(self) -> Tensor:
-        """The mapping's one parameter for each head, (H,), with its graph; 0 if there is none.
+    def parameter(self, name: str | None) -> Tensor:
+        """The mapping's parameter `name` for each head, (H,), with its graph; 0 for None.
 
         float64 if the inputs are, else float32.
         """
-        value: float | Tensor = 0.0
-        if self.mapping.spec.parameters:
-            name = self.mapping.spec.parameters[0].name
-            value = self.mapping.read(name)
+        value = 0.0 if name is None else self.mapping.read(name)
         if isinstance(value, Tensor):
             if value.numel() not in (1, self.shape[1]):
                 raise ValueError(
@@ -91,6 +116,28 @@ class Call:
             value = value.to(self.query.device)
         dtype = torch.float64 if self.query.dtype == torch.float64 else torch.float32
         return self.query.new_ones(self.shape[1], dtype=dtype) * value
+
+    def valid(self, rows: slice = slice(None)) -> Tensor | None:
+        """Which keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
+        queries, keys = self.shape[2:]
+        i = torch.arange(queries, device=self.query.device)[rows, None]
+        j = torch.arange(keys, device=self.query.device)
+        parts = [] if self.mask is None else [select_rows(self.mask, rows)]
+        if self.key_lengths is not None:
+            parts.append(j < self.key_lengths[:, None, None, None])
+        if self.causal:
+            parts.append(j <= i)
+        if self.window is not None:
+            parts.append((i - j).abs() < self.window)
+        return functools.reduce(torch.logical_and, parts) if parts else None
+
+    def counted(self, rows: slice = slice(None)) -> Tensor | None:
+        """As `valid`, without the keys that a bias of -inf hides as a mask does."""
+        valid = self.valid(rows)
+        if self.bias is None:
+            return valid
+        seen = select_rows(self.bias, rows) != -torch.inf
+        return seen if valid is None else valid & seen
 
     def _check_tensors(self) -> None:
         q, k, v = self.query, self.key, self.value
@@ -187,9 +234,9 @@ def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
 
-def rows_dense(tensor: Tensor) -> Tensor:
-    """The tensor, copied only where its last dimension is strided."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+def select_rows(tensor: Tensor, rows: slice) -> Tensor:
+    """These rows of a tensor that broadcasts to (B, H, Q, K)."""
+    return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -202,27 +249,17 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
-def no_second_derivative(*_: object) -> None:
-    """What differentiating a fused backward pass gives.
-
-    Raises:
-        NotImplementedError: always.
-    """
-    raise NotImplementedError(
-        "the fused kernels are differentiable once; use kernels.attention(..., impl='reference'), "
-        "or output_attentions=True in a patched model"
-    )
-
-
 SOFTMAX = Mapping("softmax")
 
 
-def without_weights(call: Call) -> Call:
+def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
     """weighted-softmax as softmax of scores + log weights, which is the same function."""
-    if call.mapping.name != "weighted-softmax":
-        return call
-    weights = call.mapping.value("weights")
+    if inputs.mapping.name != "weighted-softmax":
+        return inputs
+    weights = inputs.mapping.value("weights")
     if not isinstance(weights, Tensor):
         weights = torch.full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
-    bias = weights.to(call.query.device).log()
-    return replace(call, mapping=SOFTMAX, bias=bias if call.bias is None else bias + call.bias)
+    bias = weights.to(inputs.query.device).log()
+    return replace(
+        inputs, mapping=SOFTMAX, bias=bias if inputs.bias is None else bias + inputs.bias
+    )

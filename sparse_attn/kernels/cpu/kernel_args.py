@@ -1,0 +1,148 @@
+"""The arguments of the compiled library."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_attn.kernels.cpu import build
+from sparse_attn.kernels.operators import OperatorInputs, rows_dense
+from sparse_attn.kernels.statistics import COLUMNS
+
+TILE_BYTES = 96 * 1024  # scores of a tile: with their gradients and the keys, less than a L2 cache
+MOST_ROWS = 96
+SERIAL_WORK = 2**21  # multiply-adds up to which waking the threads costs more than it saves
+ROW_STEP = 6  # rows of the block that the matrix product keeps in registers
+
+
+class View(ctypes.Structure):
+    """Where a tensor of 4 dimensions lies."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("stride", ctypes.c_int64 * 4))
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class KernelArgs(ctypes.Structure):
+    """`KernelArgs` of rows.cpp, field by field, and the tensors that it points to.
+
+    Attributes:
+        inputs: those of the operator, with query, key and value in the dtype of the computation.
+    """
+
+    _fields_ = (
+        ("kernel", ctypes.c_char_p),
+        *_fields(ctypes.c_int64, "batch heads key_heads queries keys dim value_dim"),
+        *_fields(ctypes.c_int64, "segments segment_rows tile_rows threads all_batches all_heads"),
+        *_fields(ctypes.c_int64, "want_parameter causal window"),
+        *_fields(ctypes.c_double, "scale softcap dropout"),
+        *_fields(ctypes.c_void_p, "seed key_lengths parameter special_keys statistics"),
+        *_fields(View, "query key value mask bias out"),
+        *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
+    )
+
+    def __init__(self, inputs: OperatorInputs) -> None:
+        super().__init__()
+        self._kept: list[Tensor] = []
+        query, key, value = (rows_dense(exact(tensor)) for tensor in inputs[:3])
+        self.inputs = inputs._replace(query=query, key=key, value=value)
+        self.batch, self.heads, self.queries, self.dim = query.shape
+        self.key_heads, self.keys, self.value_dim = value.shape[1:]
+        self.kernel = inputs.kernel.encode()
+        for name in ("causal", "window", "scale", "softcap", "dropout"):
+            setattr(self, name, getattr(inputs, name))
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            self.point(name, tensor)
+        shape = (self.batch, self.heads, self.queries, self.keys)
+        if inputs.mask is not None:
+            self.point("mask", _flat(inputs.mask).expand(shape).view(torch.uint8))
+        if inputs.bias is not None:
+            self.point("bias", _flat(inputs.bias.to(query.dtype)).expand(shape))
+        self.parameter = self._pointer(inputs.parameter.double().contiguous())
+        if inputs.key_lengths is not None:
+            self.key_lengths = self._pointer(inputs.key_lengths.to(torch.int64).contiguous())
+        if inputs.seed is not None:
+            self.seed = self._pointer(inputs.seed)
+        self._tile(query.itemsize)
+
+    def point(self, name: str, tensor: Tensor) -> None:
+        """Point the view `name` to a tensor of 4 dimensions."""
+        view = getattr(self, name)
+        view.data = self._pointer(tensor)
+        view.stride[:] = tensor.stride()
+
+    def _pointer(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def measure(self, special_keys: Tensor | None) -> Tensor:
+        """Have the statistics of every row written to what is returned, (B, H, Q, COLUMNS)."""
+        query = self.inputs.query
+        statistics = query.new_zeros(*query.shape[:3], len(COLUMNS))
+        self.statistics = self._pointer(statistics)
+        if special_keys is not None:
+            self.special_keys = self._pointer(special_keys.contiguous().view(torch.uint8))
+        return statistics
+
+    def _tile(self, itemsize: int) -> None:
+        """Tiles of equal size whose scores stay in cache; segments only where threads idle."""
+        most = TILE_BYTES // max(1, self.keys * itemsize)
+        most = min(MOST_ROWS, max(2 * ROW_STEP, most // ROW_STEP * ROW_STEP))
+        rows = -(-self.queries // max(1, -(-self.queries // most)))
+        self.tile_rows = max(1, -(-rows // ROW_STEP)) * ROW_STEP
+        work = self.batch * self.heads * self.queries * self.keys * (self.dim + self.value_dim)
+        self.threads = torch.get_num_threads() if work > SERIAL_WORK else 1
+        self._segment(self.batch * self.key_heads)
+
+    def _segment(self, units: int) -> None:
+        """Split the queries of a key head so that there are tasks enough; `units`: without."""
+        tiles = max(1, -(-self.queries // self.tile_rows))
+        enough = 2 * self.threads if self.threads > 1 else 1
+        parts = min(tiles, -(-enough // max(1, units)))
+        self.segment_rows = -(-tiles // parts) * self.tile_rows
+        self.segments = max(1, -(-self.queries // self.segment_rows))
+
+    def add_up(self, grad_bias: Tensor) -> None:
+        """Have the gradient of bias written, whose entries no two tasks may share."""
+        view = grad_bias.expand(self.batch, self.heads, self.queries, self.keys)
+        self.point("grad_bias", view)
+        self.all_batches, self.all_heads, all_queries, _ = (step == 0 for step in view.stride())
+        batches = 1 if self.all_batches else self.batch
+        self._segment(batches * (1 if self.all_heads else self.key_heads))
+        if all_queries:
+            self.segments, self.segment_rows = 1, self.queries
+
+    def by_segment(self, name: str, like: Tensor) -> Tensor:
+        """Room for the gradient that each segment adds, [segments, ...]."""
+        if self.segments == 1:
+            parts = torch.empty_like(like).unsqueeze(0)
+        else:
+            parts = like.new_empty((self.segments, *like.shape))
+        self.point(name, parts[0])
+        getattr(self, name).stride[3] = parts.stride(0)
+        return parts
+
+    def run(self, backward: bool) -> None:
+        """Compute what the views point to: `out`, or the gradients of that in `out`."""
+        library = build.library()
+        if isinstance(library, str):
+            raise RuntimeError(library)
+        double = self.inputs.query.dtype == torch.float64
+        function = library.attention_double if double else library.attention_float
+        function(ctypes.byref(self), ctypes.c_int64(backward))
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """In the dtype of the computation."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """4 dimensions, the last with stride 1, or a single entry."""
+    tensor = tensor[(None,) * (4 - tensor.dim())]
+    return rows_dense(tensor[..., :1] if tensor.stride(-1) == 0 else tensor)
