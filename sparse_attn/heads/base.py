@@ -15,6 +15,7 @@ from sparse_attn.losses.dense import is_positive
 from sparse_attn.losses.rows import check_reduction
 from sparse_attn.losses.targets import check_range, check_whole
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.registry import own_losses
 
 CHUNK = 256
 
@@ -122,13 +123,12 @@ class Head(nn.Module):
         reduction: str = "mean",
         chunk: int = CHUNK,
     ) -> Tensor:
-        """What trains the head: the own loss of a mapping that has one, as sparsemax, or `nll`.
+        """What trains the head: the mapping's own loss, such as sparsemax_loss, or else `nll`.
 
         Arguments, returns and errors as `nll`.
         """
-        if self.mapping.spec.own_loss is None:
-            return self.nll(hidden, targets, ignore_index, reduction, chunk)
-        return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=True)
+        own_loss = self.mapping.spec.own_loss is not None
+        return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss)
 
     @abstractmethod
     def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
@@ -171,11 +171,15 @@ class Head(nn.Module):
         learns = hidden.requires_grad or any(p.requires_grad for p in self.parameters())
         if not (torch.is_grad_enabled() and learns) or positive(self.mapping):
             return
-        own = f"use loss(), which is {self.mapping.name}'s own"
-        measure = "measure it under torch.no_grad(), and train with sparsemax or entmax"
+        remedy = f"use loss(), which is {self.mapping.name}'s own"
+        if self.mapping.spec.own_loss is None:
+            remedy = (
+                "measure it under torch.no_grad(), and train with a mapping that has a loss of its "
+                f"own, such as {', '.join(own_losses())}"
+            )
         raise ValueError(
             f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite and "
-            f"cannot train; {measure if self.mapping.spec.own_loss is None else own}"
+            f"cannot train; {remedy}"
         )
 
 

@@ -1,7 +1,9 @@
-"""Hooks that raise where a patched head is not what gives a model its logits.
+"""What makes sure that the logits of a patched model are the log p of its head.
 
-They are functions, and what they keep belongs to the thread: a copy of the model or of its head,
-such as a replica of nn.DataParallel or PEFT's modules_to_save, works as the original does.
+`refuse_changed_logits` says no early, where config or parameters tell. What else a forward does to
+its logits shows in the first ones: hooks compare them with the output of the head. They are
+functions, and what they keep belongs to the thread: a copy of the model or of its head, such as a
+replica of nn.DataParallel or PEFT's modules_to_save, works as the original does.
 """
 
 from __future__ import annotations
@@ -15,12 +17,56 @@ from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
 
-# bfloat16 rounds the log p of a uniform distribution over 260,000 classes by 0.03
-TOLERANCE = 0.05
-
+# what configs call the arithmetic behind a head, and the value that switches it off
+SWITCHES = {
+    "final_logit_softcapping": None,  # Gemma 2
+    "logits_soft_cap": None,  # RecurrentGemma
+    "output_logit_soft_cap": None,  # xLSTM
+    "logit_scale": 1,  # Cohere
+    "logits_scaling": 1,  # Granite
+    "lm_head_multiplier": 1,  # Falcon-H1
+}
 
 # torch.compile would lose what is set on a subclass that has the attribute from the start
 _calls = threading.local()
+
+
+def owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
+    """The models in `root`, itself included, whose output embedding this is."""
+    models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
+    return [m for m in models if m.get_output_embeddings() is head]
+
+
+def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
+    """Raise ValueError where config or parameters tell that logits are not the head's output."""
+    lost = "and log p would not be log p any more"
+    for owner in owners(root, head):
+        config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
+        for key, off in SWITCHES.items():
+            if (value := getattr(config, key, off)) not in (off, None):
+                raise ValueError(
+                    f"{name} changes its logits after the head (config.{key}={value}), {lost}; set "
+                    f"that to {off}, or use another model"
+                )
+        holders = [m for m in owner.modules() if m is owner or head in m.children()]
+        if bias := next(filter(None, (_bias_beside(head, holder) for holder in holders)), None):
+            raise ValueError(
+                f"{name} adds its {bias} to the logits, {lost}; use a checkpoint where a buffer of "
+                "that name is zero, or another model"
+            )
+
+
+def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
+    """The name of a bias of the words that is not the head's own."""
+    words = (len(cast(Tensor, head.weight)),)
+    for name, buffer in holder.named_buffers("", False):
+        if buffer.shape[-1:] == words and buffer.count_nonzero():
+            return name
+    # beside a bias of the head, such as BERT's, a parameter is a second name for it, or not used
+    for name, parameter in holder.named_parameters("", False):
+        if parameter.shape == words and head.bias is None:
+            return name
+    return None
 
 
 def last_call() -> tuple[Head, Tensor] | None:
@@ -33,16 +79,19 @@ def install_guard(root: PreTrainedModel, head: Head) -> None:
     remove_guard(root)
     head.register_forward_hook(_keep)
     root.register_forward_hook(_check_called)
-    root.register_forward_hook(_check_sum)
+    root.register_forward_hook(_check_logits)
 
 
 def remove_guard(root: PreTrainedModel) -> None:
-    for hook in (_check_called, _check_sum):
+    for hook in (_check_called, _check_logits):
         _remove(root, hook)
 
 
 def _keep(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
     """Forward hook of the head."""
+    rows = output.detach().flatten(0, -2)
+    # a classifier may pick any of its rows; those of a vocabulary are too large to keep them all
+    _calls.rows = _ends(rows) if isinstance(head, Head) else rows.clone()
     _calls.last = cast(Head, head), inputs[0]
 
 
@@ -59,18 +108,42 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
         )
 
 
-def _check_sum(model: PreTrainedModel, inputs: Any, output: Any) -> None:
-    """Forward hook of the model, until the first logits: they must be log p."""
-    logits = output.get("logits") if isinstance(output, dict) else None
-    if logits is None or torch.compiler.is_compiling():
+def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
+    """Forward hook of the model: the first or last row of its logits must be one of the head's.
+
+    Eagerly until the first logits. In a compiled model an assertion of each call, which waits for
+    no device.
+    """
+    rows, _calls.rows = getattr(_calls, "rows", None), None
+    logits = None if rows is None else _logits_of(output, rows.shape[-1:])
+    if rows is None or logits is None or not logits.numel():
         return
-    total = logits.detach().flatten(0, -2)[-1].float().logsumexp(-1)  # one token [V]: log 1
-    if total.abs() > TOLERANCE:  # False for NaN
-        raise RuntimeError(
-            f"{type(model).__name__} changes its logits after the patched head: log p sums to "
-            f"p = {total.exp():.3g} instead of 1; use another model"
-        )
-    _remove(model, _check_sum)
+    ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
+    alike = torch.isclose(ends, rows.to(ends), rtol=0, atol=0, equal_nan=True).all(-1).any()
+    message = (
+        f"{type(model).__name__} changes its logits after the patched head, so they are not log p; "
+        "use another model"
+    )
+    if torch.compiler.is_compiling():
+        torch._assert_async(alike, message)
+        return
+    if not alike:
+        raise RuntimeError(message)
+    _remove(model, _check_logits)
+
+
+def _logits_of(output: Any, words: torch.Size) -> Tensor | None:
+    if isinstance(output, dict):
+        return output.get("logits")
+    tensors = [
+        x for x in ([output] if isinstance(output, Tensor) else output) if isinstance(x, Tensor)
+    ]
+    return next((x for x in tensors if x.dim() > 1 and x.shape[-1:] == words), None)
+
+
+def _ends(rows: Tensor) -> Tensor:
+    """The first and the last of rows [N, V], a copy [2, V]."""
+    return torch.cat([rows[:1], rows[-1:]])
 
 
 def _remove(root: nn.Module, wanted: Any) -> None:

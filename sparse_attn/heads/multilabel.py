@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,32 +12,15 @@ from torch.nn import functional as F
 from sparse_attn.heads.base import as_mapping, check_hidden, positive
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.heads.multilabel_threshold import above, check_target, check_threshold
-from sparse_attn.losses import (
-    entmax_loss,
-    label_count_loss,
-    mapping_nll,
-    r_softmax_multilabel_loss,
-    sparsegen_hinge_loss,
-    sparsehourglass_loss,
-    sparsemax_loss,
-    t_softmax_multilabel_loss,
-)
+from sparse_attn.losses import label_count_loss, mapping_nll
 from sparse_attn.losses.rows import check_reduction, reduce
-from sparse_attn.mappings import Mapping
+from sparse_attn.mappings import Mapping, get_spec, mapping_names
 from sparse_attn.mappings.base import widened
+from sparse_attn.mappings.module import into_range
 from sparse_attn.mappings.weighted import R
 
-# by mapping and name, the usual one first; a mapping without zeros has "nll"
-LOSSES: dict[str, dict[str, Callable[..., Tensor]]] = {
-    "sparsemax": {"sparsemax": sparsemax_loss, "sparsegen-hinge": sparsegen_hinge_loss},
-    "entmax": {"entmax": entmax_loss},
-    "sparsegen": {"sparsegen-hinge": sparsegen_hinge_loss},
-    "sparsehourglass": {"sparsehourglass": sparsehourglass_loss},
-    "r-softmax": {"r-softmax": r_softmax_multilabel_loss},
-    "t-softmax": {"r-softmax": t_softmax_multilabel_loss},
-}
-PREDICTED = {"r-softmax": "r", "t-softmax": "t"}
-DENSE_THRESHOLD = 0.1
+NLL = "nll"  # -log p, of mappings without zeros
+DENSE_THRESHOLD = 0.1  # for them
 
 
 class MultiLabelHead(nn.Module):
@@ -49,7 +31,8 @@ class MultiLabelHead(nn.Module):
     every h by a second linear layer:
 
         r-softmax: r = 1 - k / labels, k = argmax (A h + a) a number of labels, 0 taken as 1;
-        t-softmax: t = softplus(a . h + a0), which starts at the mapping's t.
+        t-softmax: t = softplus(a . h + a0), which starts at the mapping's t; likewise what the
+            spec of another mapping names as `predicts`, mapped into its range as if learned.
 
     r-softmax then keeps exactly k labels where scores do not tie; all of them but one at
     k = labels > 1, as its r = 0 drops the minimum. Scores, log p and losses are worked out in
@@ -63,9 +46,10 @@ class MultiLabelHead(nn.Module):
         labels: number of labels n.
         mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`.
         sparsity: "fixed", or "predicted" for r-softmax and t-softmax.
-        loss: None for the one that belongs to the mapping: "sparsemax", "entmax",
-            "sparsegen-hinge" for sparsegen, "sparsehourglass", "r-softmax" for r- and t-softmax,
-            "nll" for a mapping without zeros. sparsemax also takes "sparsegen-hinge".
+        loss: one of the mapping's own, the `losses` of its spec, or "nll" for a mapping without
+            zeros; None for the first of them. Own losses are "sparsemax" and "sparsegen-hinge" of
+            sparsemax, "entmax", "sparsegen-hinge" of sparsegen, "sparsehourglass", and "r-softmax"
+            of r- and t-softmax.
         threshold: in [0, 1); None for 0, or 0.1 for a mapping without zeros. `search_threshold`
             finds one.
 
@@ -109,20 +93,25 @@ class MultiLabelHead(nn.Module):
             "sparsity": sparsity,
             "loss": self.criterion,
         }
-        usual = DENSE_THRESHOLD if self.criterion == "nll" else 0.0
+        usual = DENSE_THRESHOLD if self._never_zero else 0.0
         self.threshold = usual if threshold is None else threshold
 
     def _make_predictor(self) -> nn.Linear | None:
         if self.predicted is None:
             return None
-        if self.predicted == "r":
+        if self.predicted == R.name:
             return nn.Linear(self.hidden, self.labels + 1)
         predictor = nn.Linear(self.hidden, 1)
-        start = Mapping("t-softmax", t=self.mapping.value("t"), learn="t").get_parameter("raw_t")
+        value: dict[str, Any] = {self.predicted: self.mapping.value(self.predicted)}
+        start = Mapping(self.mapping.name, learn=self.predicted, **value)
         with torch.no_grad():
             predictor.weight.zero_()
-            predictor.bias.copy_(start)
+            predictor.bias.copy_(start.get_parameter(f"raw_{self.predicted}"))
         return predictor
+
+    @property
+    def _never_zero(self) -> bool:
+        return self.criterion == NLL or not self.mapping.spec.zeros
 
     @property
     def threshold(self) -> float:
@@ -132,7 +121,7 @@ class MultiLabelHead(nn.Module):
     @threshold.setter
     def threshold(self, value: float) -> None:
         check_threshold("threshold", value)
-        if value == 0 and self.criterion == "nll":
+        if value == 0 and self._never_zero:
             raise ValueError(
                 f"threshold=0: {self.mapping.name} gives every label p > 0; expected a number in "
                 "(0, 1), which search_threshold finds"
@@ -190,17 +179,17 @@ class MultiLabelHead(nn.Module):
         present = target == 1
         prediction = self._prediction(hidden)
         losses = self._row_losses(self.scores(hidden), present, prediction)
-        if prediction is not None and self.predicted == "r":
+        if prediction is not None and self.predicted == R.name:
             losses = losses + label_count_loss(prediction, present, reduction="none")
         losses = losses.masked_fill(wrong.any(-1), torch.nan)
         return reduce(losses, losses.numel(), reduction)
 
     def _row_losses(self, scores: Tensor, present: Tensor, prediction: Tensor | None) -> Tensor:
-        if self.criterion == "nll":
+        loss = self.mapping.spec.losses.get(self.criterion)
+        if loss is None:
             # a row without labels has no place in -sum eta log p
             labelled = present.any(-1, keepdim=True)
             return mapping_nll(scores, present, self.mapping, mask=labelled, reduction="none")
-        loss = LOSSES[self.mapping.name][self.criterion]
         arguments = self._arguments(prediction, present.sum(-1))
         return loss(scores, present, **arguments, reduction="none")
 
@@ -224,7 +213,7 @@ class MultiLabelHead(nn.Module):
             ValueError: the head does not predict a number of labels; others as `forward`.
         """
         prediction = self._prediction(hidden)
-        if prediction is None or self.predicted != "r":
+        if prediction is None or self.predicted != R.name:
             raise ValueError(
                 f"{self.mapping.name} with sparsity={self.record['sparsity']!r} predicts no number "
                 "of labels; use r-softmax with sparsity='predicted'"
@@ -239,12 +228,16 @@ class MultiLabelHead(nn.Module):
 
     def _arguments(self, prediction: Tensor | None, counts: Tensor | None = None) -> dict[str, Any]:
         """What the mapping takes beside the scores; `counts` (...) in place of predicted ones."""
+        arguments = self.mapping.arguments()
         if prediction is None:
-            return self.mapping.arguments()
-        if self.predicted == "t":
-            return {"t": F.softplus(prediction).squeeze(-1)}
-        counts = prediction.argmax(-1) if counts is None else counts
-        return {"r": 1 - counts.clamp(min=1).to(prediction) / self.labels}
+            return arguments
+        if self.predicted == R.name:
+            counts = prediction.argmax(-1) if counts is None else counts
+            value = 1 - counts.clamp(min=1).to(prediction) / self.labels
+        else:
+            spec = next(p for p in self.mapping.spec.parameters if p.name == self.predicted)
+            value = into_range(spec, prediction).squeeze(-1)
+        return {**arguments, str(self.predicted): value}
 
     def extra_repr(self) -> str:
         return (
@@ -273,26 +266,29 @@ def _predicted(mapping: Mapping, sparsity: str) -> str | None:
         raise ValueError(f"sparsity={sparsity!r}: expected 'fixed' or 'predicted'")
     if sparsity == "fixed":
         return None
-    if mapping.name not in PREDICTED or mapping.learned:
+    predicted = mapping.spec.predicts
+    if predicted is None or mapping.learned:
         learned = f" that learns {', '.join(mapping.learned)}" if mapping.learned else ""
+        known = [name for name in mapping_names() if get_spec(name).predicts]
         raise ValueError(
-            "sparsity='predicted': expected r-softmax or t-softmax, and neither of them learned, "
-            f"got {mapping.name}{learned}"
+            f"sparsity='predicted': expected {' or '.join(known)}, none of them learned, got "
+            f"{mapping.name}{learned}"
         )
-    if mapping.name == "r-softmax" and mapping.value("r") != R.default:
+    if predicted == R.name and mapping.value(R.name) != R.default:
         raise ValueError(
-            f"sparsity='predicted': r={mapping.value('r')} would have no effect; leave r out"
+            f"sparsity='predicted': r={mapping.value(R.name)} would have no effect; leave r out"
         )
-    return PREDICTED[mapping.name]
+    return predicted
 
 
 def _criterion(mapping: Mapping, loss: str | None) -> str:
     """The name of the loss that is asked for, or that belongs to the mapping."""
-    known = list(LOSSES.get(mapping.name, ["nll"] if positive(mapping) else []))
+    known = [*mapping.spec.losses, *([NLL] if positive(mapping) else [])]
     if not known:
+        others = [name for name in mapping_names() if get_spec(name).losses]
         raise ValueError(
             f"mapping={mapping.name}: it returns zeros and has no loss that could train it; "
-            f"expected a mapping without zeros or one of {', '.join(LOSSES)}"
+            f"expected a mapping without zeros or one of {', '.join(others)}"
         )
     if loss is not None and loss not in known:
         raise ValueError(f"loss={loss!r}: {mapping.name} can be trained by {', '.join(known)}")

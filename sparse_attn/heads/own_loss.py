@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 
-from sparse_attn.heads.base import Head
-from sparse_attn.heads.guard import last_call
+from sparse_attn.heads.guard import last_call, owners
 from sparse_attn.layers import source_of_forward
+from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.registry import own_losses
 
 
@@ -58,31 +58,31 @@ class OwnLoss:
         return loss / torch.as_tensor(num_items_in_batch, device=loss.device)
 
 
-def own_loss(root: PreTrainedModel, head: Head, calls_head: bool) -> OwnLoss:
-    """The loss that trains `head` in this model, if its own forward calls head and loss_function.
+def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLoss:
+    """The loss that trains `mapping` in the place of `head`, which the model must call itself.
 
     Raises:
         ValueError: the model computes its loss elsewhere.
     """
-    zeros = f"mapping={head.mapping.name!r}: it returns zeros, whose -log p cannot train"
+    zeros = f"mapping={mapping.name!r}: it returns zeros, whose -log p cannot train"
     remedy = (
         "use a mapping without zeros, such as sigsoftmax, or a model that calls loss_function, "
         f"such as GPT-2 or Llama; {', '.join(own_losses())} train there"
     )
     dispatches = "self.loss_function(" in source_of_forward(type(root))
-    if not (dispatches and calls_head):
+    if not (dispatches and owners(root, head) == [root]):
         raise ValueError(
             f"{zeros}, and {type(root).__name__} computes its own cross entropy; {remedy}"
         )
     usual = root.loss_function
     if isinstance(usual, OwnLoss):
-        return OwnLoss(head.mapping.name, usual.shift)
+        return OwnLoss(mapping.name, usual.shift)
     if "_loss_function" in vars(root) or usual not in (ForCausalLMLoss, ForMaskedLMLoss):
         raise ValueError(
             f"{zeros}, and the loss_function of {type(root).__name__} is not one whose labels are "
             f"known; {remedy}"
         )
-    return OwnLoss(head.mapping.name, shift=usual is ForCausalLMLoss)
+    return OwnLoss(mapping.name, shift=usual is ForCausalLMLoss)
 
 
 def remove_own_loss(root: PreTrainedModel) -> None:

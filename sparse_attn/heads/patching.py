@@ -10,9 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import positive
-from sparse_attn.heads.guard import install_guard, remove_guard
+from sparse_attn.heads.guard import install_guard, refuse_changed_logits, remove_guard
 from sparse_attn.heads.linear import LinearHead
-from sparse_attn.heads.logits import changed_logits, owners
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.layers import attention_layers, root_of
@@ -124,7 +123,7 @@ def _install(
     old = root.get_output_embeddings()
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
-    own = None if positive(mapping) else own_loss(root, head, owners(root, old) == [root])
+    own = None if positive(mapping) else own_loss(root, old, mapping)
     _replace(root, old, head)
     install_guard(root, head)
     remove_own_loss(root)
@@ -205,14 +204,4 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
             "which is what stops a plain from_pretrained of a patched model from computing "
             "softmax; use a model that does, such as GPT-2, Llama, BERT or ModernBERT"
         )
-    if change := changed_logits(root, head):
-        raise ValueError(
-            f"{change}, and log p would not be log p any more; switch that off in the config of "
-            f"{name}, or use another model"
-        )
-    bias = dict(root.named_buffers()).get("final_logits_bias")
-    if bias is not None and bias.count_nonzero():
-        raise ValueError(
-            f"{name} adds its final_logits_bias to the logits, and log p would not be log p any "
-            "more; use a checkpoint where it is zero"
-        )
+    refuse_changed_logits(root, head)

@@ -139,7 +139,7 @@ class Mapping(nn.Module):
         """The parameter `name` now: a float, or a tensor [1] or [num_heads], with its graph."""
         if name in self.learned:
             spec = next(p for p in self.spec.parameters if p.name == name)
-            return _into_range(spec, getattr(self, f"raw_{name}"))
+            return into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
@@ -238,7 +238,7 @@ def _numbers(name: str, value: Any) -> Tensor:
         raise TypeError(f"{name}={value!r}: expected a number, or one for each head") from None
 
 
-def _into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
+def into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
     """The real line onto the open range of a parameter."""
     below, above = _ends(spec)
     if below and above:
