@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparse_attn.commands.errors import input_errors
-
-if TYPE_CHECKING:
-    from sparse_attn.commands.reading import Reading
-    from sparse_attn.inspection import AttentionRecord
-    from sparse_attn.mappings import Mapping
 
 EXAMPLES = """\
 examples:
@@ -77,58 +69,19 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
-    with input_errors():
+    with input_errors(NotImplementedError):
         _check(options)
-        mappings = [mapping_of(text) for text in options.mapping]
-    with _quiet_transformers():
-        from sparse_attn.commands.reading import read
+        # Transformers, which --help does not wait for
+        from sparse_attn.commands.looking import look
+        from sparse_attn.inspection.page import write_page
 
-        with input_errors(NotImplementedError):
-            reading = read(options)
-            sides = _sides(reading, mappings)
-            page = _page(options.model, reading, sides)
-    from sparse_attn.inspection.page import write_page
-
-    with input_errors():
+        sides, page, note = look(options)
         write_page(options.output, page, overwrite=options.force)
     for name, record in sides.items():
         print(f"{name}\n{record.table()}\n")
-    if reading.note:
-        print(reading.note)
+    if note:
+        print(note)
     print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
-
-
-def mapping_of(text: str) -> Mapping:
-    """The mapping that `NAME` or `NAME:parameter=value,...` describes.
-
-    Raises:
-        ValueError: another form, an unknown name or parameter, a value out of range.
-    """
-    from sparse_attn.mappings import Mapping, get_spec
-
-    name, _, rest = text.partition(":")
-    try:
-        known = [p.name for p in (*get_spec(name).parameters, *get_spec(name).options)]
-        values = [_value(part, known) for part in rest.split(",")] if rest else []
-        if twice := [name for name, count in Counter(n for n, _ in values).items() if count > 1]:
-            raise ValueError(f"{twice[0]} is given twice")
-        return Mapping(name, **dict[str, Any](values))
-    except (ValueError, RuntimeError) as error:  # no memory holds 10^12 knots
-        raise ValueError(f"--mapping {text}: {error}") from None
-
-
-def _value(text: str, known: list[str]) -> tuple[str, float]:
-    """The name and number of `parameter=value`."""
-    name, _, value = (piece.strip() for piece in text.partition("="))
-    if name not in known:
-        takes = ", ".join(known) or "none"
-        raise ValueError(f"{name!r} is no parameter of this mapping, which takes {takes}")
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(f"expected {name}=NUMBER, got {text!r}") from None
-    # knots and units are counts
-    return name, int(number) if number.is_integer() else number
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -156,87 +109,3 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--output {output}: exists; add --force to replace it, or name another file"
         )
-
-
-def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionRecord]:
-    """The records of the two sides, by name."""
-    from sparse_attn.mappings import Mapping
-    from sparse_attn.patching import is_patched
-
-    own = _own_mappings(reading)
-    chosen = mappings or [Mapping("r-softmax" if own == "softmax" else "softmax")]
-    pair = chosen if len(chosen) == 2 else [None, *chosen]
-    names = [own if mapping is None else _shown(mapping) for mapping in pair]
-    if names[0] == names[1]:
-        raise ValueError(f"--mapping: both sides would be {names[0]}; choose another")
-    if pair[0] is None and is_patched(reading.model):
-        names[0] = f"saved: {own}"
-    return {name: _record(reading, mapping) for name, mapping in zip(names, pair, strict=True)}
-
-
-def _own_mappings(reading: Reading) -> str:
-    """The mappings that the model has; softmax where it is not patched."""
-    from sparse_attn.layers import attention_layers
-    from sparse_attn.patching import mappings_of
-
-    layers = attention_layers(reading.model)
-    found = (_shown(mapping) for layer in layers for mapping in mappings_of(layer))
-    return ", ".join(dict.fromkeys(found)) or "softmax"
-
-
-def _shown(mapping: Mapping) -> str:
-    """`r-softmax r=0.15`; of a learned parameter not the value, which layers differ in."""
-    texts = [mapping.name]
-    for name, value in mapping.parameter_values().items():
-        if name in mapping.learned:
-            texts.append(f"{name} learned")
-        else:
-            texts.append(f"{name} per head" if isinstance(value, list) else f"{name}={value:.12g}")
-    return " ".join(texts)
-
-
-def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
-    """One forward pass, with this mapping in all layers; None: with those the model has."""
-    from torch import no_grad
-
-    from sparse_attn.inspection import record_attention
-    from sparse_attn.patching import patched
-
-    special = reading.tokenizer.all_special_ids
-    change: Any = nullcontext()
-    if mapping is not None:
-        change = patched(reading.model, mapping.name, **mapping.parameter_values())
-    model = reading.model
-    recording = record_attention(model, special_ids=special, weights=True)
-    with change, recording as record, no_grad():
-        reading.run()
-    return record
-
-
-def _page(model: str, reading: Reading, sides: dict[str, AttentionRecord]) -> str:
-    from sparse_attn.inspection.page import attention_page
-
-    # pages are passed on: where a model lies on this machine is nobody's business
-    name = Path(model).resolve().name if Path(model).is_dir() else model
-    return attention_page(
-        sides,
-        reading.tokens,
-        title=f"Attention in {name}",
-        special_mask=reading.special_mask,
-    )
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No progress bars and no reports of heads that are left out on purpose."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -1,7 +1,8 @@
 """See what mappings do in a model: numbers of its attention, pictures, a page to look around in."""
 
 from sparse_attn.inspection.page import attention_page, write_page
-from sparse_attn.inspection.record import AttentionRecord, ZeroCounts, record_attention
+from sparse_attn.inspection.record import AttentionRecord, ZeroCounts
+from sparse_attn.inspection.recording import record_attention
 from sparse_attn.inspection.slopes import slope_statistics
 
 __all__ = [

@@ -1,25 +1,16 @@
-"""What attention does in a model, gathered call by call without keeping the weights."""
+"""What attention did in a model: numbers of each layer and head, parameters over the calls."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
-from sparse_attn.inspection.hooks import Hook
-from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
-from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.statistics import COLUMNS
-from sparse_attn.layers import AttentionLayer, attention_layers, root_of
-from sparse_attn.patching import is_patched, patched
-from sparse_attn.records import configs_of, set_record
+from sparse_attn.mappings import Mapping
 
 MOST_SNAPSHOTS = 1000
 
@@ -62,12 +53,11 @@ class AttentionRecord:
     `record_attention`.
 
     Args:
-        layers: the attention modules, patched.
-        keeps_weights: whether the weights of the last call are kept.
-
-    Attributes:
         layers: qualified names of the attention modules, in the order of the model.
         mappings: the name of the mapping in each.
+
+    Attributes:
+        layers, mappings: as given.
         calls: the forward call, counted from 1, of each snapshot in `parameters`; calls of a part
             alone, such as an encoder, have none.
         weights: with weights=True the p of the last call of each layer, (B, H, Q, K), on the
@@ -78,16 +68,13 @@ class AttentionRecord:
         rows: count only so many sequences of a batch, the first ones; None for all.
     """
 
-    def __init__(self, layers: list[AttentionLayer], keeps_weights: bool = False) -> None:
-        self.layers = [layer.name for layer in layers]
-        self.mappings = [getattr(layer.module, NAME).name for layer in layers]
+    def __init__(self, layers: list[str], mappings: list[str]) -> None:
+        self.layers, self.mappings = layers, mappings
         self.calls: list[int] = []
         self.weights: list[Tensor | None] = [None] * len(layers)
         self.valid: list[Tensor | None] = [None] * len(layers)
         self.crosses = [False] * len(layers)
         self.rows: int | None = None
-        self._keeps_weights = keeps_weights
-        self._modules = [layer.module for layer in layers]
         self._sums: list[Tensor | None] = [None] * len(layers)  # [heads, positions, COLUMNS]
         self._snapshots: list[list[dict[str, float | Tensor]]] = []  # call, layer, parameter
         self._count, self._stride = 0, 1
@@ -213,10 +200,9 @@ class AttentionRecord:
         held = [value.numel() for value in values if isinstance(value, Tensor)]
         return max((*seen, *held, 1))
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, mappings: list[Mapping | None]) -> None:
         """Note the parameters' values, at the start of a forward call."""
-        names = [getattr(module, NAME).name for module in self._modules if hasattr(module, NAME)]
-        if names != self.mappings:
+        if [mapping and mapping.name for mapping in mappings] != self.mappings:
             raise RuntimeError(
                 "the model was patched or unpatched while it is recorded; do so before the block "
                 "of record_attention, which sums over its calls"
@@ -225,20 +211,15 @@ class AttentionRecord:
         if (self._count - 1) % self._stride:
             return
         self.calls.append(self._count)
-        self._snapshots.append([_values(module) for module in self._modules])
+        self._snapshots.append([_values(mapping) for mapping in mappings if mapping])
         if len(self._snapshots) > MOST_SNAPSHOTS:
             self.calls, self._snapshots = self.calls[::2], self._snapshots[::2]
             self._stride *= 2
 
-    def _add(self, layer: int, inputs: AttentionInputs, rows: Tensor, own: bool) -> None:
-        """Sum the statistics of one call, (B, H, Q, COLUMNS); own: whether it is self-attention."""
-        queries = _valid_queries(inputs) if own else None
-        if queries is not None:
-            rows = rows.where(queries.unsqueeze(-1), 0.0)
+    def _add(self, layer: int, rows: Tensor, first: int) -> None:
+        """Sum the statistics of one call, (B, H, Q, COLUMNS), from the position `first` on."""
         precise = torch.float32 if rows.device.type == "mps" else torch.float64
         sums = rows[: self.rows].sum(0, dtype=precise)  # [H, Q, COLUMNS]
-        # a cache holds the positions before
-        first = max(0, inputs.shape[3] - inputs.shape[2]) if own else 0
         last = first + sums.shape[1]
         joint = self._sums[layer]
         if joint is None:
@@ -249,121 +230,7 @@ class AttentionRecord:
         self._sums[layer] = joint
 
 
-def _values(module: nn.Module) -> dict[str, float | Tensor]:
-    mapping = getattr(module, NAME)
+def _values(mapping: Mapping) -> dict[str, float | Tensor]:
     values = {p.name: mapping.read(p.name) for p in mapping.spec.parameters if not p.per_entry}
     # learned ones change in place; no copy to the CPU here, which would wait for the GPU
     return {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in values.items()}
-
-
-def _valid_queries(inputs: AttentionInputs) -> Tensor | None:
-    """Which queries are no padding, broadcastable to (B, H, Q); None for all."""
-    mask = inputs.mask if inputs.bias is None else inputs.counted()
-    if mask is None or inputs.shape[2] != inputs.shape[3]:
-        return None
-    # a padding mask is one row for all queries
-    return mask[..., 0, :] if mask.stride(-2) == 0 else mask.any(-2)
-
-
-class _LayerObserver:
-    """Stands on one attention module and passes on what it computes."""
-
-    def __init__(
-        self, record: AttentionRecord, index: int, layer: AttentionLayer, keys: SpecialKeys
-    ) -> None:
-        self.record, self.index, self.layer, self.keys = record, index, layer, keys
-        self.keeps_weights = record._keeps_weights
-        self.crosses = False
-
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward hook: whether this call has its keys from another stack."""
-        self.crosses = is_crossing(module, args, kwargs)
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        # a copy of the model is not recorded
-        return type(None), ()
-
-    def special(self, batch: int, keys: int) -> Tensor | None:
-        return self.keys.of(self.layer, self.crosses, (batch, keys))
-
-    # sums made in inference mode could not be added to outside of it
-    @torch.compiler.disable
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        # gradient checkpointing computes the same call again inside the backward pass
-        if torch._C._current_graph_task_id() != -1:
-            return
-        self.record._add(self.index, inputs, rows, not self.crosses)
-        if weights is not None:
-            self.record.weights[self.index] = weights.detach()
-            self.record.crosses[self.index] = self.crosses
-            self.record.valid[self.index] = inputs.counted()
-
-
-@contextmanager
-def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
-    """softmax of this library in a model that is not patched, and is saved as a plain one."""
-    if any(config._attn_implementation == NAME for config in configs_of(root)):
-        raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
-    with patched(root, "softmax"):
-        set_record(root, NAME, None)
-        for config in configs_of(root):
-            config._attn_implementation = Unsaved(NAME)
-        yield
-
-
-@contextmanager
-def record_attention(
-    model: nn.Module, *, special_ids: Iterable[int] | None = None, weights: bool = False
-) -> Iterator[AttentionRecord]:
-    """`with record_attention(model) as record: model(**batch)`: what attention does inside.
-
-    Every forward call of `model` inside the block counts, in training too. Under gradient
-    checkpointing it counts once, and its backward pass must be inside as well. Weights of queries x
-    keys are not kept. A model that is not patched runs its softmax through this library inside the
-    block: outputs are those of its eager attention up to rounding, except at padding, and dropout
-    draws other numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True
-    refuses.
-
-    Args:
-        model: a Transformers model, patched or not, plain or wrapped.
-        special_ids: ids of the tokens whose mass is summed, such as `tokenizer.all_special_ids`.
-        weights: also keep the weights of the last call of every layer; slower, as they are formed.
-
-    Yields:
-        An `AttentionRecord`, which may be read at any time.
-
-    Raises:
-        TypeError: the model is not from Transformers.
-        ValueError: as `patch_model`, for a model whose softmax cannot be replaced.
-        RuntimeError: the model is being recorded already; it was saved patched and loaded without
-            its mappings (see `load_pretrained`); in its next call, that it was patched or unpatched
-            inside the block.
-    """
-    root = root_of(model)
-    layers = attention_layers(root)
-    if any(getattr(layer.module, OBSERVER, None) is not None for layer in layers):
-        raise RuntimeError(
-            f"{type(root).__name__} is being recorded already; use the record of the outer block"
-        )
-    with nullcontext() if is_patched(root) else _softmax_in(root):
-        record = AttentionRecord(layers, weights)
-        keys = SpecialKeys(root, special_ids)
-        snapshot = Hook(lambda *_: record._snapshot())
-        handles = [root.register_forward_pre_hook(snapshot), *keys.watch()]
-        for index, layer in enumerate(layers):
-            observer = _LayerObserver(record, index, layer, keys)
-            setattr(layer.module, OBSERVER, observer)
-            if can_cross(layer.module):
-                handles.append(
-                    layer.module.register_forward_pre_hook(Hook(observer.before), with_kwargs=True)
-                )
-        try:
-            yield record
-        finally:
-            for handle in handles:
-                handle.remove()
-            for layer in layers:
-                delattr(layer.module, OBSERVER)
-            record._modules.clear()  # a record does not keep a model

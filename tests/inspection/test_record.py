@@ -13,6 +13,7 @@ from transformers import BertModel, LlamaConfig, LlamaForCausalLM
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.inspection import record, record_attention
+from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
 from tests.inspection.tiny import bert
@@ -114,7 +115,7 @@ def test_infinity_in_a_bias_is_padding_as_a_mask_is() -> None:
     bias = torch.zeros(1, 2, 6, 6).masked_fill(~mask, -math.inf)
     calls = [AttentionInputs(*inputs, Mapping("sparsemax"), mask=mask)]
     calls += [AttentionInputs(*inputs, Mapping("sparsemax"), bias=bias)]
-    expected, found = (record._valid_queries(call) for call in calls)
+    expected, found = (valid_queries(call) for call in calls)
     assert expected.expand(1, 2, 6).tolist() == found.tolist() == [[[True] * 4 + [False] * 2] * 2]
 
 

@@ -1,0 +1,144 @@
+"""Watching the attention of a model, call by call, without keeping the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sparse_attn.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
+from sparse_attn.inspection.hooks import Hook
+from sparse_attn.inspection.record import AttentionRecord
+from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
+from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.layers import AttentionLayer, attention_layers, root_of
+from sparse_attn.patching import is_patched, patched
+from sparse_attn.records import configs_of, set_record
+
+
+def valid_queries(inputs: AttentionInputs) -> Tensor | None:
+    """Which queries are no padding, broadcastable to (B, H, Q); None for all."""
+    mask = inputs.mask if inputs.bias is None else inputs.counted()
+    if mask is None or inputs.shape[2] != inputs.shape[3]:
+        return None
+    # a padding mask is one row for all queries
+    return mask[..., 0, :] if mask.stride(-2) == 0 else mask.any(-2)
+
+
+@dataclass
+class _LayerObserver:
+    """Stands on one attention module and passes on what it computes."""
+
+    record: AttentionRecord
+    index: int
+    layer: AttentionLayer
+    keys: SpecialKeys
+    keeps_weights: bool
+    crosses: bool = False
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward hook: whether this call has its keys from another stack."""
+        self.crosses = is_crossing(module, args, kwargs)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # a copy of the model is not recorded
+        return type(None), ()
+
+    def special(self, batch: int, keys: int) -> Tensor | None:
+        """Which keys (B, K) are special tokens, where that is known."""
+        return self.keys.of(self.layer, self.crosses, (batch, keys))
+
+    # sums made in inference mode could not be added to outside of it
+    @torch.compiler.disable
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
+        # gradient checkpointing computes the same call again inside the backward pass
+        if torch._C._current_graph_task_id() != -1:
+            return
+        first = 0
+        if not self.crosses:
+            queries = valid_queries(inputs)
+            rows = rows if queries is None else rows.where(queries.unsqueeze(-1), 0.0)
+            # a cache holds the positions before
+            first = max(0, inputs.shape[3] - inputs.shape[2])
+        self.record._add(self.index, rows, first)
+        if weights is not None:
+            self.record.weights[self.index] = weights.detach()
+            self.record.crosses[self.index] = self.crosses
+            self.record.valid[self.index] = inputs.counted()
+
+
+@contextmanager
+def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
+    """softmax of this library in a model that is not patched, and is saved as a plain one."""
+    if any(config._attn_implementation == NAME for config in configs_of(root)):
+        raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
+    with patched(root, "softmax"):
+        set_record(root, NAME, None)
+        for config in configs_of(root):
+            config._attn_implementation = Unsaved(NAME)
+        yield
+
+
+@contextmanager
+def record_attention(
+    model: nn.Module, *, special_ids: Iterable[int] | None = None, weights: bool = False
+) -> Iterator[AttentionRecord]:
+    """`with record_attention(model) as record: model(**batch)`: what attention does inside.
+
+    Every forward call of `model` inside the block counts, in training too. Under gradient
+    checkpointing it counts once, and its backward pass must be inside as well. Weights of queries x
+    keys are not kept. A model that is not patched runs its softmax through this library inside the
+    block: outputs are those of its eager attention up to rounding, except at padding, and dropout
+    draws other numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True
+    refuses.
+
+    Args:
+        model: a Transformers model, patched or not, plain or wrapped.
+        special_ids: ids of the tokens whose mass is summed, such as `tokenizer.all_special_ids`.
+        weights: also keep the weights of the last call of every layer; slower, as they are formed.
+
+    Yields:
+        An `AttentionRecord`, which may be read at any time.
+
+    Raises:
+        TypeError: the model is not from Transformers.
+        ValueError: as `patch_model`, for a model whose softmax cannot be replaced.
+        RuntimeError: the model is being recorded already; it was saved patched and loaded without
+            its mappings (see `load_pretrained`); in its next call, that it was patched or unpatched
+            inside the block.
+    """
+    root = root_of(model)
+    layers = attention_layers(root)
+    if any(getattr(layer.module, OBSERVER, None) is not None for layer in layers):
+        raise RuntimeError(
+            f"{type(root).__name__} is being recorded already; use the record of the outer block"
+        )
+    with nullcontext() if is_patched(root) else _softmax_in(root):
+        names = [getattr(layer.module, NAME).name for layer in layers]
+        record = AttentionRecord([layer.name for layer in layers], names)
+        keys = SpecialKeys(root, special_ids)
+        snapshot = Hook(
+            lambda *_: record._snapshot([getattr(layer.module, NAME, None) for layer in layers])
+        )
+        handles = [root.register_forward_pre_hook(snapshot), *keys.watch()]
+        for index, layer in enumerate(layers):
+            observer = _LayerObserver(record, index, layer, keys, weights)
+            setattr(layer.module, OBSERVER, observer)
+            if can_cross(layer.module):
+                handles.append(
+                    layer.module.register_forward_pre_hook(Hook(observer.before), with_kwargs=True)
+                )
+        try:
+            yield record
+        finally:
+            for handle in handles:
+                handle.remove()
+            for layer in layers:
+                delattr(layer.module, OBSERVER)
