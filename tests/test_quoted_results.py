@@ -47,14 +47,6 @@ def test_glue_in_the_readme(mapping: str) -> None:
     assert line in (ROOT / "README.md").read_text(), line
 
 
-def test_throughput_in_the_readme() -> None:
-    record = json.loads((RESULTS / "benchmarks/glue-throughput.json").read_text())
-    ratios = {r["name"]: r["to_recipe"]["median"] for r in record["throughput"]["rows"]}
-    readme = page("README.md")
-    assert f"{ratios['ours softmax']:.1f} times as many MRPC examples a second" in readme
-    assert f"and {ratios['ours r-softmax']:.1f} times with r-softmax" in readme
-
-
 @pytest.mark.parametrize("record", LANGUAGE_MODELS, ids=lambda record: record["head"])
 def test_language_models_in_their_page(record: dict[str, Any]) -> None:
     rank = record["rank"]

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.heads_tables import OURS, PLAIN
-from benchmarks.tables import case_tables, short
+from benchmarks.attention.suite import Attention
+from benchmarks.heads import OURS, PLAIN
+from benchmarks.tables import short
 from demo.__main__ import MAPPINGS
 from demo.__main__ import table as demo_table
 from experiments.bottleneck.records import read_records as read_bottleneck
@@ -110,8 +111,8 @@ def bottleneck() -> list[str]:
 
 def steps() -> list[str]:
     """Whole training steps with attention of ours and of others."""
-    record = json.loads((_RESULTS / "benchmarks/cpu.json").read_text())
-    steps = [case_tables(case) for case in record["cases"] if case["group"] == "step"]
+    record = json.loads((_RESULTS / "benchmarks/attention-cpu.json").read_text())
+    steps = [Attention().section(case) for case in record["cases"] if case["group"] == "step"]
     return [line.replace("## ", "### ") for lines in steps for line in [*lines, ""]]
 
 
@@ -122,7 +123,7 @@ def heads() -> list[str]:
         for case in json.loads((_RESULTS / "benchmarks" / name).read_text())["cases"]:
             by_name = {row["name"]: row for row in case["rows"]}
             ours, plain = by_name[OURS], by_name[PLAIN]
-            memory = short(ours["peak_mib"] / plain["peak_mib"])
+            memory = short(ours["memory_mib"] / plain["memory_mib"])
             time = short(ours["to"][PLAIN]["median"])
             rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
     caption = f"{OURS} / {PLAIN}: below 1 is less."

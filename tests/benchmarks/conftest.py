@@ -1,5 +1,33 @@
-"""The tiny model and the tiny GLUE folder of the pipeline's tests."""
+"""A benchmark as the command runs it; the tiny model and GLUE folder of the pipeline's tests."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import SUITES, main
+from benchmarks.suite import Pace
 from tests.glue.conftest import glue_folder, tiny_model
 
 __all__ = ["glue_folder", "tiny_model"]
+
+Bench = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Runs a suite, small and for two rounds, into tmp_path; its record, which the page shows."""
+
+    def run(suite: str, *arguments: Any) -> dict[str, Any]:
+        kind = type(SUITES[suite])
+        monkeypatch.setattr(kind, "paces", {**kind.paces, "quick": Pace(60, 0, 2)})
+        given = [suite, "--quick", "--device", "cpu", "--out", tmp_path, *arguments]
+        main([str(argument) for argument in given])
+        record = json.loads((tmp_path / f"{suite}-cpu.json").read_text())
+        page = (tmp_path / f"{suite}-cpu.md").read_text()
+        assert page == SUITES[suite].page(record)
+        return record
+
+    return run

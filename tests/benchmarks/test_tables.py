@@ -1,11 +1,11 @@
-"""The cells that the tables of all records share."""
+"""The cells and tables that all pages share."""
+
+from typing import Any
 
 import pytest
 
-from benchmarks import glue_tables
-from benchmarks.report import numbers
-from benchmarks.tables import line, short, spread
-from benchmarks.timing import Summary
+from benchmarks.heads import Heads
+from benchmarks.tables import cell, short, spread, table
 
 
 @pytest.mark.parametrize(
@@ -19,38 +19,47 @@ from benchmarks.timing import Summary
         (1234.5, "1234"),
     ],
 )
-def test_short(value, cell):
+def test_short(value: float | None, cell: str) -> None:
     assert short(value) == cell
 
 
-def test_spread():
+def test_spread() -> None:
     assert spread(None) == ""
     assert spread({"median": 2.0, "q1": 1.5, "q3": 1234.5}) == "2 (1.5-1234)"
 
 
-def test_numbers_keep_five_digits():
-    assert numbers(None) is None
-    summary = Summary(median=1.2345678, q1=0.5, q3=123456.0, n=7)
-    assert numbers(summary) == {"median": 1.2346, "q1": 0.5, "q3": 123460.0, "n": 7}
+def test_cell() -> None:
+    case = {"vocab": 1000, "mib": 0.1234, "rows": [{"name": "a", "ms": dict.fromkeys(
+        ("median", "q1", "q3"), 2.0), "to": {"b": None}}]}  # fmt: skip
+    paths = [("vocab",), ("mib",), ("a", "ms"), ("a", "to", "b"), ("nobody", "ms")]
+    assert [cell(case, *path) for path in paths] == ["1,000", "0.123", "2 (2-2)", "", ""]
 
 
-def test_line():
-    assert line(["a", "", "b"]) == "| a |  | b |"
+def test_table() -> None:
+    lines = table(["a", "b", "c"], [["x", "", "1"]], text=2)
+    assert lines == ["| a | b | c |", "| --- | --- | --: |", "| x |  | 1 |"]
 
 
-def test_thousands_of_examples_per_second():
-    rate = {"median": 1234.0, "q1": 1000.0, "q3": 2345.0, "n": 3}
-    where = {
-        "device": "CPU",
-        "cuda": None,
-        "cpu": "a CPU",
-        "threads": 1,
-        "started": "",
-        "commit": "",
-    }
-    where["versions"] = {"torch": "2", "transformers": "5"}
-    row = {"name": "recipe", "examples_per_second": rate, "to_recipe": rate, "padded_length": 9.5}
-    settings = {"batch_size": 8}
-    found = {"settings": settings, "environment": where, "steps": 5, "rows": [row]}
-    page = glue_tables.markdown({"throughput": found})
-    assert "| recipe | 1234 (1000-2345) | 1234 (1000-2345) | 9.5 | 3 |" in page
+def test_section_of_a_case() -> None:
+    def row(name: str, ms: float, peak: float, beyond: float, **to: float) -> dict[str, Any]:
+        ratios = {who: {"median": r, "q1": r - 0.1, "q3": r + 0.1, "n": 5} for who, r in to.items()}
+        return {"name": name, "mapping": "plain" if name == "plain" else "softmax",
+                "ours": name == "ours", "pass": "step", "cache": "", "reason": None,
+                "ms": {"median": ms, "q1": ms, "q3": ms, "n": 5}, "to": ratios,
+                "memory_mib": peak, "beyond_gradients_mib": beyond,
+                "gradient_difference": 2e-7}  # fmt: skip
+
+    rows = [
+        row("plain", 200.0, 400.0, 300.0, plain=1.0),
+        row("ours", 150.0, 160.0, 60.0, plain=0.75, Apple=1.5),
+        row("Apple", 100.0, 200.0, 100.0, plain=0.5),
+        {**row("Liger", 0, 0, 0), "reason": "out of memory"},
+    ]
+    case = {"group": "softmax", "name": "10k", "title": "2,048 tokens", "rows": rows}
+    lines = Heads().section(case)
+    ours = "| ours | 150 (150-150) | 0.75 (0.65-0.85) | 5 | 160 | 0.4 | 60 | 0.2 | 2.0e-07 |"
+    assert lines[:3] == ["## softmax: 10k", "", "2,048 tokens (p = softmax(W h + b))."]
+    assert ours in lines
+    assert "| ours | Apple | step | 1.5 (1.4-1.6) |" in lines
+    assert not any("ours / Liger" in line for line in lines)
+    assert lines[-1] == "- Liger (step): out of memory"

@@ -71,7 +71,11 @@ def test_families_have_a_line_each() -> None:
 @pytest.mark.parametrize(
     ("source", "link", "expected"),
     [
-        ("docs/kernels.md", "../results/benchmarks/cpu.md", "results/benchmarks/cpu.md"),
+        (
+            "docs/kernels.md",
+            "../results/benchmarks/attention-cpu.md",
+            "results/benchmarks/attention-cpu.md",
+        ),
         ("docs/guide/a.md", "../heads.md#plif", "../heads.md#plif"),
         ("docs/language-models.md", "../results/language_modeling/ptb-small", "results.md"),
         ("docs/glue-minilm/report.md", "report.html", "report-plots.html"),

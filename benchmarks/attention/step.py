@@ -1,11 +1,11 @@
-"""Measure whole training steps: forward, loss, backward, AdamW, in training mode with dropout."""
+"""Whole training steps: forward, loss, backward, AdamW, in training mode with dropout."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
@@ -16,18 +16,10 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from benchmarks.cases import Case
-from benchmarks.contestants import MAPPINGS
-from benchmarks.report import BASE, Entry, rows
-from benchmarks.timing import (
-    Effort,
-    Measurement,
-    Task,
-    measure,
-    peak_memories,
-    reason,
-    wall_clock,
-)
+from benchmarks.attention.cases import Case
+from benchmarks.attention.contestants import BASE, MAPPINGS
+from benchmarks.suite import Contestant
+from benchmarks.timing import Task
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.patching import is_patched
 
@@ -88,28 +80,23 @@ def build(name: str) -> PreTrainedModel:
     return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
 
 
-def run(case: Case, device: torch.device, effort: Effort, skip: str | None) -> list[dict[str, Any]]:
-    """The rows of a case."""
-    chosen = [Entry(BASE, "softmax", False), Entry("eager softmax", "softmax", False)]
+def contestants(case: Case) -> list[Contestant]:
+    """PyTorch's softmax in two forms, and models patched with ours."""
     names = PATCHED[1:4] if case.few else PATCHED
-    chosen += [Entry(f"ours {name}", name, True) for name in names]
-    chosen = [c for c in chosen if not (skip and skip in c.name)]
-    facts: dict[str, dict[str, Any]] = {c.name: {} for c in chosen}
-    try:
-        trainer = Trainer(case, device)
-    except Exception as error:
-        failed = {c.name: Measurement(reason=reason(error)) for c in chosen}
-        return rows(failed, chosen, "step", "", facts)
-    tasks = {
-        c.name: Task(trainer.step, functools.partial(trainer.use, _attention(c))) for c in chosen
-    }
-    measured = measure(tasks, wall_clock, effort, BASE)
-    for name, mib in peak_memories(tasks, measured, device, effort).items():
-        facts[name]["memory step"] = mib
-    return rows(measured, chosen, "step", "", facts)
+    return [
+        Contestant(BASE, "softmax", False),
+        Contestant("eager softmax", "softmax", False),
+        *(Contestant(f"ours {name}", name, True) for name in names),
+    ]
 
 
-def _attention(contestant: Entry) -> str:
-    if contestant.ours:
-        return contestant.mapping
-    return "sdpa" if contestant.name == BASE else "eager"
+def maker(case: Case, device: torch.device) -> Callable[[Contestant], Task]:
+    """Of training steps, each with the attention of a contestant."""
+    trainer = functools.cache(functools.partial(Trainer, case, device))
+    names = {BASE: "sdpa", "eager softmax": "eager"}
+
+    def make(contestant: Contestant) -> Task:
+        attention = names.get(contestant.name, contestant.mapping)
+        return Task(trainer().step, functools.partial(trainer().use, attention))
+
+    return make

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from benchmarks.cases import Problem
+from benchmarks.attention.cases import Problem
 
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -34,20 +35,7 @@ def sdpa(problem: Problem, backend: SDPBackend | None) -> Forward:
 
     if backend is SDPBackend.MATH:
         room(problem)
-    if backend is None:
-        return forward
-    chosen = [backend]
-
-    def forward_by(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(chosen):
-            return forward(q, k, v)
-
-    return forward_by
-
-
-def allow_variants() -> None:
-    """Each mapping is a variant of one compiled function; past the limit it would run eagerly."""
-    torch._dynamo.config.recompile_limit = 64
+    return forward if backend is None else sdpa_kernel(backend)(forward)
 
 
 def flex(problem: Problem) -> Forward:
@@ -57,7 +45,6 @@ def flex(problem: Problem) -> Forward:
         raise NotImplementedError("FlexAttention has no dropout")
     if problem.query.device.type == "cpu" and torch.is_grad_enabled():
         raise NotImplementedError("FlexAttention has no backward pass on the CPU")
-    allow_variants()
     lengths, block_mask = problem.key_lengths, None
 
     def in_mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -109,19 +96,18 @@ def liger(problem: Problem) -> Forward:
     return _by_scores(problem, lambda scores: function.apply(scores, -1))
 
 
-def adasplash_v1(problem: Problem, alpha: float) -> Forward:
-    """adasplash_v1(q, k, v, alpha, is_causal, varlen); varlen where N is no power of two."""
-    function = _import("adasplash").adasplash_v1
-    varlen = _varlen(problem)
-    causal = problem.case.causal
-    return lambda q, k, v: function(q, k, v, alpha=alpha, is_causal=causal, varlen=varlen)
+def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
+    """adasplash_v1(q, k, v, alpha, is_causal, varlen), or adasplash_v2(q, k, v, varlen).
 
+    The second is causal entmax-1.5 of at least 64 keys. varlen where N is no power of two.
+    """
 
-def adasplash_v2(problem: Problem) -> Forward:
-    """adasplash_v2(q, k, v, varlen): causal entmax-1.5, N a power of two or varlen, N >= 64."""
-    function = _import("adasplash").adasplash_v2
-    varlen = _varlen(problem)
-    return lambda q, k, v: function(q, k, v, varlen=varlen)
+    def make(problem: Problem) -> Forward:
+        call = getattr(_import("adasplash"), function)
+        varlen = _varlen(problem)
+        return lambda q, k, v: call(q, k, v, varlen=varlen, **options)
+
+    return make
 
 
 def _varlen(problem: Problem) -> Tensor | None:

@@ -1,11 +1,14 @@
-"""What is measured: shapes of attention and of training steps, by kind of device."""
+"""Shapes of attention and of training steps, by kind of device, and their tensors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from benchmarks import suite
 
 # fmt: off
 # Two batches of 32 MRPC training pairs as MiniLM's (BERT's) tokenizer cuts them. The lengths of all
@@ -29,11 +32,9 @@ GROUPS = {
 
 
 @dataclass(frozen=True)
-class Case:
-    """One table. `lengths` are the valid tokens of each row, all of them if None."""
+class Case(suite.Case):
+    """`lengths` are the valid tokens of each row, all of them if None."""
 
-    name: str
-    group: str
     batch: int
     length: int
     heads: int = 12
@@ -60,6 +61,11 @@ class Case:
             parts.append(f"dropout {self.dropout}")
         return ", ".join([self.model] * bool(self.model) + parts)
 
+    @property
+    def share(self) -> float:
+        """A step takes long, and one point of a curve matters less."""
+        return 4 if self.group == "step" else 0.5 if self.few else 1
+
 
 def cases(device: str, quick: bool) -> list[Case]:
     """The cases of a kind of device, what matters most first."""
@@ -69,44 +75,38 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 
 def _cpu() -> list[Case]:
-    tokens = 4096
-    curve = [Case(f"N={n}", "length", max(1, tokens // n), n, 2, few=True) for n in _lengths(4096)]
+    curve = _curve(4096, 4096, heads=2)
     return [
-        Case("N=128", "attention", 8, 128),
-        Case("N=512", "attention", 2, 512),
-        Case("MRPC", "attention", 32, 79, lengths=MRPC_79),
-        Case("MiniLM MRPC", "step", 32, 79, lengths=MRPC_79, model="MiniLM"),
+        Case("attention", "N=128", 8, 128),
+        Case("attention", "N=512", 2, 512),
+        Case("attention", "MRPC", 32, 79, lengths=MRPC_79),
+        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM"),
         *curve[:-2],
-        Case("BERT-base", "step", 2, 128, model="BERT-base", few=True),
-        Case("MRPC longest", "attention", 32, 103, lengths=MRPC_103, few=True),
-        Case("dropout", "attention", 8, 128, dropout=0.1, few=True),
+        Case("step", "BERT-base", 2, 128, model="BERT-base", few=True),
+        Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
+        Case("attention", "dropout", 8, 128, dropout=0.1, few=True),
         *curve[-2:],
-        Case("MiniLM full", "step", 16, 128, model="MiniLM", few=True),
+        Case("step", "MiniLM full", 16, 128, model="MiniLM", few=True),
     ]
 
 
 def _cuda() -> list[Case]:
-    tokens = 32768
-    both = ("warm", "cold")
-    curve = [
-        Case(f"N={n}", "length", max(1, tokens // n), n, few=True, caches=("warm",))
-        for n in _lengths(65536)
-    ]
+    warm, both = ("warm",), ("warm", "cold")
     causal = [
-        Case(f"causal N={n}", "causal", 1, n, 16, causal=True, few=True, caches=("warm",))
+        Case("causal", f"causal N={n}", 1, n, 16, causal=True, few=True, caches=warm)
         for n in _lengths(65536)
         if n >= 4096
     ]
     return [
-        Case("N=128", "attention", 32, 128, caches=both),
-        Case("N=512", "attention", 32, 512, caches=both),
-        Case("MRPC", "attention", 32, 79, lengths=MRPC_79, caches=both),
-        Case("MiniLM MRPC", "step", 32, 79, lengths=MRPC_79, model="MiniLM"),
-        Case("BERT-base", "step", 32, 128, model="BERT-base"),
-        Case("BERT-base MRPC", "step", 32, 79, lengths=MRPC_79, model="BERT-base"),
-        Case("MRPC longest", "attention", 32, 103, lengths=MRPC_103, few=True, caches=both),
-        Case("dropout", "attention", 32, 128, dropout=0.1, few=True, caches=both),
-        *reversed(curve),
+        Case("attention", "N=128", 32, 128, caches=both),
+        Case("attention", "N=512", 32, 512, caches=both),
+        Case("attention", "MRPC", 32, 79, lengths=MRPC_79, caches=both),
+        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM"),
+        Case("step", "BERT-base", 32, 128, model="BERT-base"),
+        Case("step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base"),
+        Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both),
+        Case("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
+        *reversed(_curve(32768, 65536, caches=warm)),
         *causal,
     ]
 
@@ -114,10 +114,18 @@ def _cuda() -> list[Case]:
 def _quick(device: str) -> list[Case]:
     caches = ("warm",) if device == "cuda" else ("",)
     return [
-        Case("N=128", "attention", 2, 128, few=True, caches=caches),
-        Case("MRPC", "attention", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
-        Case("MiniLM MRPC", "step", 4, 79, lengths=MRPC_79[4:8], model="MiniLM", few=True),
-        *(Case(f"N={n}", "length", 512 // n, n, 4, few=True, caches=caches) for n in _lengths(512)),
+        Case("attention", "N=128", 2, 128, few=True, caches=caches),
+        Case("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
+        Case("step", "MiniLM MRPC", 4, 79, lengths=MRPC_79[4:8], model="MiniLM", few=True),
+        *_curve(512, 512, heads=4, caches=caches),
+    ]
+
+
+def _curve(tokens: int, longest: int, **more: Any) -> list[Case]:
+    """The same number of tokens at every length up to the longest, as far as it can be."""
+    return [
+        Case("length", f"N={n}", max(1, tokens // n), n, few=True, **more)
+        for n in _lengths(longest)
     ]
 
 

@@ -1,0 +1,1 @@
+"""Attention: its shapes, who takes part, and the suite."""

@@ -1,0 +1,208 @@
+"""Attention calls and training steps with them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from benchmarks import plots
+from benchmarks.attention import cases, contestants, step
+from benchmarks.attention.cases import Case, Problem, problem
+from benchmarks.attention.contestants import BASE, MAPPINGS, Ours, Peer
+from benchmarks.attention.peers import Forward
+from benchmarks.suite import Contestant, Pace, Record, Suite
+from benchmarks.timing import DeviceClock, Effort, Task, wall_clock
+from sparse_attn.kernels import attention
+from sparse_attn.mappings import Mapping
+
+PASSES = ("forward", "forward+backward")
+CHECKED = 2048  # longest rows whose outputs are compared with the reference
+# of outputs that are averages of standard normal values
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
+# scores that nearly tie may swap places in the quantile of r-softmax: one row of thousands differs
+GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
+PLOTTED = {
+    "time": ("ms", "milliseconds"),
+    "memory": ("memory_mib", "peak memory beyond the inputs, MiB"),
+}
+
+
+class Attention(Suite[Case, Any]):
+    name = "attention"
+    about = "attention calls and training steps, beside SDPA, entmax, AdaSplash, Liger"
+    title = "Benchmarks"
+    meaning = """\
+Times are medians in milliseconds with quartiles. A ratio is the median over rounds of
+the time divided by that of SDPA (as PyTorch chooses its backend) in the same round, again with
+quartiles: below 1 is faster. `forward` is inference without gradients, `forward+backward` the
+output and the gradients to query, key and value. Memory is the peak of the tensors PyTorch
+allocates during the call, beyond its inputs: the allocator's high-water mark on the GPU, the sum of
+torch.profiler's events on the CPU, where scratch space outside PyTorch's allocator is not seen.
+`max error` is of the output, `gradient error` that of the gradients' norm, both for the first two
+heads against the float32 reference (not beyond N=2048, nor with dropout). On the GPU attention is
+timed by CUDA events with launches hidden, `cold` with the L2 cache overwritten before, `warm` right
+after the same call; steps are timed by the wall clock."""
+    groups = cases.GROUPS
+    base = BASE
+    paces: ClassVar = {"cpu": Pace(660, 10, 5), "cuda": Pace(450, 2.5, 7), "quick": Pace(60, 1, 3)}
+
+    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+        return cases.cases(device, options.quick)
+
+    def contestants(self, case: Case, device: torch.device) -> Sequence[Contestant]:
+        if case.group == "step":
+            return step.contestants(case)
+        return contestants.contestants(case, device)
+
+    def measure(
+        self, case: Case, contestants: Sequence[Any], device: torch.device, effort: Effort
+    ) -> dict[str, Any]:
+        torch._dynamo.reset()  # the variants of earlier cases count towards its limit
+        # each mapping is a variant of one compiled function; past the limit it would run eagerly
+        torch._dynamo.config.recompile_limit = 64
+        sizes = {"batch": case.batch, "length": case.length, "heads": case.heads}
+        if case.group == "step":
+            make = step.maker(case, device)
+            return {**sizes, "rows": self.compete(contestants, make, device, effort, which="step")}
+        checked, rows = Checked(case, device), list[dict[str, Any]]()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SDPA warns why a backend refuses, then raises
+            for which, cache in itertools.product(PASSES, case.caches):
+                clock = DeviceClock(cold=cache == "cold") if cache else wall_clock
+                with torch.set_grad_enabled(which == PASSES[1]):
+                    rows += self.compete(
+                        contestants,
+                        checked.task,
+                        device,
+                        effort,
+                        which=which,
+                        cache=cache,
+                        clock=clock,
+                    )
+        return {**sizes, "rows": rows}
+
+    def pictures(self, record: Record) -> dict[str, Figure]:
+        """Time and memory against length, of groups with two lengths at least."""
+        return {
+            f"-{group}-{measure}": _draw(found, *PLOTTED[measure], record["environment"]["device"])
+            for group in ("length", "causal")
+            if len(found := [case for case in record["cases"] if case["group"] == group]) > 1
+            for measure in PLOTTED
+        }
+
+
+def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Figure:
+    found = sorted(found, key=lambda case: case["length"])
+    figure = Figure((13, 5.5), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, which in zip(axes, PASSES, strict=True):
+        for number, (name, points) in enumerate(_curves(found, which, key).items()):
+            style = "-" if name.startswith("ours") else "--"
+            plots.curve(axis, points, style, f"C{number % 10}", name)
+        plots.logarithmic(axis, xlabel="length N", title=which)
+        axis.set_xticks([case["length"] for case in found], [str(c["length"]) for c in found])
+        axis.minorticks_off()
+    axes[0].set_ylabel(label)
+    handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
+    tokens = ", ".join(f"{c['batch']}x{c['length']}" for c in (found[0], found[-1]))
+    figure.suptitle(f"Attention on {device}, {found[0]['heads']} heads, batch x N from {tokens}")
+    return figure
+
+
+def _curves(
+    found: list[dict[str, Any]], which: str, key: str
+) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for case in found:
+        for row in case["rows"]:
+            value = row.get(key)
+            value = value["median"] if isinstance(value, dict) else value
+            if row["pass"] == which and value:
+                curves.setdefault(row["name"], []).append((case["length"], value))
+    return curves
+
+
+class Checked:
+    """Makes the tasks of a case, and compares them with the reference in float32.
+
+    An output in the forward pass by its greatest error, gradients by the norm of theirs, for a
+    gradient may jump where scores are rounded. A wrong output is wrong in both passes. Whoever is
+    wrong is not timed: a time of something else would mean nothing.
+    """
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.data = problem(case, device)
+        self.facts: dict[str, dict[str, Any]] = defaultdict(dict)
+        self.expected: dict[tuple[str, bool], list[Tensor]] = {}
+
+    def task(self, contestant: Peer | Ours) -> Task:
+        """What is timed: inference, or with gradients enabled a forward and backward pass.
+
+        Raises:
+            ValueError: its results are wrong.
+        """
+        facts = self.facts[contestant.name]
+        if isinstance(contestant, Ours):
+            facts["implementation"] = contestant.implementation(self.data)
+        run = _call(contestant.make(self.data), self.data)
+        case = self.data.case
+        if "wrong" not in facts and not case.dropout and case.length <= CHECKED:
+            self._check(run, contestant.mapping, facts)
+        if "wrong" in facts:
+            raise ValueError(facts["wrong"])
+        return Task(run, facts=facts)
+
+    def _check(
+        self, run: Callable[[], tuple[Tensor, ...]], name: str, facts: dict[str, Any]
+    ) -> None:
+        case, train = self.data.case, torch.is_grad_enabled()
+        if (name, train) not in self.expected:
+            self.expected[name, train] = _expected(name, self.data.first())
+        valid = case.length if case.lengths is None else case.lengths[0]
+        pairs = [
+            (ours[:1, :2, :valid].float(), theirs[:, :, :valid])
+            for ours, theirs in zip(run(), self.expected[name, train], strict=True)
+        ]
+        if train:
+            error = max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+            tolerance = GRADIENT_TOLERANCE[self.data.query.dtype]
+        else:
+            error = (pairs[0][0] - pairs[0][1]).abs().max().item()
+            tolerance = TOLERANCE[self.data.query.dtype]
+        facts["gradient_error" if train else "max_error"] = error
+        if not error <= tolerance:
+            kind = "its gradients differ" if train else "differs"
+            facts["wrong"] = f"wrong: {kind} from the float32 reference by {error:.2g}"
+
+
+def _call(forward: Forward, data: Problem) -> Callable[[], tuple[Tensor, ...]]:
+    """Forward as in inference, or forward and the gradients to query, key and value."""
+
+    if torch.is_grad_enabled():
+        inputs = tuple(t.detach().requires_grad_() for t in data.inputs)
+        return lambda: torch.autograd.grad(forward(*inputs), inputs, data.grad)
+
+    def infer() -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return (forward(*data.inputs),)
+
+    return infer
+
+
+def _expected(name: str, sample: Problem) -> list[Tensor]:
+    mapping = Mapping(name, **MAPPINGS[name])
+
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        causal = sample.case.causal
+        return attention(q, k, v, mapping, mask=sample.mask, causal=causal, impl="reference")
+
+    return [t.detach() for t in _call(forward, sample)()]

@@ -1,0 +1,212 @@
+"""What a suite of benchmarks is: its cases, who takes part, how they are measured, its page."""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from matplotlib.figure import Figure
+
+from benchmarks import tables
+from benchmarks.timing import (
+    LATE,
+    Clock,
+    Effort,
+    Measurement,
+    Task,
+    measure,
+    ratio,
+    reason,
+    summarise,
+    wall_clock,
+    weigh,
+)
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table: a name within a group, which is one of the suite's `groups`."""
+
+    group: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        """Its sizes in words."""
+        return self.name
+
+    @property
+    def share(self) -> float:
+        """How much longer than the suite's usual `seconds` it is measured."""
+        return 1
+
+    @property
+    def once(self) -> bool:
+        """Whether a record that holds it needs it no more."""
+        return False
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row: its name, the mapping it computes, and whether it is our code as users get it.
+
+    Ours is compared with everybody else of the same mapping, and everybody with the suite's base.
+    """
+
+    name: str
+    mapping: str
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds for a whole run, seconds shared by the contestants of one measurement, rounds."""
+
+    budget: float
+    seconds: float
+    least: int
+
+
+C = TypeVar("C", bound=Case)
+T = TypeVar("T", bound=Contestant)
+
+
+class Suite(ABC, Generic[C, T]):
+    """Cases that one command measures into one record and one page.
+
+    Attributes:
+        name: on the command line and of its files.
+        about: what it measures, for --help.
+        title, meaning: of the page; what its numbers mean.
+        groups: of cases, and what each of them is.
+        base: the contestant whom the others are divided by.
+        columns: what tables show beside times.
+        paces: by "cpu", "cuda" and "quick".
+        weighs: whether memory is measured.
+        keeps: whether cases of an earlier record are kept without being asked for.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    title: ClassVar[str]
+    meaning: ClassVar[str]
+    groups: ClassVar[dict[str, str]]
+    base: ClassVar[str]
+    columns: ClassVar[tuple[tables.Column, ...]] = (tables.Column("memory_mib", "MiB"),)
+    paces: ClassVar[dict[str, Pace]]
+    weighs: ClassVar[bool] = True
+    keeps: ClassVar[bool] = False
+
+    @abstractmethod
+    def cases(self, device: str, options: argparse.Namespace) -> Sequence[C]:
+        """The cases on a kind of device, what matters most first; fewer with `options.quick`."""
+
+    @abstractmethod
+    def contestants(self, case: C, device: torch.device) -> Sequence[T]:
+        """Everyone for a case."""
+
+    @abstractmethod
+    def measure(
+        self, case: C, contestants: Sequence[T], device: torch.device, effort: Effort
+    ) -> dict[str, Any]:
+        """`rows`, and whatever else the record shall say of the case."""
+
+    def sections(self, record: Record) -> list[str]:
+        """The page below what its numbers mean."""
+        return [line for case in record["cases"] for line in ["", *self.section(case)]][1:]
+
+    def section(self, case: dict[str, Any]) -> list[str]:
+        """A case's part of the page."""
+        return tables.section(case, self.groups[case["group"]], self.base, self.columns)
+
+    def pictures(self, record: Record) -> dict[str, Figure]:
+        """Plots, by what their files' names end in."""
+        return {}
+
+    def page(self, record: Record) -> str:
+        """The record in Markdown."""
+        where = record["environment"]
+        versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
+        lines = [
+            f"# {self.title} on {where['device']}",
+            "",
+            f"{where['cpu']}, {where['threads']} threads; {versions}; {where['started']}, "
+            f"commit {where['commit'] or 'unknown'}.",
+            "",
+            self.meaning,
+            "",
+            *self.sections(record),
+        ]
+        if record.get("left_out"):
+            lines += ["", f"Not reached within the time budget: {', '.join(record['left_out'])}."]
+        return "\n".join(lines) + "\n"
+
+    def compete(
+        self,
+        contestants: Sequence[T],
+        make: Callable[[T], Task],
+        device: torch.device,
+        effort: Effort,
+        *,
+        which: str = "",
+        cache: str = "",
+        clock: Clock = wall_clock,
+    ) -> list[tables.Row]:
+        """Time everyone in interleaved rounds, then their memory: a row each.
+
+        What `make(contestant)` or its task raises becomes the row's reason.
+        """
+        tasks, measured = {}, {}
+        for entry in contestants:
+            try:
+                if effort.over:
+                    raise NotImplementedError(LATE)
+                tasks[entry.name] = make(entry)
+            except Exception as error:
+                measured[entry.name] = Measurement(reason=reason(error))
+        measured |= measure(tasks, clock, effort, self.base)
+        for name, task in tasks.items():
+            measured[name].facts = dict(task.facts)
+            if self.weighs and measured[name].reason is None and not effort.over:
+                weigh(task, measured[name], device)
+        return [
+            {**self._row(entry, contestants, measured), "pass": which, "cache": cache}
+            for entry in contestants
+        ]
+
+    def _row(
+        self, entry: T, contestants: Sequence[T], measured: Mapping[str, Measurement]
+    ) -> tables.Row:
+        own = measured[entry.name]
+        row = {"name": entry.name, "mapping": entry.mapping, "ours": entry.ours}
+        if own.reason is not None:
+            return {**row, "reason": own.reason}
+        rivals = [other.name for other in contestants if _rivals(entry, other)]
+        to = {
+            other: ratio(own, measured[other])
+            for other in dict.fromkeys([self.base, *rivals])
+            if other in measured and measured[other].reason is None
+        }
+        times = summarise(own.samples.values())
+        return {**row, "reason": None, "ms": times, "to": to, **own.facts}
+
+
+def _rivals(one: Contestant, other: Contestant) -> bool:
+    return one.ours and not other.ours and one.mapping == other.mapping
+
+
+def above(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """For argparse: numbers above 0."""
+
+    def number(text: str) -> float:
+        if not (value := kind(text)) > 0:
+            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+        return value
+
+    return number
