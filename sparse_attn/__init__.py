@@ -31,7 +31,8 @@ __all__ = [
 
 # Registers the attention function, without which Transformers refuses the config of a saved model.
 # The command line imports it with the rest of Transformers, where it loads a model: not for --help.
-if sys.orig_argv[1:3] != ["-m", "sparse_attn"]:
+# While `python OPTIONS -m MODULE ARGUMENTS` looks for MODULE, sys.argv is ["-m", *ARGUMENTS].
+if sys.argv[:1] != ["-m"] or sys.orig_argv[-len(sys.argv)].removeprefix("-m") != "sparse_attn":
     import_module("sparse_attn.attention")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these

@@ -11,8 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME, REACHED
-from sparse_attn.layers import AttentionLayer
-from sparse_attn.records import config_of
+from sparse_attn.layers import AttentionLayer, config_of
 
 UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 # a comment or a getattr, which gives eager attention whatever the name, is no lookup
 LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
@@ -36,19 +36,26 @@ class AttentionLayer:
 
 def root_of(model: nn.Module) -> PreTrainedModel:
     """The one Transformers model inside whatever wraps it."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    models = [module for module in modules if isinstance(module, PreTrainedModel)]
+    inner = model if isinstance(model, nn.Module) else nn.Module()
+    # a wrapper, such as DDP, holds the model and nothing else: no walk, as schedules ask every step
+    while not isinstance(inner, PreTrainedModel) and len(children := list(inner.children())) == 1:
+        inner = children[0]
+    if isinstance(inner, PreTrainedModel):
+        return inner
+    models = [module for module in inner.modules() if isinstance(module, PreTrainedModel)]
     if not models:
         raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
-    root = models[0]
-    if len(models) > 1:
-        inside = set(root.modules())
-        if outside := [type(module).__name__ for module in models if module not in inside]:
-            raise ValueError(
-                f"model: {type(model).__name__} holds several Transformers models, "
-                f"{type(root).__name__} and {', '.join(outside)}; pass them one by one"
-            )
+    root, inside = models[0], set(models[0].modules())
+    if outside := [type(module).__name__ for module in models if module not in inside]:
+        raise ValueError(
+            f"model: {type(model).__name__} holds several Transformers models, "
+            f"{type(root).__name__} and {', '.join(outside)}; pass them one by one"
+        )
     return root
+
+
+def config_of(attention: nn.Module) -> PreTrainedConfig:
+    return cast(PreTrainedConfig, attention.config)
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:

@@ -15,29 +15,26 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
-from sparse_attn.heads.multilabel_patching import multilabel_parameters, restore_multilabel_head
-from sparse_attn.heads.patching import head_parameters, restore_head
-from sparse_attn.layers import attention_layers, root_of
-from sparse_attn.patching import (
-    is_patched,
-    make_mapping,
-    refuse,
-    set_mapping,
-    switch_on,
-    unpatch_model,
-    write_record,
+from sparse_attn.heads.multilabel_patching import (
+    multilabel_parameters,
+    restore_multilabel_head,
+    unpatch_multilabel_head,
 )
-from sparse_attn.records import (
+from sparse_attn.heads.patching import head_parameters, restore_head, unpatch_lm_head
+from sparse_attn.layers import attention_layers, root_of
+from sparse_attn.patch_config import (
     HEAD,
+    KEYS,
     MULTILABEL,
     ONLY_BY_US,
-    RECORDS,
     check_version,
     config_states,
     configs_of,
+    patch_of,
     restore_configs,
     with_parts,
 )
+from sparse_attn.patching import install, is_patched, make_mapping, refuse, unpatch_model
 
 FILE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
@@ -90,16 +87,16 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
-    records = _take_records(config, path)
+    saved = _take(config, path)
     config._attn_implementation = implementation
-    if weights or records.get(NAME, {}).get("output_attentions"):
+    if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
     try:
         loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
         raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
-    _restore(root_of(model), records, path, hub)
+    _restore(root_of(model), saved, path, hub)
     return loaded
 
 
@@ -112,45 +109,46 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     if is_patched(root):
         raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
-    saved = AutoConfig.from_pretrained(path, **hub)
-    if any(vars(saved).get(key) != vars(root.config).get(key) for key in RECORDS):
+    file = AutoConfig.from_pretrained(path, **hub)
+    if any(vars(file).get(key) != vars(root.config).get(key) for key in KEYS):
         raise ValueError(
             f"path={str(path)!r}: what its config says was patched is not what the model's says; "
             "give the folder that the model was loaded from"
         )
     states = config_states(root)
-    records = _take_records(root.config, path)
-    if records.get(NAME, {}).get("output_attentions"):
+    saved = _take(root.config, path)
+    if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
             config._output_attentions |= type(config) is type(root.config)
     try:
-        _restore(root, records, path, hub)
+        _restore(root, saved, path, hub)
     except Exception:  # a model without its learned parameters must not run
-        if is_patched(root):
-            unpatch_model(root)
+        for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
+            for key in [key for key in KEYS if patch_of(part, key) is not None]:
+                UNPATCH[key](part)
         restore_configs(states)
-        vars(root.config).update(records)
+        vars(root.config).update(saved)
         raise
 
 
 def _restore(
-    root: PreTrainedModel, records: dict[str, Any], path: str | Path, hub: dict[str, Any]
+    root: PreTrainedModel, saved: dict[str, Any], path: str | Path, hub: dict[str, Any]
 ) -> None:
-    for key, record in records.items():
-        RESTORE[key](root, record)
-    for part in _patched_parts(root) if not records else ():
-        _apply_record(part, part.config.__dict__.pop(NAME))
+    for key, entry in saved.items():
+        RESTORE[key](root, entry)
+    for part in _patched_parts(root) if not saved else ():
+        _restore_attention(part, part.config.__dict__.pop(NAME))
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
 
-def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
+def _take(config: Any, path: str | Path) -> dict[str, Any]:
     """Out of the config: what was patched, by key; nothing where it was a part of the model."""
-    records = {key: vars(config)[key] for key in RECORDS if key in vars(config)}
-    if not records and any(NAME in vars(part) for part in with_parts([config])):
+    saved = {key: vars(config)[key] for key in KEYS if key in vars(config)}
+    if not saved and any(NAME in vars(part) for part in with_parts([config])):
         return {}
-    if not records:
+    if not saved:
         raise ValueError(
-            f"path={str(path)!r}: its config has neither {' nor '.join(map(repr, RECORDS))}: "
+            f"path={str(path)!r}: its config has neither {' nor '.join(map(repr, KEYS))}: "
             "nothing was patched when it was saved; use from_pretrained, then patch_model, "
             "patch_multilabel_head or patch_lm_head"
         )
@@ -161,12 +159,12 @@ def _take_records(config: Any, path: str | Path) -> dict[str, Any]:
             f"path={str(path)!r}: its config describes a patched model, but does not ask for "
             f"attn_implementation={NAME!r}: the model, or the one that saved it, was loaded by "
             "from_pretrained with another one and computed softmax; if its weights were trained "
-            f"so, delete {', '.join(map(repr, records))} from its config, otherwise add the "
+            f"so, delete {', '.join(map(repr, saved))} from its config, otherwise add the "
             "attn_implementation"
         )
-    for key in records:
+    for key in saved:
         delattr(config, key)
-    return records
+    return saved
 
 
 def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
@@ -179,26 +177,28 @@ def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
     return parts
 
 
-def _apply_record(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    check_version(NAME, record)
+def _restore_attention(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    check_version(NAME, saved)
     found = attention_layers(root)
-    positions = sorted(p for entry in record["mappings"] for p in entry["modules"])
+    positions = sorted(p for entry in saved["mappings"] for p in entry["modules"])
     if positions != list(range(len(found))):
         raise RuntimeError(
-            f"{NAME} record: it describes {len(positions)} attention modules, but "
+            f"config.{NAME}: it describes {len(positions)} attention modules, but "
             f"{type(root).__name__} has {len(found)}; load with the class that was saved"
         )
     refuse(root, found)
-    switch_on(root, found)
-    for entry in record["mappings"]:
-        for position in entry["modules"]:
-            layer = found[position]
-            name, learn, per = entry["mapping"], entry["learn"], entry["per"]
-            set_mapping(layer, make_mapping(layer, name, learn, per, entry["params"]))
-    write_record(root)
+    mappings = {
+        layer.name: make_mapping(
+            layer, entry["mapping"], entry["learn"], entry["per"], entry["params"]
+        )
+        for entry in saved["mappings"]
+        for layer in [found[position] for position in entry["modules"]]
+    }
+    install(root, found, mappings)
 
 
-RESTORE = {NAME: _apply_record, HEAD: restore_head, MULTILABEL: restore_multilabel_head}
+RESTORE = {NAME: _restore_attention, HEAD: restore_head, MULTILABEL: restore_multilabel_head}
+UNPATCH = {NAME: unpatch_model, HEAD: unpatch_lm_head, MULTILABEL: unpatch_multilabel_head}
 
 
 def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
 from sparse_attn.hooks import add_hooks, asks_for_weights, remove_hooks
@@ -17,21 +18,22 @@ from sparse_attn.layers import (
     AttentionLayer,
     attention_layers,
     computes_softmax,
+    config_of,
     root_of,
 )
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.records import (
-    RECORD_VERSION,
-    Written,
-    config_of,
+from sparse_attn.patch_config import (
+    Patch,
+    PatchConfig,
+    Snapshot,
     config_states,
     configs_of,
+    patch_of,
     refuse_lost_head,
     restore_configs,
-    set_record,
+    unmark,
 )
 
-RESTORE = "_sparse_attn_restore"
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
@@ -87,12 +89,7 @@ def patch_model(
         _refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
-    mappings = [make_mapping(layer, mapping, learn, per, parameters) for layer in chosen]
-    if not is_patched(root):
-        switch_on(root, found)
-    for layer, new in zip(chosen, mappings, strict=True):
-        set_mapping(layer, new)
-    write_record(root)
+    install(root, found, {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen})
     return model
 
 
@@ -104,17 +101,17 @@ def unpatch_model(model: ModelT) -> ModelT:
         TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
-    if not is_patched(root):
+    patch = patch_of(root, NAME)
+    if patch is None:
         raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
     found = attention_layers(root)
     remove_hooks(root, found)
     for layer in found:
         delattr(layer.module, NAME)
-    for config, implementation, weights in getattr(root, RESTORE):
+    for config, implementation, weights in patch.kept.before:
         config._attn_implementation = implementation
         config._output_attentions = weights
-    set_record(root, NAME, None)
-    delattr(root, RESTORE)
+    unmark(root, NAME)
     return model
 
 
@@ -128,48 +125,47 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
         model, mapping, **arguments: as `patch_model`, as are errors.
     """
     root = root_of(model)
-    before, states = None, config_states(root)
+    states, before = config_states(root), {}
     if is_patched(root):
-        before = [(layer.module, getattr(layer.module, NAME)) for layer in attention_layers(root)]
+        before = {layer.name: getattr(layer.module, NAME) for layer in attention_layers(root)}
     patch_model(model, mapping, **arguments)
     try:
         yield model
     finally:
-        if before is None:
-            if is_patched(root):  # the block may have unpatched it
-                unpatch_model(model)
-        else:
-            if not is_patched(root):
-                switch_on(root, attention_layers(root))
-            for module, old in before:
-                setattr(module, NAME, old)
+        if before:
+            install(root, attention_layers(root), before)
+        elif is_patched(root):  # the block may have unpatched it
+            unpatch_model(model)
         # a plainly loaded model, which still asks for its mappings, goes on raising
         restore_configs(states)
 
 
 def is_patched(model: nn.Module) -> bool:
     """Whether `patch_model` has been called on this model."""
-    return hasattr(root_of(model), RESTORE)
+    return patch_of(root_of(model), NAME) is not None
 
 
 def mappings_of(layer: AttentionLayer) -> list[Mapping]:
     """The `Mapping` of a layer; with PEFT's modules_to_save also the trainable copies beside it."""
-    held = getattr(layer.module, NAME, nn.Module())
-    return [module for module in held.modules() if isinstance(module, Mapping)]
+    held = getattr(layer.module, NAME, None)
+    if isinstance(held, Mapping):
+        return [held]
+    return [m for m in held.modules() if isinstance(m, Mapping)] if held is not None else []
 
 
 def set_parameter(model: nn.Module, name: str, value: float) -> None:
-    """Set a fixed parameter in every mapping of the model that has it, and record it.
+    """Set a fixed parameter in every mapping of the model that has it.
+
+    Of a patched model this takes the attention modules that `patch_model` found, and no walk.
 
     Raises:
         ValueError: out of range, or no mapping of the model has such a fixed parameter.
     """
-    mappings = [m for layer in attention_layers(root_of(model)) for m in mappings_of(layer)]
-    holders = [
-        mapping
-        for mapping in mappings
-        if name in {p.name for p in mapping.spec.parameters} - set(mapping.learned)
-    ]
+    root = root_of(model)
+    patch = patch_of(root, NAME)
+    layers = attention_layers(root) if patch is None else patch.kept.layers
+    mappings = [mapping for layer in layers for mapping in mappings_of(layer)]
+    holders = [mapping for mapping in mappings if name in mapping.fixed]
     if not holders:
         names = sorted({mapping.name for mapping in mappings}) or ["no mapping at all"]
         raise ValueError(
@@ -178,7 +174,6 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
         )
     for mapping in holders:
         mapping.set_value(name, value)
-    write_record(root_of(model))
 
 
 def _select(
@@ -208,24 +203,25 @@ def _select(
 def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     """Raise for a model whose softmax cannot be replaced."""
     refuse_lost_head(root)
-    name = type(root).__name__
-    models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
-    closed = next((m for m in models if not m._can_set_attn_implementation()), None)
-    if closed is not None or not found:
+    name, closed, own, readers = type(root).__name__, [], [], []
+    for place, module in root.named_modules():
+        if isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation():
+            closed.append(type(module).__name__)
+        if computes_softmax(cast(Hashable, type(module))):
+            own.append(place)
+        if type(module).__name__ in MASK_READERS:
+            readers.append(place)
+    if closed or not found:
         raise ValueError(
-            f"{type(closed or root).__name__} does not dispatch its attention through "
-            "Transformers' AttentionInterface, so its softmax cannot be replaced; use a model that "
-            "does, such as BERT, RoBERTa, ELECTRA or ModernBERT"
+            f"{(closed or [name])[0]} does not dispatch its attention through Transformers' "
+            "AttentionInterface, so its softmax cannot be replaced; use a model that does, such as "
+            "BERT, RoBERTa, ELECTRA or ModernBERT"
         )
-    own = [
-        n for n, module in root.named_modules() if computes_softmax(cast(Hashable, type(module)))
-    ]
     if own:
         raise ValueError(
             f"{name} computes softmax in {', '.join(own[:3])}, outside the attention that can be "
             "replaced; patch the submodel without it, such as a text or vision part"
         )
-    readers = [n for n, module in root.named_modules() if type(module).__name__ in MASK_READERS]
     if readers:
         raise ValueError(
             f"{name}: {readers[0]} reads the additive attention mask as padding, which a boolean "
@@ -245,53 +241,80 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
 def _refuse_lost_parameters(root: PreTrainedModel) -> None:
     """Raise for a model that was saved with learned parameters and loaded without them."""
     models = {n: m for n, m in root.named_modules() if isinstance(m, PreTrainedModel)}
-    records = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
-    records = {n: r for n, r in records.items() if not isinstance(r, Written)}
-    for record in records.values():
-        for entry in record["mappings"]:
-            if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
-                places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in records)
-                raise ValueError(
-                    f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "
-                    "whose parameters were not loaded; use sparse_attn.load_pretrained(cls, path), "
-                    f"or, to start from new ones, delete {places}"
-                )
+    saved = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
+    # what a model in memory has written is no sign of a file
+    saved = {n: s for n, s in saved.items() if not isinstance(s, (PatchConfig, Snapshot))}
+    for entry in (entry for s in saved.values() for entry in s["mappings"]):
+        if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
+            places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)
+            raise ValueError(
+                f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "
+                "whose parameters were not loaded; use sparse_attn.load_pretrained(cls, path), "
+                f"or, to start from new ones, delete {places}"
+            )
 
 
-def switch_on(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
-    """Give every attention module softmax and let the model dispatch to us."""
+class _Kept(NamedTuple):
+    """What a patched model keeps: its attention modules, and what its configs said of attention."""
+
+    layers: list[AttentionLayer]
+    before: list[tuple[PreTrainedConfig, str | None, bool]]
+
+
+def install(
+    root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
+) -> None:
+    """Set these mappings, by layer; the others of a model that was not patched compute softmax."""
+    patch = patch_of(root, NAME)
+    for layer in found:
+        if layer.name in mappings:
+            setattr(layer.module, NAME, mappings[layer.name])
+        elif patch is None:
+            setattr(layer.module, NAME, make_mapping(layer, "softmax"))
+    if patch is None:
+        _switch_on(root, found)
+    else:
+        patch.kept = patch.kept._replace(layers=found)
+        patch.show()
+
+
+def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
+    """Let the model dispatch to us."""
     weights = root.config.output_attentions
     usual = "eager" if weights else root.get_correct_attn_implementation(None)
-    before = []
-    for config in configs_of(root):
+    before, configs = [], configs_of(root)
+    for config in configs:
         # from_pretrained of a patched model already asks for us
         named = config._attn_implementation
         before.append((config, usual if named == NAME else named, config.output_attentions))
         config._output_attentions = False
     root.set_attn_implementation(NAME)
-    for config in configs_of(root):  # Transformers 5.17 does not reach the two stacks of T5
+    for config in configs:  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
-    for layer in found:
-        set_mapping(layer, Mapping("softmax"))
     add_hooks(root, found, weights)
-    setattr(root, RESTORE, before)
+    Patch(root, NAME, _describe, _Kept(found, before))
 
 
 def make_mapping(
     layer: AttentionLayer,
     name: str,
-    learn: str | Iterable[str],
-    per: str,
-    parameters: dict[str, Any],
+    learn: str | Iterable[str] = (),
+    per: str = "layer",
+    parameters: dict[str, Any] | None = None,
 ) -> Mapping:
-    """A mapping that fits the layer: with per="head", as many values as the layer has heads."""
+    """A mapping that fits the layer, on its device and in its mode.
+
+    With per="head" it has as many values as the layer has heads.
+    """
     num_heads = _number_of_heads(layer) if per == "head" else None
-    if _device(layer).type == "meta" and (learn or get_spec(name).weights is not None):
+    device = _device(layer)
+    if device.type == "meta" and (learn or get_spec(name).weights is not None):
         raise ValueError(
             f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
             "is; load the weights first, then patch the model"
         )
-    return Mapping(name, learn=learn, num_heads=num_heads, **parameters)
+    mapping = Mapping(name, learn=learn, num_heads=num_heads, **(parameters or {}))
+    return mapping.to(device).train(layer.module.training)
 
 
 def _number_of_heads(layer: AttentionLayer) -> int:
@@ -299,11 +322,6 @@ def _number_of_heads(layer: AttentionLayer) -> int:
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
     return config_of(layer.module).num_attention_heads
-
-
-def set_mapping(layer: AttentionLayer, mapping: Mapping) -> None:
-    """Set a mapping on a layer, on its device and in its mode."""
-    setattr(layer.module, NAME, mapping.to(_device(layer)).train(layer.module.training))
 
 
 def _device(layer: AttentionLayer) -> torch.device:
@@ -315,17 +333,12 @@ def _device(layer: AttentionLayer) -> torch.device:
     return torch.device(devices[0]) if devices else torch.device("cpu")
 
 
-def write_record(root: PreTrainedModel) -> None:
+def _describe(root: PreTrainedModel, kept: _Kept) -> dict[str, Any]:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
-    groups: list[dict[str, Any]] = []
+    groups: dict[str, dict[str, Any]] = {}
     for position, layer in enumerate(attention_layers(root)):
-        entry = {**mappings_of(layer)[0].describe(), "modules": [position]}
-        same = next((g for g in groups if {**g, "modules": [position]} == entry), None)
-        if same is None:
-            groups.append(entry)
-        else:
-            same["modules"].append(position)
-    record: dict[str, Any] = {"version": RECORD_VERSION, "mappings": groups}
-    if asks_for_weights(root):
-        record["output_attentions"] = True
-    set_record(root, NAME, record)
+        for mapping in mappings_of(layer)[:1]:
+            entry = mapping.describe()
+            groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
+    asked = {"output_attentions": True} if asks_for_weights(root) else {}
+    return {"mappings": list(groups.values()), **asked}

@@ -174,19 +174,24 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         return cls(SparsitySchedule(**state["args"]), state["attributes"].get("module"))
 
     def _apply(self, progress: float, model: nn.Module) -> None:
-        if self.module is None:
-            self.schedule.apply(model, progress)
-            return
-        held = dict(root_of(model).named_modules()).get(self.module, nn.Module())
-        # PEFT's modules_to_save holds a head and its trainable copy
+        targets = [model] if self.module is None else self._heads(self.module, root_of(model))
+        for target in targets:
+            self.schedule.apply(target, progress)
+
+    @staticmethod
+    def _heads(name: str, root: nn.Module) -> list[MultiLabelHead]:
+        """PEFT's modules_to_save holds a head and its trainable copy."""
+        try:
+            held = root.get_submodule(name)
+        except AttributeError:
+            held = nn.Module()
         heads = [module for module in held.modules() if isinstance(module, MultiLabelHead)]
         if not heads:
             raise ValueError(
-                f"module={self.module!r}: expected the name of a MultiLabelHead in "
-                f"{type(root_of(model)).__name__}, such as 'classifier'"
+                f"module={name!r}: expected the name of a MultiLabelHead in "
+                f"{type(root).__name__}, such as 'classifier'"
             )
-        for head in heads:
-            self.schedule.apply(head, progress)
+        return heads
 
 
 def _share_done(state: TrainerState) -> float:

@@ -24,7 +24,7 @@ from transformers import (
 
 from sparse_attn.layers import attention_layers
 from sparse_attn.loading import load_pretrained
-from sparse_attn.records import RECORDS
+from sparse_attn.patch_config import KEYS
 
 LOADING_ERRORS = (
     *(ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError),
@@ -152,7 +152,7 @@ def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
         "dtype": torch.float32,
         "output_loading_info": True,
     }
-    if any(name in vars(config) for name in RECORDS):
+    if any(name in vars(config) for name in KEYS):
         model, info = load_pretrained(AutoModel, path, **arguments)
     else:
         model, info = AutoModel.from_pretrained(path, **arguments)

@@ -18,15 +18,16 @@ from sparse_attn.heads.multilabel import MultiLabelHead
 from sparse_attn.heads.patching import plain_linear
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import ModelT
-from sparse_attn.records import (
+from sparse_attn.patch_config import (
     MULTILABEL,
-    MULTILABEL_MARK,
-    RECORD_VERSION,
+    Patch,
     check_version,
+    hide,
+    patch_of,
     refuse_lost_head,
-    set_record,
+    unmark,
 )
+from sparse_attn.patching import ModelT
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
 # a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would
@@ -84,34 +85,34 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
         TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
-    if not hasattr(root, MULTILABEL_MARK):
+    patch = patch_of(root, MULTILABEL)
+    if patch is None:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
         )
     name, head = _output_layer(root)
     root.set_submodule(name, plain_linear(cast(Any, head)))
     _remove_hooks(root)
-    delattr(root, MULTILABEL_MARK)
-    root.config.problem_type = getattr(root.config, MULTILABEL)["problem_type"]
-    set_record(root, MULTILABEL, None)
+    root.config.problem_type = patch.kept
+    unmark(root, MULTILABEL)
     return model
 
 
-def restore_multilabel_head(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    """Patch the head as `record` says; a class without such a head has nothing to restore."""
-    check_version(MULTILABEL, record)
-    root.config.problem_type = record["problem_type"]
+def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    """Patch the head as it was saved; a class without such a head has nothing to restore."""
+    check_version(MULTILABEL, saved)
+    root.config.problem_type = saved["problem_type"]
     if _find_output_layer(root) is None:
-        set_record(root, MULTILABEL, None)
+        hide(root, MULTILABEL)
         return
-    made = dict(record["head"])
+    made = dict(saved["head"])
     mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
     _install(root, mapping=mapping, **made)
 
 
 def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
     """The parameters of a patched head beside the plain one's weight and bias, by full name."""
-    if not hasattr(root, MULTILABEL_MARK):
+    if patch_of(root, MULTILABEL) is None:
         return {}
     prefix, head = _output_layer(root)
     return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
@@ -122,18 +123,22 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
     refuse_lost_head(root)
     name, old = _output_layer(root)
     head = _head_like(old, arguments)
-    usual = getattr(root.config, MULTILABEL, {"problem_type": root.config.problem_type})
+    patch = patch_of(root, MULTILABEL)
+    usual = root.config.problem_type if patch is None else patch.kept
     root.set_submodule(name, head)
     _remove_hooks(root)
     root.register_forward_pre_hook(_take_labels, with_kwargs=True)
     root.register_forward_hook(_finish, always_call=True)
     install_guard(root, cast(Head, head))
     head.register_forward_hook(_number_rows)
-    setattr(root, MULTILABEL_MARK, True)
     root.config.problem_type = PROBLEM_TYPE
-    record = {"version": RECORD_VERSION, "problem_type": usual["problem_type"]}
-    set_record(root, MULTILABEL, record)
-    _link(root, head)
+    Patch(root, MULTILABEL, _describe, usual)
+
+
+def _describe(root: PreTrainedModel, problem_type: str | None) -> dict[str, Any]:
+    """config.sparse_attn_multilabel: the head, of PEFT's copies the one that is trained."""
+    head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
+    return {"problem_type": problem_type, "head": head.record}
 
 
 def _head_like(old: OutputLayer, arguments: dict[str, Any]) -> MultiLabelHead:
@@ -214,8 +219,6 @@ def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
     if output is None or call is None:  # the guard raises for a head that was not called
         return None
     head, hidden = cast(MultiLabelHead, call[0]), call[1]
-    if not torch.compiler.is_compiling():
-        _link(root, head)
     if labels is None:
         return None
     numbered = output["logits"] if isinstance(output, dict) else output[0]
@@ -224,14 +227,6 @@ def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
     if isinstance(output, tuple):
         return loss, logits, *output[1:]
     return type(output)(**{**output, "loss": loss, "logits": logits})
-
-
-def _link(root: PreTrainedModel, head: MultiLabelHead) -> None:
-    """Make the config's record that of the head, which keeps it up to date.
-
-    At every call, as PEFT trains a copy of the head and leaves it in the place of the first.
-    """
-    getattr(root.config, MULTILABEL)["head"] = head.record
 
 
 def _loss(head: MultiLabelHead, hidden: Tensor, labels: Tensor, items: Any) -> Tensor:

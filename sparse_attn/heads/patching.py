@@ -16,8 +16,16 @@ from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
+from sparse_attn.patch_config import (
+    HEAD,
+    Patch,
+    check_version,
+    hide,
+    patch_of,
+    refuse_lost_head,
+    unmark,
+)
 from sparse_attn.patching import ModelT
-from sparse_attn.records import HEAD, RECORD_VERSION, check_version, refuse_lost_head, set_record
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
@@ -85,7 +93,7 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
     """
     root = root_of(model)
     head = root.get_output_embeddings()
-    if not isinstance(head, PatchedHead) or RESIZE not in vars(root):
+    if not isinstance(head, PatchedHead) or patch_of(root, HEAD) is None:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_lm_head first"
         )
@@ -93,18 +101,18 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
     delattr(root, RESIZE)
     remove_guard(root)
     remove_own_loss(root)
-    set_record(root, HEAD, None)
+    unmark(root, HEAD)
     return model
 
 
-def restore_head(root: PreTrainedModel, record: dict[str, Any]) -> None:
-    """Patch the head as `record` says; a class without a head has nothing to restore."""
-    check_version(HEAD, record)
+def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    """Patch the head as it was saved; a class without a head has nothing to restore."""
+    check_version(HEAD, saved)
     if root.get_output_embeddings() is None:
-        set_record(root, HEAD, None)
+        hide(root, HEAD)
         return
-    mapping = Mapping(record["mapping"], learn=record["learn"], **record["params"])
-    _install(root, mapping, record["components"], record["prior"])
+    mapping = Mapping(saved["mapping"], learn=saved["learn"], **saved["params"])
+    _install(root, mapping, saved["components"], saved["prior"])
 
 
 def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
@@ -130,9 +138,13 @@ def _install(
     if own is not None:
         root.loss_function = own
     setattr(root, RESIZE, functools.partial(_resize, root))
-    record = {name: mapping.describe()[name] for name in ("mapping", "params", "learn")}
-    record |= {"version": RECORD_VERSION, "components": components, "prior": prior}
-    set_record(root, HEAD, record)
+    Patch(root, HEAD, _describe, {"components": components, "prior": prior})
+
+
+def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> dict[str, Any]:
+    """config.sparse_attn_head: mapping and mixture."""
+    mapping = root.get_output_embeddings().mapping.describe()
+    return {**{name: mapping[name] for name in ("mapping", "params", "learn")}, **kept}
 
 
 def _head_like(
@@ -192,7 +204,7 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
             "model class, such as AutoModelForCausalLM or AutoModelForMaskedLM, and patch before "
             "wrapping the head (PEFT, quantization)"
         )
-    if isinstance(head, PatchedHead) and RESIZE not in vars(root):
+    if isinstance(head, PatchedHead) and patch_of(root, HEAD) is None:
         raise ValueError(
             f"{name} holds, or is, a part whose head is already patched; patch or unpatch the "
             "model that was patched first"

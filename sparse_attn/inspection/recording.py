@@ -17,8 +17,8 @@ from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.layers import AttentionLayer, attention_layers, root_of
+from sparse_attn.patch_config import configs_of, hide
 from sparse_attn.patching import is_patched, patched
-from sparse_attn.records import configs_of, set_record
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:
@@ -80,7 +80,7 @@ def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
-        set_record(root, NAME, None)
+        hide(root, NAME)
         for config in configs_of(root):
             config._attn_implementation = Unsaved(NAME)
         yield

@@ -105,6 +105,11 @@ class Mapping(nn.Module):
         raw = raw.to(torch.get_default_device())
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
+    @property
+    def fixed(self) -> list[str]:
+        """Names of the parameters that are not learned."""
+        return [p.name for p in self.spec.parameters if p.name not in self.learned]
+
     def set_value(self, name: str, value: float | Sequence[float]) -> None:
         """Set the fixed parameter `name` to `value`, a number or one for each head.
 
@@ -112,15 +117,14 @@ class Mapping(nn.Module):
             TypeError: the mapping has no such fixed parameter, or `value` is no number.
             ValueError: out of range, or not one value a head.
         """
-        spec = next((p for p in self.spec.parameters if p.name == name), None)
-        if spec is None or name in self.learned:
-            fixed = [p.name for p in self.spec.parameters if p.name not in self.learned]
+        if name not in self.fixed:
             raise TypeError(
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
-                f"{', '.join(fixed) or 'none'}"
+                f"{', '.join(self.fixed) or 'none'}"
             )
-        values = _numbers(name, value)
-        if values.dim() == 0:
+        spec = next(p for p in self.spec.parameters if p.name == name)
+        values = None if isinstance(value, float) else _numbers(name, value)
+        if values is None or values.dim() == 0:
             spec.check(cast(float, value))
             self._buffers.pop(name, None)
             setattr(self, name, float(cast(float, value)))
@@ -143,26 +147,24 @@ class Mapping(nn.Module):
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
-        """The parameter `name` now, as `value` gives it: a float, or a tensor [1] or [num_heads].
+        """As `value`, also outside a forward pass of a mapping that accelerate has offloaded."""
+        hook = getattr(self, "_hf_hook", None)
+        if hook is None or name not in self.learned:
+            return self.value(name)
+        hook.pre_forward(self)
+        return hook.post_forward(self, self.value(name))
 
-        A learned one is read by a call of this module, at which hooks bring in what is offloaded.
-        """
-        return cast(Tensor, self(name)) if name in self.learned else self.value(name)
-
-    def forward(self, scores: Tensor | str, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """p = map(scores; parameters), by the function of that name.
 
         Args:
-            scores: any shape, floating point; (..., H, Q, K) with `num_heads`. The name of a
-                learned parameter in their place gives its `value`; see `read`.
+            scores: any shape, floating point; (..., H, Q, K) with `num_heads`.
             mask: boolean, True = takes part, broadcastable to scores.
             dim: the dimension that is normalised.
 
         Returns:
             Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`.
         """
-        if isinstance(scores, str):
-            return cast(Tensor, self.value(scores))
         return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
@@ -194,10 +196,9 @@ class Mapping(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What `Mapping(...)` needs to make this mapping again, learned values left out."""
         # and not read: under FSDP a process holds but a part of them
-        fixed = [p.name for p in self.spec.parameters if p.name not in self.learned]
         return {
             "mapping": self.name,
-            "params": {**self._plain(fixed), **self.options},
+            "params": {**self._plain(self.fixed), **self.options},
             "learn": list(self.learned),
             "per": "layer" if self.num_heads is None else "head",
         }

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, unpatch_lm_head
-from sparse_attn.records import HEAD
+from sparse_attn.patch_config import HEAD
 
 from .families import BY_NAME
 from .helpers import assert_near

@@ -10,8 +10,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from sparse_attn import load_pretrained, patch_model, unpatch_model
 from sparse_attn.attention import NAME
 from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn.patch_config import HEAD
 from sparse_attn.patching import is_patched
-from sparse_attn.records import HEAD
 
 from .families import BY_NAME
 from .helpers import jitter, run_valid
@@ -153,7 +153,7 @@ def edit(folder, change):
 def test_record_of_another_version_is_refused(tmp_path):
     patched(BY_MODEL["bert"], "fixed").save_pretrained(tmp_path)
     edit(tmp_path, lambda config: config[HEAD].update(version=99))
-    with pytest.raises(RuntimeError, match=f"{HEAD} record: expected version 1, got 99"):
+    with pytest.raises(RuntimeError, match=f"config.{HEAD}: expected version 1, got 99"):
         load_pretrained(AutoModelForMaskedLM, tmp_path)
 
 

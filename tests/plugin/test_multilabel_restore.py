@@ -14,7 +14,7 @@ from sparse_attn.heads import (
     patch_multilabel_head,
     unpatch_multilabel_head,
 )
-from sparse_attn.records import MULTILABEL
+from sparse_attn.patch_config import MULTILABEL
 
 from .families import BY_NAME
 from .lm_heads import run

@@ -14,7 +14,7 @@ from transformers import (
 from sparse_attn import SparsitySchedule, load_pretrained, patch_model, unpatch_model
 from sparse_attn.attention import NAME
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head, unpatch_multilabel_head
-from sparse_attn.records import HEAD, MULTILABEL
+from sparse_attn.patch_config import HEAD, MULTILABEL
 
 from .families import BY_NAME
 from .helpers import jitter
@@ -157,7 +157,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path):
     config = json.loads(path.read_text())
     config[MULTILABEL]["version"] = 9
     path.write_text(json.dumps(config))
-    with pytest.raises(RuntimeError, match=f"{MULTILABEL} record: expected version 1, got 9"):
+    with pytest.raises(RuntimeError, match=f"config.{MULTILABEL}: expected version 1, got 9"):
         load_pretrained(cls, tmp_path / "patched")
 
 

@@ -14,7 +14,7 @@ from sparse_attn import (
     patch_model,
 )
 from sparse_attn.heads import patch_multilabel_head, search_threshold, unpatch_multilabel_head
-from sparse_attn.records import MULTILABEL
+from sparse_attn.patch_config import MULTILABEL
 
 from .helpers import assert_near
 from .lm_heads import run

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
@@ -389,6 +390,24 @@ def test_a_patched_part_comes_back_with_its_whole(in_place, tmp_path):
     ]
     unpatch_model(loaded.text_model)
     assert NAME not in loaded.config.to_json_string(use_diff=False)
+
+
+@pytest.mark.parametrize("part", ["text_model", "vision_model"])
+def test_a_whole_whose_parts_cannot_be_completed_stays_as_it_was(part, tmp_path):
+    """Both parts have learned parameters, of which the checkpoint lacks those of one."""
+    _, model = two_towers()
+    patch_model(model.vision_model, "t-softmax", t=2.0, learn="t")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    left = {n: t for n, t in tensors.items() if not (n.startswith(part) and NAME in n)}
+    save_file(left, tmp_path / "model.safetensors", {"format": "pt"})
+    plain = transformers.CLIPModel.from_pretrained(tmp_path)
+    before = plain.config.to_json_string(use_diff=False)
+    with pytest.raises(RuntimeError, match=rf"lacks the learned parameters.*{part}"):
+        load_pretrained(plain, tmp_path)
+    assert not is_patched(plain.text_model)
+    assert not is_patched(plain.vision_model)
+    assert plain.config.to_json_string(use_diff=False) == before
 
 
 def test_parts_loaded_plainly_go_on_raising(tmp_path):

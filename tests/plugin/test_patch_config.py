@@ -1,0 +1,118 @@
+"""config.sparse_attn is what stands in the modules, in memory and in what is saved."""
+
+import copy
+import gc
+import json
+import pickle
+
+import pytest
+from torch import nn
+from transformers import AutoModel
+
+from sparse_attn import Mapping, SparsitySchedule, load_pretrained, patch_model
+from sparse_attn.attention import NAME
+from sparse_attn.patching import set_parameter
+
+from .families import BY_NAME
+from .helpers import mappings_of
+
+BERT = BY_NAME["bert"]
+
+
+def values(config):
+    return [group["params"]["r"] for group in config[NAME]["mappings"]]
+
+
+def patched():
+    return patch_model(BERT.build(), "r-softmax", r=0.1)
+
+
+def own(model, value):
+    for mapping in mappings_of(model):
+        mapping.set_value("r", value)
+
+
+def replaced(model, value):
+    for layer in model.encoder.layer:
+        layer.attention.self.sparse_attn = Mapping("r-softmax", r=value)
+
+
+CHANGES = {
+    "by the module": own,
+    "by another module": replaced,
+    "by set_parameter": lambda model, value: set_parameter(model, "r", value),
+    "by a schedule": lambda model, value: SparsitySchedule(final=value).apply(model, 1.0),
+    "by a second patch": lambda model, value: patch_model(model, "r-softmax", r=value),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_every_change_is_shown_and_saved(change, tmp_path):
+    model = patched()
+    change(model, 0.4)
+    assert values(vars(model.config)) == values(model.config.to_dict()) == [0.4]
+    assert '"r": 0.4' in str(model.config)
+    model.save_pretrained(tmp_path)
+    assert values(json.loads((tmp_path / "config.json").read_text())) == [0.4]
+    assert next(mappings_of(load_pretrained(AutoModel, tmp_path))).value("r") == 0.4
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "clip"])
+@pytest.mark.parametrize(
+    "twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_a_copy_shows_its_own_modules(twin, name):
+    model = patch_model(BY_NAME[name].build(), "r-softmax", r=0.1)
+    other = twin(model)
+    own(other, 0.2)
+    own(model, 0.3)
+    assert (values(vars(model.config)), values(vars(other.config))) == ([0.3], [0.2])
+    assert all(values(vars(m.config)) == [0.2] for m in other.modules() if hasattr(m, "config"))
+
+
+def test_a_config_without_its_model_shows_what_that_was():
+    model = patched()
+    config, pickled = model.config, pickle.dumps(model.config)
+    copied = copy.deepcopy(config)
+    SparsitySchedule(final=0.4).apply(model, 1.0)
+    assert values(vars(copied)) == values(vars(pickle.loads(pickled))) == [0.1]
+    assert len(pickled) < 10_000  # and takes no weights along
+    assert values(config.to_dict()) == [0.4]
+    del model
+    gc.collect()
+    assert values(config.to_dict()) == [0.4]
+
+
+def test_a_step_of_a_schedule_walks_no_modules(monkeypatch):
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    model = Wrapper(patched())
+    first, second = mappings_of(model)
+
+    def walk(*arguments, **options):
+        raise AssertionError("a walk")
+
+    monkeypatch.setattr(nn.Module, "named_modules", walk)
+    SparsitySchedule(final=0.4).apply(model, 1.0)
+    assert (first.value("r"), second.value("r")) == (0.4, 0.4)
+
+
+@pytest.mark.parametrize("replace", [replaced, CHANGES["by a second patch"]])
+def test_a_schedule_reaches_mappings_that_came_later(replace):
+    model = patched()
+    schedule = SparsitySchedule(final=0.4)
+    schedule.apply(model, 0.5)
+    replace(model, 0.9)
+    schedule.apply(model, 1.0)
+    assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4, 0.4]
+
+
+def test_a_schedule_of_a_whole_reaches_the_part_that_is_patched():
+    model = BY_NAME["t5"].build()
+    patch_model(model.encoder, "r-softmax")
+    SparsitySchedule(final=0.4).apply(model, 1.0)
+    assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4, 0.4]
+    assert values(vars(model.encoder.config)) == [0.4]
