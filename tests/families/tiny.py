@@ -13,6 +13,22 @@ KEEP = re.compile(
 )
 LAYERS = re.compile(r"(^|_)(n_layer|depths?|blocks?|num_layers?|\w*(?<!extract_)(?<!proj_)layers)$")
 CHOSEN = re.compile(r"per_tok(en)?$|experts_top_?k|moe_(top)?k$|^top_k$|num_selected_experts")
+# the largest number of a setting, by the first pattern in its name; of a string, that of the recipe
+LIMITS: dict[str, int | str] = {
+    r"experts$": 4,
+    CHOSEN.pattern: 2,
+    r"^(n_group|topk_group|first_k_dense_replace|moe_layer_start_index)$": 1,
+    r"sparse_step|interval|every_n|period$|_freq$": 2,
+    r"^(?!.*model).*(image|img|input)_size": IMAGE,
+    r"patch_size|^image_embedding_size$": 8,
+    # shorter than the text
+    r"sliding_window(_size)?$|attention_chunk_size|local_attention|index_topk": 4,
+    r"num_frames|frames_per_clip": 4,
+    r"head_dim|_kv$|head_size|head_width|rotary_dim": "head",
+    r"key_value_heads|kv_heads|query_groups|num_key_value": "key_heads",
+    r"heads?$": "heads",
+    r"^upsample_groups$": "width",
+}
 # (width, heads, width of a head)
 RECIPES = ((64, 4, 16), (256, 4, 64))
 
@@ -76,7 +92,7 @@ class Tiny:
     def __init__(self, recipe: tuple[int, int, int]) -> None:
         self.width, self.heads, self.head = recipe
         self.ids: dict[int, int] = {}
-        self.depth = 2
+        self.depth, self.key_heads = 2, self.heads
 
     def config(self, default: PreTrainedConfig) -> PreTrainedConfig:
         values, usual = vars(default), vars(type(default)())
@@ -84,7 +100,8 @@ class Tiny:
         layers = next((values[k] for k in names if isinstance(values.get(k), int)), None)
         kinds = [v for v in values.values() if self.is_kinds(v, layers)]
         outer, self.depth = self.depth, max([2, *[len(set(v)) for v in kinds]])
-        self.grouped = values.get("num_key_value_heads") != values.get("num_attention_heads")
+        grouped = values.get("num_key_value_heads") != values.get("num_attention_heads")
+        self.key_heads = self.heads // 2 if grouped else self.heads
         changed: dict[str, Any] = {}
         for key, value in values.items():
             if isinstance(value, PreTrainedConfig):
@@ -175,41 +192,14 @@ class Tiny:
     def number(self, key: str, value: int, layers: int | None) -> int:
         if LAYERS.search(key) and value > 2:
             return self.depth if value == layers else 2
-        if re.search(r"experts$", key):
-            return min(value, 4)
-        if CHOSEN.search(key):
-            return min(value, 2)
-        if key in ("n_group", "topk_group"):
-            return 1
-        if key in ("first_k_dense_replace", "moe_layer_start_index"):
-            return min(value, 1)
-        if re.search(r"sparse_step|interval|every_n|period$|_freq$", key):
-            return min(value, 2)
-        if re.search(r"(image|img|input)_size", key) and "model" not in key:
-            return min(value, IMAGE)
-        if "patch_size" in key:
-            return min(value, 8)
         if "window_size" in key and value <= 16:
             return min(value, 2)
-        if key == "image_embedding_size":
-            return min(value, IMAGE // 8)
         if re.search(r"mamba_(d_head|head_?dim)", key):
             return 2 * self.width // self.heads
-        if re.search(
-            r"sliding_window(_size)?$|attention_chunk_size|local_attention|index_topk", key
-        ):
-            return min(value, 4)  # shorter than the text
-        if re.search(r"num_frames|frames_per_clip", key):
-            return min(value, 4)
-        if re.search(r"head_dim|_kv$|head_size|head_width|rotary_dim", key):
-            return min(value, self.head)
-        if re.search(r"key_value_heads|kv_heads|query_groups|num_key_value", key):
-            return min(value, self.heads // 2 if self.grouped else self.heads)
-        if re.search(r"heads?$", key):
-            return min(value, self.heads)
-        if key == "upsample_groups":
-            return self.width
-        return value if KEEP.search(key) else min(value, self.width)
+        most = next((most for name, most in LIMITS.items() if re.search(name, key)), None)
+        if most is None:
+            most = value if KEEP.search(key) else "width"
+        return min(value, getattr(self, most) if isinstance(most, str) else most)
 
 
 def make(cls: Any, changed: dict[str, Any]) -> Any:
