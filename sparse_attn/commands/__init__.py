@@ -27,14 +27,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
     def unknown(self, word: str, known: Iterable[str]) -> NoReturn:
-        """End with the nearest of the known words."""
+        """Refuse a word, with the nearest known one."""
         near = difflib.get_close_matches(word, list(known), n=1)
         if near:
             self.exit(2, f"error: {word}: unknown; did you mean {near[0]}?\n")
         self.error(f"{word}: unknown")
 
     def check_options(self, words: Iterable[str]) -> None:
-        """End at an option that there is not."""
+        """Refuse an unknown option."""
         known = self._option_string_actions
         for word in itertools.takewhile("--".__ne__, words):
             option = word.partition("=")[0]

@@ -89,9 +89,9 @@ def _check(options: argparse.Namespace) -> None:
     for name, text in (("TEXT", options.text), ("--pair", options.pair)):
         if text is not None and not text.strip():
             raise ValueError(f"{name} is empty; give the text to look at, in quotes")
-        # Python turns bytes of an argument that are no UTF-8 into lone surrogates
+        # Python turns bytes of an argument that are not UTF-8 into lone surrogates
         if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
-            raise ValueError(f"{name} holds bytes that are no UTF-8; convert it first")
+            raise ValueError(f"{name} holds bytes that are not UTF-8; convert it first")
     if len(options.mapping) > 2:
         raise ValueError(
             f"--mapping is given {len(options.mapping)} times: expected at most two, one a side"

@@ -29,7 +29,7 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
     with _quiet_transformers():
         reading = read(options)
         sides = _sides(reading, mappings)
-    # pages are passed on: where a model lies on this machine is nobody's business
+    # a page is shared: it does not tell where the model lies on this machine
     path = Path(options.model)
     title = f"Attention in {path.resolve().name if path.is_dir() else options.model}"
     page = attention_page(sides, reading.tokens, title=title, special_mask=reading.special_mask)
@@ -58,7 +58,7 @@ def _value(text: str, known: list[str]) -> tuple[str, float]:
     name, _, value = (piece.strip() for piece in text.partition("="))
     if name not in known:
         takes = ", ".join(known) or "none"
-        raise ValueError(f"{name!r} is no parameter of this mapping, which takes {takes}")
+        raise ValueError(f"{name!r} is not a parameter of this mapping, which takes {takes}")
     try:
         number = float(value)
     except ValueError:

@@ -110,8 +110,8 @@ def _errors_of(path: str) -> Iterator[None]:
     except (*LOADING_ERRORS, SafetensorError) as error:
         if "trust_remote_code" in str(error):
             raise ValueError(
-                f"MODEL={path!r} brings Python code of its own, which does not run unasked; read "
-                "it, and add --trust-remote-code if you trust it"
+                f"MODEL={path!r} brings Python code of its own, which is not run by default; "
+                "read it, and add --trust-remote-code if you trust it"
             ) from None
         raise ValueError(f"MODEL={path!r}: {error}") from None
 
@@ -167,6 +167,6 @@ def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
 
 
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token as text; where its bytes are no text of their own, as its vocabulary has it."""
+    """A token as text, or as the vocabulary spells it where its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

@@ -16,7 +16,7 @@ except ImportError as error:
 WIDTH = 6.4  # inches; 390 px of screen still show its 11 pt at a readable size
 _NAME_LENGTH = 22
 GREY = "#767676"
-# a cell that has no number
+# a cell without a number
 HATCHED: dict[str, Any] = {
     "facecolor": "#EDEDED",
     "edgecolor": "#BDBDBD",

@@ -47,7 +47,7 @@ class AttentionRecord:
 
     A key is valid where some query may attend to it. In self-attention with as many queries as keys
     a query is valid where its own key is, so that padding counts on neither side; elsewhere every
-    query that has a valid key counts. NaN stands where nothing was seen (a layer that did not run,
+    query that has a valid key counts. NaN marks where nothing was seen (a layer that did not run,
     a head that a layer does not have) and where a row held NaN. Values are those in float32
     (float64 for such inputs), before dropout and before they are rounded to half precision. Made by
     `record_attention`.
@@ -117,8 +117,8 @@ class AttentionRecord:
     def support_by_position(self) -> Tensor:
         """Mean support of the queries at each position, (layers, heads, positions).
 
-        With a cache that grows a query stands where its own key does; with one of fixed length
-        (static, sliding window) that place is not known, and it counts at the end.
+        With a growing cache the position is that of the query's own key; with one of fixed length
+        (static, sliding window) it is unknown, and the query counts at the end.
         """
         return self._ratio("support", "rows", by_position=True)
 

@@ -22,7 +22,7 @@ from sparse_attn.patching import is_patched, patched
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:
-    """Which queries are no padding, broadcastable to (B, H, Q); None for all."""
+    """Which queries are not padding, broadcastable to (B, H, Q); None for all."""
     mask = inputs.mask if inputs.bias is None else inputs.counted()
     if mask is None or inputs.shape[2] != inputs.shape[3]:
         return None
@@ -32,7 +32,7 @@ def valid_queries(inputs: AttentionInputs) -> Tensor | None:
 
 @dataclass
 class _LayerObserver:
-    """Stands on one attention module and passes on what it computes."""
+    """Set on an attention module; adds what that computes to the record."""
 
     record: AttentionRecord
     index: int

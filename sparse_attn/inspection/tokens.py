@@ -59,7 +59,7 @@ class SpecialKeys:
         return Hook(hook)
 
     def of(self, layer: AttentionLayer, crosses: bool, shape: tuple[int, int]) -> Tensor | None:
-        """Which keys (B, K) of a layer are special; None where the keys are no tokens of a call.
+        """Which keys (B, K) of a layer are special; None where they are not the tokens of one call.
 
         crosses: whether the keys are those of another stack.
         """

@@ -152,7 +152,7 @@ def test_the_inspect_command_runs_code_if_told_to(
     command = ["inspect", str(hostile), "a b", "--output", str(tmp_path / "page.html")]
     with pytest.raises(SystemExit):
         sparse_attn.main(command)
-    assert "does not run unasked" in capsys.readouterr().err
+    assert "is not run by default" in capsys.readouterr().err
     assert not ran.exists()
     with pytest.raises((SystemExit, AttributeError)):  # the code holds no class
         sparse_attn.main([*command, "--trust-remote-code"])

@@ -40,7 +40,7 @@ def attention_page(
         page = attention_page({"softmax": softmax, "r-softmax": sparse}, tokens)
 
     Args:
-        sides: one record or two to be seen side by side, by the name that stands above each; made
+        sides: one record or two to be seen side by side, by the name shown above each; made
             by `record_attention(model, weights=True)` of the same model and the same text.
         tokens: the N tokens, padding included, as the reader is to see them.
         title: heading of the page.
@@ -79,8 +79,8 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
 
     Raises:
         FileExistsError: there is such a file, and not overwrite.
-        UnwrittenError: it could not be written, such as for want of its folder; what was there
-            before still is.
+        UnwrittenError: it could not be written, such as when its folder is missing; a file that
+            was there stays as it was.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):

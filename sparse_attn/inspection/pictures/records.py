@@ -60,7 +60,7 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
 def draw_support(record: AttentionRecord) -> Figure:
     """Mean over heads of `record.support_by_position`: how many keys have p > 0, a line a layer.
 
-    Across stands the query's position in its sequence, counted from 0. Where attention is causal a
+    The x-axis is the query's position in its sequence, counted from 0. Where attention is causal a
     query at position i has i + 1 keys, which bounds its support.
 
     Args:

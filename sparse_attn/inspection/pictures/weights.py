@@ -83,12 +83,12 @@ def draw_weights(
         tokens: Q strings, drawn as they are, special characters too; long ones are cut.
         key_tokens: K strings; None where queries and keys are the same tokens.
         valid: (Q, K) bool, which keys each query may attend to; None for all.
-        title: what stands above the picture.
+        title: shown above the picture.
 
     Raises:
         ValueError: weights empty, not 2-D, outside [0, 1] or NaN; tokens or valid of another size;
             more than 60 tokens.
-        TypeError: tokens are no strings.
+        TypeError: tokens are not strings.
     """
     if weights.dim() != 2 or weights.numel() == 0:
         raise ValueError(
