@@ -22,6 +22,7 @@ from benchmarks.attention.suite import Attention
 from benchmarks.factored import Factored
 from benchmarks.glue import Glue
 from benchmarks.heads import Heads
+from benchmarks.race import Race
 from benchmarks.record import Files
 from benchmarks.recording import Recording
 from benchmarks.suite import Case, Suite, above
@@ -76,10 +77,10 @@ def measure_all(
             for c in suite.contestants(case, device)
             if not (options.skip and options.skip in c.name)
         ]
+        seconds = case.share * pace.seconds
+        race = Race(contestants, suite.base, device, replace(effort, seconds=seconds))
         try:
-            found = suite.measure(
-                case, contestants, device, replace(effort, seconds=case.share * pace.seconds)
-            )
+            found = suite.measure(case, race)
         except DeviceLostError as error:
             files.write()
             raise SystemExit(

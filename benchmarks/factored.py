@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import plots
-from benchmarks.suite import Case, Contestant, Pace, Record, Suite
+from benchmarks.race import Contestant, Race
+from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import cell, short, table
-from benchmarks.timing import MIB, Effort, Task
+from benchmarks.timing import MIB, Task
 from sparse_attn.heads.factored import FactoredSphericalHead
 
 BATCH = 64
@@ -70,17 +71,10 @@ what does not depend on the vocabulary."""
             Contestant(RESET, "reset", ours=True),
         ]
 
-    def measure(
-        self,
-        case: Factors,
-        contestants: Sequence[Contestant],
-        device: torch.device,
-        effort: Effort,
-    ) -> dict[str, Any]:
-        problem = Problem(case, device)
+    def measure(self, case: Factors, race: Race[Contestant]) -> dict[str, Any]:
+        problem = Problem(case, race.device)
         checks = problem.steps_between_checks()
         tasks = problem.tasks()
-        rows = self.compete(contestants, lambda c: tasks[c.name], device, effort, which="step")
         weights = sum(t.nbytes for t in problem.head.state_dict().values()) / MIB
         return {
             "vocab": case.vocab,
@@ -88,7 +82,7 @@ what does not depend on the vocabulary."""
             "batch": BATCH,
             "weights_mib": round(weights, 1),
             "steps_between_checks": checks,
-            "rows": rows,
+            "rows": race.rows(lambda contestant: tasks[contestant.name], "step"),
         }
 
     def sections(self, record: Record) -> list[str]:
@@ -110,19 +104,14 @@ what does not depend on the vocabulary."""
         """Time of a step and its memory against the vocabulary."""
         figure = Figure((10, 4.2), layout="constrained")
         axes = figure.subplots(1, 2)
-        found = [(case, row) for case in record["cases"] for row in case["rows"]]
-        for number, d in enumerate(dict.fromkeys(case["hidden"] for case, _ in found)):
-            for name, style in ((FACTORED, "-"), (DENSE, "--")):
-                points = [
-                    (case["vocab"], row["ms"]["median"], row["memory_mib"])
-                    for case, row in found
-                    if (case["hidden"], row["name"], row["reason"]) == (d, name, None)
-                ]
-                for place, axis in enumerate(axes, 1):
-                    curve = [(point[0], point[place]) for point in points]
-                    plots.curve(axis, curve, style, f"C{number}", f"{name}, d={d}")
+        sizes = list(dict.fromkeys(case["hidden"] for case in record["cases"]))
         labels = ("milliseconds", "peak memory beyond the weights, MiB")
-        for axis, label in zip(axes, labels, strict=True):
+        for axis, key, label in zip(axes, ("ms", "memory_mib"), labels, strict=True):
+            for d, name in itertools.product(sizes, (FACTORED, DENSE)):
+                cases = [case for case in record["cases"] if case["hidden"] == d]
+                found = plots.curves(cases, "vocab", key, "step")
+                style = "-" if name == FACTORED else "--"
+                plots.draw(axis, found[name], style, f"C{sizes.index(d)}", f"{name}, d={d}")
             plots.logarithmic(axis, xlabel="vocabulary", ylabel=label)
         axes[0].legend(fontsize=8)
         figure.suptitle(f"One training step of {BATCH} rows on {record['environment']['device']}")
@@ -130,7 +119,7 @@ what does not depend on the vocabulary."""
 
 
 def _cells(case: dict[str, Any]) -> list[str]:
-    ratio = next(r for r in case["rows"] if r["name"] == FACTORED).get("to", {}).get(DENSE)
+    ratio = {row["name"]: row.get("to", {}) for row in case["rows"]}.get(FACTORED, {}).get(DENSE)
     return [
         cell(case, "vocab"),
         *(cell(case, name, "ms") for name in (FACTORED, DENSE)),

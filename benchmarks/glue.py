@@ -7,7 +7,7 @@ import functools
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,9 +25,10 @@ from transformers import (
 from transformers.utils import logging
 
 from benchmarks import tables
-from benchmarks.suite import Case, Contestant, Pace, Record, Suite, above
+from benchmarks.race import Contestant, Race
+from benchmarks.suite import Case, Pace, Record, Suite, above
 from benchmarks.tables import spread, table
-from benchmarks.timing import Effort, Task, rounded
+from benchmarks.timing import Task, rounded
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
 from glue.model import load_model, resolve_model
@@ -104,7 +105,7 @@ model, data, threads, batch size and optimizer, float32."""
     base = RECIPE
     # rounds, and each of them an epoch
     paces: ClassVar = {"cpu": Pace(3600, 0, 3), "cuda": Pace(3600, 0, 3), "quick": Pace(600, 0, 2)}
-    weighs, keeps = False, True
+    keeps = True
 
     @staticmethod
     def add_options(parser: argparse._ArgumentGroup) -> None:
@@ -144,33 +145,22 @@ model, data, threads, batch size and optimizer, float32."""
         names = [case.contestant] if case.contestant else [RECIPE, *MAPPINGS]
         return [Contestant(name, "softmax", name != RECIPE) for name in names]
 
-    def measure(
-        self,
-        case: FineTuning,
-        contestants: Sequence[Contestant],
-        device: torch.device,
-        effort: Effort,
-    ) -> dict[str, Any]:
+    def measure(self, case: FineTuning, race: Race[Contestant]) -> dict[str, Any]:
         """Throughput, or the scores of a whole run."""
         logging.set_verbosity_error()  # the classification head is new, as it should be
         logging.disable_progress_bar()
         datasets.disable_progress_bars()
         with tempfile.TemporaryDirectory() as folder:
             try:
-                configs = {c.name: case.config(c.name, Path(folder)) for c in contestants}
+                configs = {c.name: case.config(c.name, Path(folder)) for c in race.contestants}
                 if case.group == "accuracy":
                     rows = [{"name": name, **fine_tune(name, c)} for name, c in configs.items()]
                     return {"settings": case.settings, "seed": case.seed, "rows": rows}
                 trainers = {name: trainer_of(name, config) for name, config in configs.items()}
             except (ValueError, TypeError, OSError) as error:
                 sys.exit(f"error: {error}")
-            rows = self.compete(
-                contestants,
-                lambda c: Task(functools.partial(epoch, trainers[c.name])),
-                device,
-                effort,
-                clock=told,
-            )
+            tasks = {name: Task(functools.partial(epoch, t)) for name, t in trainers.items()}
+            rows = race.rows(lambda c: tasks[c.name], clock=told, memory=False)
         for row in rows:
             if row["reason"] is None:
                 row["padded_length"] = round(padded_length(trainers[row["name"]]), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,40 +13,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import suite
+from benchmarks import race, suite
 from benchmarks.suite import Pace, Suite
 from benchmarks.tables import Column
-from benchmarks.timing import MIB, Effort, Task, rounded
+from benchmarks.timing import MIB, Task, rounded
 from sparse_attn import Mapping
 from sparse_attn.heads import LinearHead, MixtureHead
 
 PLAIN, OURS = "plain", "ours"
 # Penn Treebank, WikiText-2, Llama 3
 VOCABULARIES = {"10k": 10_000, "33k": 33_278, "128k": 128_256}
+POINTWISE = ("sigsoftmax", "taylor-softmax", "spherical-softmax", "normalized-sigmoid")
+# what matters most first
 GROUPS = {
     "softmax": "p = softmax(W h + b)",
     "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
-    "sigsoftmax": "p = sigsoftmax(W h + b)",
-    "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
-    "taylor-softmax": "p = taylor-softmax(W h + b)",
-    "spherical-softmax": "p = spherical-softmax(W h + b)",
-    "normalized-sigmoid": "p = normalized-sigmoid(W h + b)",
+    **{name: f"p = {name}(W h + b)" for name in POINTWISE},
     "mixture": "a mixture of 15 softmaxes",
+    "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
 }
-PARAMETERS: dict[str, dict[str, Any]] = {"plif": {"knots": 100_000}}
-COMPONENTS = 15
-# what matters most first; a call at 128k takes seconds on a CPU
-ON_CPU = {
-    "softmax": ("10k", "33k", "128k"),
-    "softmax-no-bias": ("10k", "33k"),
-    "sigsoftmax": ("10k",),
-    "taylor-softmax": ("10k",),
-    "spherical-softmax": ("10k",),
-    "normalized-sigmoid": ("10k",),
-    "mixture": ("10k",),
-    "plif": ("10k", "33k"),
-}
-ON_GPU = dict.fromkeys(GROUPS, ("10k", "33k", "128k")) | {"mixture": ("10k",)}
+# how many of the vocabularies; a call at 128k takes seconds on a CPU
+ON_GPU = dict.fromkeys(GROUPS, 3) | {"mixture": 1}
+ON_CPU = dict.fromkeys(GROUPS, 1) | {"softmax": 3, "softmax-no-bias": 2, "plif": 2}
 TOKENS = {"cpu": 2048, "cuda": 4096}
 SPREAD = 3.0  # standard deviation of the scores
 
@@ -68,7 +56,7 @@ class Case(suite.Case):
 
 
 @dataclass(frozen=True)
-class Contestant(suite.Contestant):
+class Contestant(race.Contestant):
     loss: Callable[[Problem], Tensor]
 
 
@@ -100,11 +88,11 @@ as a fraction of its norm."""
     def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
         """Fewer tokens for a mixture, which has K scores for one."""
         tokens, hidden = (128, 64) if options.quick else (TOKENS[device], 512)
-        names = ON_GPU if device == "cuda" else ON_CPU
+        counts = ON_GPU if device == "cuda" else ON_CPU
         return [
             Case(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
-            for group, vocabularies in names.items()
-            for name in (vocabularies[:1] if options.quick else vocabularies)
+            for group, count in counts.items()
+            for name in list(VOCABULARIES)[: 1 if options.quick else count]
         ]
 
     def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
@@ -122,11 +110,8 @@ as a fraction of its norm."""
             found.append(Contestant("Apple", case.group, False, apple))
         return found
 
-    def measure(
-        self, case: Case, contestants: Sequence[Contestant], device: torch.device, effort: Effort
-    ) -> dict[str, Any]:
-        problem = Problem(case, device)
-        rows = self.compete(contestants, problem.task, device, effort, which="forward+backward")
+    def measure(self, case: Case, race: race.Race[Contestant]) -> dict[str, Any]:
+        rows = race.rows(Problem(case, race.device).task, "forward+backward")
         sizes = {"vocab": case.vocab, "tokens": case.tokens, "hidden": case.hidden}
         return {**sizes, "rows": rows}
 
@@ -184,13 +169,12 @@ class Problem:
 
 def head_of(case: Case) -> LinearHead | MixtureHead:
     """The head of a case."""
-    vocab = case.vocab
     if case.group == "mixture":
-        return MixtureHead(case.hidden, vocab, components=COMPONENTS)
+        return MixtureHead(case.hidden, case.vocab, components=15)
     if case.group == "softmax-no-bias":
-        return LinearHead(case.hidden, vocab, bias=False)
-    mapping = Mapping(case.group, **PARAMETERS.get(case.group, {}))
-    return LinearHead(case.hidden, vocab, mapping)
+        return LinearHead(case.hidden, case.vocab, bias=False)
+    options: dict[str, Any] = {"knots": 100_000} if case.group == "plif" else {}
+    return LinearHead(case.hidden, case.vocab, Mapping(case.group, **options))
 
 
 def nll(problem: Problem) -> Tensor:

@@ -1,17 +1,28 @@
-"""Curves on logarithmic axes."""
+"""Curves of what records hold, on logarithmic axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 
 
-def curve(
-    axis: Axes, points: Sequence[tuple[float, float]], style: str, color: str, label: str
-) -> None:
-    axis.plot(*zip(*points, strict=True), style, marker=".", color=color, label=label)
+def curves(
+    cases: list[dict[str, Any]], x: str, key: str, which: str
+) -> dict[str, list[tuple[float, float]]]:
+    """By contestant, of one pass: `x` of the cases and `key` of the rows, or its median."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for case in cases:
+        for row in case["rows"]:
+            value = row.get(key)
+            value = value["median"] if isinstance(value, dict) else value
+            if row["pass"] == which and value:
+                found.setdefault(row["name"], []).append((case[x], value))
+    return found
+
+
+def draw(axis: Axes, points: list[tuple[float, float]], style: str, color: str, name: str) -> None:
+    axis.plot(*zip(*points, strict=True), style, marker=".", color=color, label=name)
 
 
 def logarithmic(axis: Axes, **settings: Any) -> None:

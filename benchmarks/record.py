@@ -102,8 +102,6 @@ def slug(name: str) -> str:
 
 
 def _version(package: str) -> str | None:
-    if package == "torch":
-        return torch.__version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -119,13 +117,8 @@ def _cpu_name() -> str:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=Path(__file__).parent.parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,10 @@ from torch import Tensor
 from transformers import AutoModel
 
 from benchmarks.glue import MINILM
-from benchmarks.suite import Case, Contestant, Pace, Record, Suite
+from benchmarks.race import Contestant, Race
+from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import cell, table
-from benchmarks.timing import Effort, Task
+from benchmarks.timing import Task
 from glue.model import resolve_model
 from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention
@@ -45,7 +45,6 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
 `unpatched` runs PyTorch's SDPA, and the library's softmax while it is recorded."""
     groups: ClassVar = {"recording": "forward passes of MiniLM"}
     base = FORWARD
-    weighs = False
     paces: ClassVar = {
         "cpu": Pace(300, 2, 5),
         "cuda": Pace(300, 2, 5),
@@ -63,17 +62,11 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
         return [Contestant(name, case.mapping, True) for name in (FORWARD, STATISTICS, WEIGHTS)]
 
     @torch.no_grad()
-    def measure(
-        self,
-        case: Recorded,
-        contestants: Sequence[Contestant],
-        device: torch.device,
-        effort: Effort,
-    ) -> dict[str, Any]:
-        model = AutoModel.from_pretrained(resolve_model(MINILM)).to(device).eval()
+    def measure(self, case: Recorded, race: Race[Contestant]) -> dict[str, Any]:
+        model = AutoModel.from_pretrained(resolve_model(MINILM)).to(race.device).eval()
         if case.mapping != PLAIN:
             patch_model(model, case.mapping)
-        batch = {name: t.to(device) for name, t in inputs(case.sentences, case.tokens).items()}
+        batch = inputs(case.sentences, case.tokens, race.device)
         with ExitStack() as recording:
 
             def record(weights: bool) -> None:
@@ -87,12 +80,7 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
                 STATISTICS: lambda: record(weights=False),
                 WEIGHTS: lambda: record(weights=True),
             }
-            rows = self.compete(
-                contestants,
-                lambda c: Task(lambda: model(**batch), prepared[c.name]),
-                device,
-                effort,
-            )
+            rows = race.rows(lambda c: Task(lambda: model(**batch), prepared[c.name]), memory=False)
         sizes = {"mapping": case.mapping, "sentences": case.sentences, "tokens": case.tokens}
         return {**sizes, "rows": rows}
 
@@ -110,9 +98,10 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
         return table(headings, cells)
 
 
-def inputs(sentences: int, tokens: int) -> dict[str, Tensor]:
+def inputs(sentences: int, tokens: int, device: torch.device) -> dict[str, Tensor]:
     """Random ids, every second sentence padded from its middle on."""
     torch.manual_seed(0)
     mask = torch.ones(sentences, tokens, dtype=torch.long)
     mask[1::2, tokens // 2 :] = 0
-    return {"input_ids": torch.randint(1000, 30000, (sentences, tokens)), "attention_mask": mask}
+    ids = torch.randint(1000, 30000, (sentences, tokens))
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -12,19 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks import tables
-from benchmarks.timing import (
-    LATE,
-    Clock,
-    Effort,
-    Measurement,
-    Task,
-    measure,
-    ratio,
-    reason,
-    summarise,
-    wall_clock,
-    weigh,
-)
+from benchmarks.race import Contestant, Race
 
 Record = dict[str, Any]
 
@@ -53,18 +41,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A row: its name, the mapping it computes, and whether it is our code as users get it.
-
-    Ours is compared with everybody else of the same mapping, and everybody with the suite's base.
-    """
-
-    name: str
-    mapping: str
-    ours: bool
-
-
-@dataclass(frozen=True)
 class Pace:
     """Seconds for a whole run, seconds shared by the contestants of one measurement, rounds."""
 
@@ -88,7 +64,6 @@ class Suite(ABC, Generic[C, T]):
         base: the contestant whom the others are divided by.
         columns: what tables show beside times.
         paces: by "cpu", "cuda" and "quick".
-        weighs: whether memory is measured.
         keeps: whether cases of an earlier record are kept without being asked for.
     """
 
@@ -100,7 +75,6 @@ class Suite(ABC, Generic[C, T]):
     base: ClassVar[str]
     columns: ClassVar[tuple[tables.Column, ...]] = (tables.Column("memory_mib", "MiB"),)
     paces: ClassVar[dict[str, Pace]]
-    weighs: ClassVar[bool] = True
     keeps: ClassVar[bool] = False
 
     @abstractmethod
@@ -112,10 +86,8 @@ class Suite(ABC, Generic[C, T]):
         """Everyone for a case."""
 
     @abstractmethod
-    def measure(
-        self, case: C, contestants: Sequence[T], device: torch.device, effort: Effort
-    ) -> dict[str, Any]:
-        """`rows`, and whatever else the record shall say of the case."""
+    def measure(self, case: C, race: Race[T]) -> dict[str, Any]:
+        """The `rows` of a race or more, and whatever else the record shall say of the case."""
 
     def sections(self, record: Record) -> list[str]:
         """The page below what its numbers mean."""
@@ -146,59 +118,6 @@ class Suite(ABC, Generic[C, T]):
         if record.get("left_out"):
             lines += ["", f"Not reached within the time budget: {', '.join(record['left_out'])}."]
         return "\n".join(lines) + "\n"
-
-    def compete(
-        self,
-        contestants: Sequence[T],
-        make: Callable[[T], Task],
-        device: torch.device,
-        effort: Effort,
-        *,
-        which: str = "",
-        cache: str = "",
-        clock: Clock = wall_clock,
-    ) -> list[tables.Row]:
-        """Time everyone in interleaved rounds, then their memory: a row each.
-
-        What `make(contestant)` or its task raises becomes the row's reason.
-        """
-        tasks, measured = {}, {}
-        for entry in contestants:
-            try:
-                if effort.over:
-                    raise NotImplementedError(LATE)
-                tasks[entry.name] = make(entry)
-            except Exception as error:
-                measured[entry.name] = Measurement(reason=reason(error))
-        measured |= measure(tasks, clock, effort, self.base)
-        for name, task in tasks.items():
-            measured[name].facts = dict(task.facts)
-            if self.weighs and measured[name].reason is None and not effort.over:
-                weigh(task, measured[name], device)
-        return [
-            {**self._row(entry, contestants, measured), "pass": which, "cache": cache}
-            for entry in contestants
-        ]
-
-    def _row(
-        self, entry: T, contestants: Sequence[T], measured: Mapping[str, Measurement]
-    ) -> tables.Row:
-        own = measured[entry.name]
-        row = {"name": entry.name, "mapping": entry.mapping, "ours": entry.ours}
-        if own.reason is not None:
-            return {**row, "reason": own.reason}
-        rivals = [other.name for other in contestants if _rivals(entry, other)]
-        to = {
-            other: ratio(own, measured[other])
-            for other in dict.fromkeys([self.base, *rivals])
-            if other in measured and measured[other].reason is None
-        }
-        times = summarise(own.samples.values())
-        return {**row, "reason": None, "ms": times, "to": to, **own.facts}
-
-
-def _rivals(one: Contestant, other: Contestant) -> bool:
-    return one.ours and not other.ours and one.mapping == other.mapping
 
 
 def above(kind: Callable[[str], float]) -> Callable[[str], float]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from benchmarks.race import Row
+
 ERRORS = ("max_error", "gradient_error", "gradient_difference")
 
 

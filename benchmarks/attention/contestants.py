@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.attention import peers
 from benchmarks.attention.cases import Case, Problem
-from benchmarks.suite import Contestant
+from benchmarks.race import Contestant
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.dispatch import choose
 from sparse_attn.kernels.inputs import AttentionInputs

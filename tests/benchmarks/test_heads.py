@@ -3,7 +3,6 @@
 import sys
 from argparse import Namespace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch.nn import functional as F
 
 from benchmarks import heads
 from benchmarks.heads import OURS, PLAIN, VOCABULARIES, Case, Contestant, Heads, Problem
+from benchmarks.race import Race
 from benchmarks.timing import MIB, Effort
 
 CPU = torch.device("cpu")
@@ -19,27 +19,27 @@ SUITE = Heads()
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     monkeypatch.setitem(VOCABULARIES, "10k", VOCAB)
 
 
-def case(group: str = "softmax", tokens: int = 6) -> Case:
+def case(group="softmax", tokens=6):
     return Case(group, "10k", tokens, 8)
 
 
-def rows(some: Case, **losses: Any) -> dict[str, Any]:
+def rows(some, **losses):
     """Of everyone, or of the given losses by name."""
     who = [Contestant(name, name, False, loss) for name, loss in losses.items()]
     contestants = who or SUITE.contestants(some, CPU)
-    found = SUITE.measure(some, contestants, CPU, Effort(seconds=0, least=2))
+    found = SUITE.measure(some, Race(contestants, PLAIN, CPU, Effort(seconds=0, least=2)))
     return {row["name"]: row for row in found["rows"]}
 
 
 @pytest.mark.parametrize("group", Heads.groups)
-def test_all_compute_the_same(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_compute_the_same(group, monkeypatch):
     asked = []
 
-    def linear_cross_entropy(e: Any, c: Any, targets: Any, impl: str) -> torch.Tensor:
+    def linear_cross_entropy(e, c, targets, impl):
         asked.append(impl)
         return F.cross_entropy(e @ c.t(), targets)
 
@@ -63,7 +63,7 @@ def test_all_compute_the_same(group: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == (["torch_compile"] if group == "softmax-no-bias" else [])
 
 
-def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows(monkeypatch):
     monkeypatch.setitem(sys.modules, "cut_cross_entropy", None)
     found = rows(case("softmax-no-bias", tokens=64))
     assert list(found) == [PLAIN, OURS, "Liger", "Apple"]
@@ -79,7 +79,7 @@ def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cut_cross_entropy" in found["Apple"]["reason"]
 
 
-def test_who_takes_part() -> None:
+def test_who_takes_part():
     names = {g: [c.name for c in SUITE.contestants(case(g), CPU)] for g in Heads.groups}
     assert names.pop("softmax") == [PLAIN, OURS, "ours, unreduced", "Liger"]
     assert names.pop("softmax-no-bias") == [PLAIN, OURS, "Liger", "Apple"]
@@ -89,13 +89,13 @@ def test_who_takes_part() -> None:
     assert Problem(case("mixture"), CPU).head.components == 15
 
 
-def test_scores_are_spread_as_a_trained_model_has_them() -> None:
+def test_scores_are_spread_as_a_trained_model_has_them():
     given = Problem(case("softmax-no-bias", tokens=2000), CPU)
     assert given.head.scores(given.hidden).std().item() == pytest.approx(3, rel=0.1)
 
 
 @pytest.mark.parametrize(("device", "tokens"), [("cpu", 2048), ("cuda", 4096)])
-def test_what_is_measured(device: str, tokens: int) -> None:
+def test_what_is_measured(device, tokens):
     found = SUITE.cases(device, Namespace(quick=False))
     for vocabulary in VOCABULARIES:
         assert Case("softmax", vocabulary, tokens, 512) in found
@@ -105,8 +105,8 @@ def test_what_is_measured(device: str, tokens: int) -> None:
     assert mixture.tokens < tokens
 
 
-def test_without_the_plain_form_there_is_no_difference() -> None:
-    def fails(problem: Problem) -> torch.Tensor:
+def test_without_the_plain_form_there_is_no_difference():
+    def fails(problem):
         raise torch.OutOfMemoryError
 
     found = rows(case(), **{PLAIN: fails, OURS: heads.nll})
@@ -115,12 +115,12 @@ def test_without_the_plain_form_there_is_no_difference() -> None:
     assert "gradient_difference" not in found[OURS]
 
 
-def test_a_wrong_gradient_shows() -> None:
+def test_a_wrong_gradient_shows():
     wrong = {PLAIN: heads.cross_entropy, OURS: lambda p: 1.5 * heads.cross_entropy(p)}
     assert rows(case(), **wrong)[OURS]["gradient_difference"] == pytest.approx(0.5)
 
 
-def test_kernels_of_peers_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_peers_where_there_is_a_gpu(monkeypatch):
     given = Problem(case(), CPU)
     given.hidden = SimpleNamespace(device=torch.device("cuda"))
     arguments = [given.hidden, given.head.weight, given.targets, given.head.bias]

@@ -2,30 +2,28 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pytest
 
 from benchmarks.__main__ import SUITES
-from benchmarks.suite import Suite
 
 PUBLISHED = Path(__file__).parents[2] / "results/benchmarks"
 RECORDS = sorted(path.relative_to(PUBLISHED).as_posix() for path in PUBLISHED.rglob("*.json"))
 
 
-def read(name: str) -> tuple[Suite[Any, Any], dict[str, Any]]:
+def read(name):
     path = PUBLISHED / name
     return SUITES[path.stem.partition("-")[0]], json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_page(name: str) -> None:
+def test_page(name):
     suite, record = read(name)
     assert suite.page(record) == (PUBLISHED / name).with_suffix(".md").read_text()
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures(tmp_path):
     made = {}
     for name in RECORDS:
         suite, record = read(name)

@@ -1,7 +1,5 @@
 """The cells and tables that all pages share."""
 
-from typing import Any
-
 import pytest
 
 from benchmarks.heads import Heads
@@ -19,29 +17,29 @@ from benchmarks.tables import cell, short, spread, table
         (1234.5, "1234"),
     ],
 )
-def test_short(value: float | None, cell: str) -> None:
+def test_short(value, cell):
     assert short(value) == cell
 
 
-def test_spread() -> None:
+def test_spread():
     assert spread(None) == ""
     assert spread({"median": 2.0, "q1": 1.5, "q3": 1234.5}) == "2 (1.5-1234)"
 
 
-def test_cell() -> None:
+def test_cell():
     case = {"vocab": 1000, "mib": 0.1234, "rows": [{"name": "a", "ms": dict.fromkeys(
         ("median", "q1", "q3"), 2.0), "to": {"b": None}}]}  # fmt: skip
     paths = [("vocab",), ("mib",), ("a", "ms"), ("a", "to", "b"), ("nobody", "ms")]
     assert [cell(case, *path) for path in paths] == ["1,000", "0.123", "2 (2-2)", "", ""]
 
 
-def test_table() -> None:
+def test_table():
     lines = table(["a", "b", "c"], [["x", "", "1"]], text=2)
     assert lines == ["| a | b | c |", "| --- | --- | --: |", "| x |  | 1 |"]
 
 
-def test_section_of_a_case() -> None:
-    def row(name: str, ms: float, peak: float, beyond: float, **to: float) -> dict[str, Any]:
+def test_section_of_a_case():
+    def row(name, ms, peak, beyond, **to):
         ratios = {who: {"median": r, "q1": r - 0.1, "q3": r + 0.1, "n": 5} for who, r in to.items()}
         return {"name": name, "mapping": "plain" if name == "plain" else "softmax",
                 "ours": name == "ours", "pass": "step", "cache": "", "reason": None,
