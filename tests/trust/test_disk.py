@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -14,35 +13,7 @@ import pytest
 from glue.__main__ import main
 from glue.report import statistics
 from tests.glue.report.make_sweep import LABELS, add, make_config, write_sweep
-from tests.trust.killing import Cut, End
-from tests.trust.trainings import Undisturbed, check_files
-
-SEED = 3
-
-
-def check_words(end: End, folder: Path, history: list[str]) -> None:
-    """Fail unless the command names what could not be written and says what to do."""
-    assert not end.killed
-    for words in (f"error: {folder}", ": could not be written (", "making room, and the same com"):
-        assert words in end.said, (end.said, history)
-    assert "Traceback" not in end.said
-
-
-def test_writing_fails_at_any_stage(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    training, folder, draws = undisturbed.training, tmp_path / "run", random.Random(SEED)
-    history: list[str] = []
-    at = 1
-    while True:
-        before = training.standing(folder)
-        end = training.start(folder, Cut(at, draws.random(), undisturbed.sizes, full=True)).end()
-        history += end.operations[at - 1 : at]
-        check_files(folder)
-        if training.finished(folder):
-            break
-        assert training.standing(folder) >= before, history
-        check_words(end, folder, history)
-        at = draws.randint(2, 6) + (at if before == training.standing(folder) else 0)
-    undisturbed.compare(folder, history)
+from tests.trust.trainings import Undisturbed, check_files, check_words
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from glue.checkpoints import last_complete_checkpoint
 from tests.trust.killing import Cut
-from tests.trust.trainings import Undisturbed, check_files
+from tests.trust.trainings import Undisturbed, check_files, check_words
 
 KILLS, SEED = 20, 7
 
@@ -38,26 +38,34 @@ def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> N
     pytest.fail(f"most runs were too quick to be killed: {history}")
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_killed_at_file_operations(every: bool, undisturbed: Undisturbed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("full", "steps"),
+    [(False, (2, 6)), (True, (2, 6)), pytest.param(False, (1, 1), marks=pytest.mark.soak)],
+    ids=["killed", "full disk", "killed at every one"],
+)
+def test_cut_at_file_operations(
+    full: bool, steps: tuple[int, int], undisturbed: Undisturbed, tmp_path: Path
+) -> None:
     """Before each and within the bytes of each that writes, or some of them, drawn."""
     training, folder, draws = undisturbed.training, tmp_path / "run", random.Random(SEED)
     history: list[str] = []
     at = 1
     while True:
         before = training.standing(folder)
-        for share in (None, draws.random()):
-            end = training.start(folder, Cut(at, share, undisturbed.sizes)).end()
+        for share in (draws.random(),) if full else (None, draws.random()):
+            end = training.start(folder, Cut(at, share, undisturbed.sizes, full)).end()
             check_files(folder)
             if training.finished(folder):
                 undisturbed.compare(folder, history)
                 return
-            assert end.killed, (end.said, history)
+            history += [f"{name}, {share} of it" for name in end.operations[at - 1 : at]]
             assert training.standing(folder) >= before, history
-            history.append(f"{end.operations[-1]}, {share} of it")
-        step = 1 if every else draws.randint(2, 6)
+            if full:
+                check_words(end, folder, history)
+            else:
+                assert end.killed, (end.said, history)
         # a process that goes on from a later checkpoint begins with other operations
-        at = step + (at if training.standing(folder) == before else 0)
+        at = draws.randint(*steps) + (at if training.standing(folder) == before else 0)
 
 
 def empty(content: bytes) -> bytes:

@@ -109,6 +109,14 @@ def check_files(folder: Path) -> None:
     assert all(count == 1 for count in drafts.values()), drafts
 
 
+def check_words(end: End, folder: Path, history: list[str]) -> None:
+    """Fail unless the command names what could not be written and says what to do."""
+    assert not end.killed
+    for words in (f"error: {folder}", ": could not be written (", "making room, and the same com"):
+        assert words in end.said, (end.said, history)
+    assert "Traceback" not in end.said
+
+
 def finetuning(model: Path, data: Path) -> Training:
     """GLUE, with dropout, a parameter that is learned and another that is scheduled."""
     given = {
