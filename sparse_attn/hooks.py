@@ -29,9 +29,9 @@ def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
     """Take them off, with their traces."""
     for layer in layers:
-        _remove(layer.module)
+        drop_hooks(layer.module, _check_dispatch, _check_reached)
         layer.module.__dict__.pop(REACHED, None)
-    _remove(root)
+    drop_hooks(root, _mark_adapters, _ask_for_weights)
     adapters = getattr(root, "peft_config", {})
     adapters.update({n: getattr(config, UNMARKED, config) for n, config in adapters.items()})
 
@@ -81,10 +81,11 @@ def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
             root.peft_config[name] = marked
 
 
-def _remove(module: nn.Module) -> None:
-    # by value: the handle of a hook does not survive deepcopy
-    ours = (_check_dispatch, _check_reached, _ask_for_weights, _mark_adapters)
+def drop_hooks(module: nn.Module, *functions: Any) -> None:
+    """Take these forward hooks and pre-hooks off a module, if they are there."""
+    options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key in [key for key, hook in hooks.items() if hook in ours]:
-            del hooks[key]
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
+        # by value: the handle of a hook does not survive deepcopy; replicas in threads share these
+        for key in [key for key, hook in tuple(hooks.items()) if hook in functions]:
+            for table in (hooks, *options):
+                table.pop(key, None)

@@ -183,6 +183,14 @@ class Head(nn.Module):
         )
 
 
+class WordHead(Head):
+    """A head whose scores are W h + b: `weight` W, [vocab, d], and `bias` b, [vocab], or None."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    watch: RangeWatch
+
+
 def positive(mapping: Mapping) -> bool:
     """Whether p > 0 at every score, so that -log p is finite."""
     spec, arguments = mapping.spec, mapping.arguments()

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Tokens, count_outside
+from sparse_attn.heads.base import Tokens, WordHead, count_outside
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import INF, widened
-
-if TYPE_CHECKING:
-    from sparse_attn.heads.linear import LinearHead
-    from sparse_attn.heads.mixture import MixtureHead
 
 # rows [N, K, d], log_prior [N, K] or None, weight [V, d], bias [V] or None, and the tensors among
 # the arguments of the mapping
@@ -32,7 +28,7 @@ Vjp: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def chunked_loss(
-    head: LinearHead | MixtureHead, rows: Tensor, tokens: Tokens, log_prior: Tensor | None = None
+    head: WordHead, rows: Tensor, tokens: Tokens, log_prior: Tensor | None = None
 ) -> Tensor:
     """-log sum_k pi_nk p_nk(target_n), p_nk = map(W h_nk + b), chunk / K tokens at a time.
 

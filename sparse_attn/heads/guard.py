@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
+from sparse_attn.hooks import drop_hooks
 
 # what configs call the arithmetic behind a head, and the value that switches it off
 SWITCHES = {
@@ -74,7 +75,7 @@ def last_call() -> tuple[Head, Tensor] | None:
     return cast("tuple[Head, Tensor] | None", getattr(_calls, "last", None))
 
 
-def install_guard(root: PreTrainedModel, head: Head) -> None:
+def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch the forward of the model from now on; a head that is taken out takes its hook along."""
     remove_guard(root)
     head.register_forward_hook(_keep)
@@ -83,8 +84,8 @@ def install_guard(root: PreTrainedModel, head: Head) -> None:
 
 
 def remove_guard(root: PreTrainedModel) -> None:
-    for hook in (_check_called, _check_logits):
-        _remove(root, hook)
+    """Watch it no more."""
+    drop_hooks(root, _check_called, _check_logits)
 
 
 def _keep(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -129,7 +130,7 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
         return
     if not alike:
         raise RuntimeError(message)
-    _remove(model, _check_logits)
+    drop_hooks(model, _check_logits)
 
 
 def _logits_of(output: Any, words: torch.Size) -> Tensor | None:
@@ -144,10 +145,3 @@ def _logits_of(output: Any, words: torch.Size) -> Tensor | None:
 def _ends(rows: Tensor) -> Tensor:
     """The first and the last of rows [N, V], a copy [2, V]."""
     return torch.cat([rows[:1], rows[-1:]])
-
-
-def _remove(root: nn.Module, wanted: Any) -> None:
-    # by value: the handle of a hook does not survive deepcopy; replicas in threads share the dict
-    hooks = root._forward_hooks
-    for key in [key for key, hook in tuple(hooks.items()) if hook is wanted]:
-        hooks.pop(key, None)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Head, RangeWatch, Tokens, check_hidden, count_outside
+from sparse_attn.heads.base import RangeWatch, Tokens, WordHead, check_hidden, count_outside
 from sparse_attn.heads.chunked import chunked_loss
 from sparse_attn.mappings import Mapping
 
 
-class LinearHead(Head):
+class LinearHead(WordHead):
     """p = map(W h + b).
 
     Args:
@@ -32,8 +32,6 @@ class LinearHead(Head):
             attention head.
         TypeError: a `tie` or a mapping of another type.
     """
-
-    bias: nn.Parameter | None
 
     def __init__(
         self,

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn.heads.base import (
-    Head,
     RangeWatch,
     Tokens,
+    WordHead,
     as_mapping,
     check_hidden,
     count_outside,
@@ -23,7 +23,7 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
 
 
-class MixtureHead(Head):
+class MixtureHead(WordHead):
     """p = sum_k pi_k map(W h_k + b), h_k = tanh(U_k h + c_k), pi = prior(V h).
 
     mapping = softmax is MoS (Yang et al. 2018), sigsoftmax MoSS (Kanai et al. 2018, which uses it
@@ -51,8 +51,6 @@ class MixtureHead(Head):
             or a mapping that returns zeros.
         TypeError: a `tie`, a mapping or a prior of another type.
     """
-
-    bias: nn.Parameter | None
 
     def __init__(
         self,

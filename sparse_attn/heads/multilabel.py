@@ -56,7 +56,6 @@ class MultiLabelHead(nn.Module):
     Attributes:
         weight, bias: W, [labels, hidden], and b, [labels].
         predictor: the second linear layer, or None.
-        record: the arguments that make this head again, kept up to date.
 
     Raises:
         ValueError: a size below 1, a mapping that cannot be trained or whose sparsity cannot be
@@ -83,16 +82,12 @@ class MultiLabelHead(nn.Module):
         self.hidden = hidden
         self.labels = labels
         self.mapping = as_mapping("mapping", mapping)
+        self.sparsity = sparsity
         self.predicted = _predicted(self.mapping, sparsity)
         self.criterion = _criterion(self.mapping, loss)
         self.weight = word_vectors(labels, hidden, None)
         self.register_parameter("bias", word_biases(self.weight))
         self.predictor = self._make_predictor()
-        self.record: dict[str, Any] = {
-            **{name: self.mapping.describe()[name] for name in ("mapping", "params", "learn")},
-            "sparsity": sparsity,
-            "loss": self.criterion,
-        }
         usual = DENSE_THRESHOLD if self._never_zero else 0.0
         self.threshold = usual if threshold is None else threshold
 
@@ -116,7 +111,7 @@ class MultiLabelHead(nn.Module):
     @property
     def threshold(self) -> float:
         """A label is predicted where p > threshold."""
-        return self.record["threshold"]
+        return self._threshold
 
     @threshold.setter
     def threshold(self, value: float) -> None:
@@ -126,7 +121,7 @@ class MultiLabelHead(nn.Module):
                 f"threshold=0: {self.mapping.name} gives every label p > 0; expected a number in "
                 "(0, 1), which search_threshold finds"
             )
-        self.record["threshold"] = float(value)
+        self._threshold = float(value)
 
     def set_parameter(self, name: str, value: float) -> None:
         """Set the fixed parameter `name` of the mapping to `value`, as a schedule does.
@@ -134,14 +129,23 @@ class MultiLabelHead(nn.Module):
         Raises:
             ValueError: out of range, or the mapping has no such fixed parameter.
         """
-        fixed = [p.name for p in self.mapping.spec.parameters if p.name not in self.mapping.learned]
-        if name == self.predicted or name not in fixed:
+        if name == self.predicted or name not in self.mapping.fixed:
             raise ValueError(
-                f"parameter={name!r}: {self.mapping.name} with sparsity="
-                f"{self.record['sparsity']!r} has no such fixed parameter; choose another"
+                f"parameter={name!r}: {self.mapping.name} with sparsity={self.sparsity!r} has no "
+                "such fixed parameter; choose another"
             )
         self.mapping.set_value(name, value)
-        self.record["params"] = self.mapping.describe()["params"]
+
+    def describe(self) -> dict[str, Any]:
+        """What makes this head again, beside its sizes: mapping, params and learn of the `Mapping`,
+        then sparsity, loss and threshold. Learned values are left out."""
+        mapping = self.mapping.describe()
+        return {
+            **{name: mapping[name] for name in ("mapping", "params", "learn")},
+            "sparsity": self.sparsity,
+            "loss": self.criterion,
+            "threshold": self.threshold,
+        }
 
     def forward(self, hidden: Tensor) -> Tensor:
         """log p of every label, in nats: (..., hidden) to (..., labels), -inf at exact zeros.
@@ -215,7 +219,7 @@ class MultiLabelHead(nn.Module):
         prediction = self._prediction(hidden)
         if prediction is None or self.predicted != R.name:
             raise ValueError(
-                f"{self.mapping.name} with sparsity={self.record['sparsity']!r} predicts no number "
+                f"{self.mapping.name} with sparsity={self.sparsity!r} predicts no number "
                 "of labels; use r-softmax with sparsity='predicted'"
             )
         return prediction
@@ -242,7 +246,7 @@ class MultiLabelHead(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"hidden={self.hidden}, labels={self.labels}, bias={self.bias is not None}, "
-            f"sparsity={self.record['sparsity']!r}, loss={self.criterion!r}, "
+            f"sparsity={self.sparsity!r}, loss={self.criterion!r}, "
             f"threshold={self.threshold}"
         )
 

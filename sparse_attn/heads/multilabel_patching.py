@@ -12,21 +12,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sparse_attn.heads.base import Head
-from sparse_attn.heads.guard import install_guard, last_call, remove_guard
+from sparse_attn.heads.guard import last_call
+from sparse_attn.heads.installing import added_parameters, install_head, remove_head, wrap
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.heads.patching import plain_linear
+from sparse_attn.hooks import drop_hooks
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patch_config import (
-    MULTILABEL,
-    Patch,
-    check_version,
-    hide,
-    patch_of,
-    refuse_lost_head,
-    unmark,
-)
+from sparse_attn.patch_config import MULTILABEL, check_version, hide, patch_of, refuse_lost_head
 from sparse_attn.patching import ModelT
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
@@ -90,11 +82,9 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
         )
-    name, head = _output_layer(root)
-    root.set_submodule(name, plain_linear(cast(Any, head)))
-    _remove_hooks(root)
+    remove_head(root, MULTILABEL, cast(MultiLabelHead, _output_layer(root)))
+    drop_hooks(root, _take_labels, _finish)
     root.config.problem_type = patch.kept
-    unmark(root, MULTILABEL)
     return model
 
 
@@ -114,43 +104,33 @@ def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
     """The parameters of a patched head beside the plain one's weight and bias, by full name."""
     if patch_of(root, MULTILABEL) is None:
         return {}
-    prefix, head = _output_layer(root)
-    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
+    return added_parameters(root, cast(MultiLabelHead, _output_layer(root)))
 
 
 def _install(root: PreTrainedModel, **arguments: Any) -> None:
     """Everything that can be wrong raises before the model is touched."""
     refuse_lost_head(root)
-    name, old = _output_layer(root)
-    head = _head_like(old, arguments)
+    old = _output_layer(root)
+    labels, hidden = old.weight.shape
+    head = wrap(old, MultiLabelHead(hidden, labels, **arguments))
     patch = patch_of(root, MULTILABEL)
     usual = root.config.problem_type if patch is None else patch.kept
-    root.set_submodule(name, head)
-    _remove_hooks(root)
+    drop_hooks(root, _take_labels, _finish)
     root.register_forward_pre_hook(_take_labels, with_kwargs=True)
     root.register_forward_hook(_finish, always_call=True)
-    install_guard(root, cast(Head, head))
+    install_head(root, MULTILABEL, old, head, _describe, usual)
     head.register_forward_hook(_number_rows)
     root.config.problem_type = PROBLEM_TYPE
-    Patch(root, MULTILABEL, _describe, usual)
 
 
 def _describe(root: PreTrainedModel, problem_type: str | None) -> dict[str, Any]:
     """config.sparse_attn_multilabel: the head, of PEFT's copies the one that is trained."""
     head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
-    return {"problem_type": problem_type, "head": head.record}
+    return {"problem_type": problem_type, "head": head.describe()}
 
 
-def _head_like(old: OutputLayer, arguments: dict[str, Any]) -> MultiLabelHead:
-    """A head around the weight and bias of `old`, on its device, in its dtype and mode."""
-    labels, hidden = old.weight.shape
-    head = MultiLabelHead(hidden, labels, **arguments)
-    head.weight, head.bias = cast(nn.Parameter, old.weight), old.bias
-    return head.to(old.weight.device, old.weight.dtype).train(old.training)
-
-
-def _output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer]:
-    """Name and module of the layer that gives the model its logits.
+def _output_layer(root: PreTrainedModel) -> OutputLayer:
+    """The layer that gives the model its logits.
 
     Raises:
         ValueError: there is none, or it cannot be replaced.
@@ -169,7 +149,7 @@ def _output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer]:
             f"{type(root).__name__}: its last layer is wrapped by PEFT ({found[0]}); patch before "
             "wrapping it, and unwrap (merge_and_unload) before unpatching it"
         )
-    return found
+    return found[1]
 
 
 def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
@@ -238,15 +218,3 @@ def _loss(head: MultiLabelHead, hidden: Tensor, labels: Tensor, items: Any) -> T
         * head.labels
         / torch.as_tensor(items, device=hidden.device)
     )
-
-
-def _remove_hooks(root: PreTrainedModel) -> None:
-    remove_guard(root)
-    # by value: the handle of a hook does not survive deepcopy
-    for hooks, options, wanted in (
-        (root._forward_pre_hooks, [root._forward_pre_hooks_with_kwargs], _take_labels),
-        (root._forward_hooks, [root._forward_hooks_always_called], _finish),
-    ):
-        for key in [key for key, hook in hooks.items() if hook is wanted]:
-            for table in (hooks, *options):
-                table.pop(key, None)

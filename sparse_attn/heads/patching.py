@@ -10,21 +10,20 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import positive
-from sparse_attn.heads.guard import install_guard, refuse_changed_logits, remove_guard
+from sparse_attn.heads.guard import refuse_changed_logits
+from sparse_attn.heads.installing import (
+    added_parameters,
+    install_head,
+    plain_linear,
+    remove_head,
+    wrap,
+)
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patch_config import (
-    HEAD,
-    Patch,
-    check_version,
-    hide,
-    patch_of,
-    refuse_lost_head,
-    unmark,
-)
+from sparse_attn.patch_config import HEAD, check_version, hide, patch_of, refuse_lost_head
 from sparse_attn.patching import ModelT
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
@@ -97,11 +96,9 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_lm_head first"
         )
-    _replace(root, head, plain_linear(head))
+    remove_head(root, HEAD, head)
     delattr(root, RESIZE)
-    remove_guard(root)
     remove_own_loss(root)
-    unmark(root, HEAD)
     return model
 
 
@@ -118,10 +115,7 @@ def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
 def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
     """The parameters of a patched head beside the plain one's weight and bias, by full name."""
     head = root.get_output_embeddings()
-    if not isinstance(head, PatchedHead):
-        return {}
-    prefix = _names(root, head)[0]
-    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
+    return added_parameters(root, head) if isinstance(head, PatchedHead) else {}
 
 
 def _install(
@@ -132,13 +126,11 @@ def _install(
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
     own = None if positive(mapping) else own_loss(root, old, mapping)
-    _replace(root, old, head)
-    install_guard(root, head)
+    install_head(root, HEAD, old, head, _describe, {"components": components, "prior": prior})
     remove_own_loss(root)
     if own is not None:
         root.loss_function = own
     setattr(root, RESIZE, functools.partial(_resize, root))
-    Patch(root, HEAD, _describe, {"components": components, "prior": prior})
 
 
 def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> dict[str, Any]:
@@ -153,35 +145,11 @@ def _head_like(
     """A head around the weight and bias of `old`, on its device, in its dtype and mode."""
     if prior is not None and components is None:
         raise ValueError(f"prior={prior!r}: only a mixture has one; set components, such as 8")
-    weight, bias = cast(nn.Parameter, old.weight), old.bias
+    weight, bias = cast(nn.Parameter, old.weight), old.bias is not None
     vocab, hidden = weight.shape
-    head: PatchedHead
     if components is None:
-        head = LinearHead(hidden, vocab, mapping, bias is not None, weight)
-    else:
-        head = MixtureHead(
-            hidden, vocab, mapping, components, bias is not None, weight, prior=prior
-        )
-    head.bias = bias
-    return head.to(weight.device, weight.dtype).train(old.training)
-
-
-def plain_linear(head: PatchedHead) -> nn.Linear:
-    """The nn.Linear with the head's weight and bias."""
-    vocab, hidden = head.weight.shape
-    linear = nn.Linear(hidden, vocab, bias=head.bias is not None, device="meta")
-    linear.weight, linear.bias = head.weight, cast(nn.Parameter, head.bias)
-    return linear.train(head.training)
-
-
-def _replace(root: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:
-    # set_output_embeddings of BERT would put the bias elsewhere too, which nothing could take back
-    for name in _names(root, old):
-        root.set_submodule(name, new)
-
-
-def _names(root: PreTrainedModel, module: nn.Module) -> list[str]:
-    return [n for n, m in root.named_modules(remove_duplicate=False) if m is module]
+        return wrap(old, LinearHead(hidden, vocab, mapping, bias, weight))
+    return wrap(old, MixtureHead(hidden, vocab, mapping, components, bias, weight, prior=prior))
 
 
 def _resize(

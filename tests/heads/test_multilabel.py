@@ -171,7 +171,7 @@ def test_copies_compute_the_same_and_go_their_own_way(kind, tmp_path):
     for twin in (fresh, copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
         assert torch.equal(twin(hidden), head(hidden))
         assert torch.equal(twin.loss(hidden, target), head.loss(hidden, target))
-        assert twin.record == head.record
+        assert twin.describe() == head.describe()
         twin.threshold = 0.25
         assert head.threshold != 0.25
 
@@ -182,14 +182,14 @@ def test_the_record_makes_the_head_again(kind):
     head.threshold = 0.22
     if kind == "r-softmax":
         SparsitySchedule("r", 0.0, 0.8).apply(head, 0.5)
-    made = dict(head.record)
+    made = head.describe()
     mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
     again = MultiLabelHead(HIDDEN, LABELS, mapping, **made).double()
     again.load_state_dict(head.state_dict())
     hidden, target = batch(5)
     assert torch.equal(again(hidden), head(hidden))
     assert torch.equal(again.loss(hidden, target), head.loss(hidden, target))
-    assert again.record == head.record
+    assert again.describe() == head.describe()
     assert again.threshold == 0.22
 
 
@@ -198,7 +198,7 @@ def test_a_schedule_moves_the_mapping_of_the_head():
     schedule = SparsitySchedule("r", 0.0, 0.8)
     assert schedule.apply(head, 0.5) == 0.4
     assert head.mapping.value("r") == 0.4
-    assert head.record["params"] == {"r": 0.4}
+    assert head.describe()["params"] == {"r": 0.4}
     hidden, target = batch(5)
     assert torch.equal(head(hidden), make_like(head, 0.4)(hidden))
     assert torch.equal(head.loss(hidden, target), make_like(head, 0.4).loss(hidden, target))

@@ -105,10 +105,10 @@ def test_a_threshold_that_is_set(wrong):
 )
 def test_parameters_that_cannot_be_set(arguments, parameter, value, message):
     head = MultiLabelHead(HIDDEN, LABELS, **arguments)
-    before = dict(head.record)
+    before = head.describe()
     with pytest.raises(ValueError, match=message):
         SparsitySchedule(parameter, value, value).apply(head, 0.5)
-    assert head.record == before
+    assert head.describe() == before
 
 
 @pytest.mark.parametrize("arguments", [{}, {"mapping": "t-softmax", "sparsity": "predicted"}])
