@@ -266,6 +266,22 @@ def check_hidden(hidden: Tensor, size: int) -> None:
         raise ValueError(f"hidden: expected shape (..., {size}), got {tuple(hidden.shape)}")
 
 
+def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of W h: that of autocast, or that of both.
+
+    Raises:
+        TypeError: they differ, without autocast.
+    """
+    if torch.is_autocast_enabled(hidden.device.type):
+        return torch.get_autocast_dtype(hidden.device.type)
+    if hidden.dtype != weight.dtype:
+        raise TypeError(
+            f"hidden: expected {weight.dtype}, the type of the head, got {hidden.dtype}; use "
+            f"hidden.to({weight.dtype}), or autocast"
+        )
+    return weight.dtype
+
+
 def check_shapes(targets: Tensor, shape: Sequence[int]) -> None:
     """Raise unless targets are whole numbers of the shape of the rows."""
     check_whole("targets", targets)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.heads.base import Tokens, WordHead, count_outside
+from sparse_attn.heads.base import Tokens, WordHead, count_outside, product_dtype
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import INF, widened
 
@@ -43,14 +43,8 @@ def chunked_loss(
     Raises:
         TypeError: rows of another dtype than W, without autocast.
     """
-    mapping, weight, bias, device = head.mapping, head.weight, head.bias, rows.device.type
-    cast = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if cast else weight.dtype
-    if not cast and rows.dtype != dtype:
-        raise TypeError(
-            f"hidden: expected {dtype}, the type of the head, got {rows.dtype}; use "
-            f"hidden.to({dtype}), or autocast"
-        )
+    mapping, weight, bias = head.mapping, head.weight, head.bias
+    dtype = product_dtype(rows, weight)
     masked = None if bias is None else bias.detach() == -INF
     if masked is not None and not masked.any():
         masked = None
@@ -59,7 +53,7 @@ def chunked_loss(
     inputs = [rows, log_prior, weight, bias, *tensors]
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     chunks = Chunks(tokens, mapping, arguments, masked, dtype, learns, head.watch.bound())
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(rows.device.type, enabled=False):
         loss: Tensor = _ChunkedLoss.apply(chunks, *inputs)
     head.watch.report(chunks.outside, rows.shape[:2].numel() * len(weight))
     return loss

@@ -16,6 +16,7 @@ from sparse_attn.heads.base import (
     check_hidden,
     count_outside,
     positive,
+    product_dtype,
 )
 from sparse_attn.heads.chunked import chunked_loss
 from sparse_attn.heads.linear import word_biases, word_vectors
@@ -129,6 +130,7 @@ class MixtureHead(WordHead):
         return total
 
     def token_losses(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        product_dtype(hidden, self.weight)
         rows = tokens.pick(hidden.reshape(-1, self.hidden))
         latents = torch.tanh(self.latent(rows))  # [N, K latent]
         if self.training and self.dropout:
