@@ -118,3 +118,14 @@ class ReportConfig:
 
     results_dir: str
     output_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class PackConfig:
+    """Whose records to put into one file.
+
+    Args:
+        results_dir: output_dir of a sweep, finished or not.
+    """
+
+    results_dir: str

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from pipeline.command import Command, Program, from_dict, input_errors, work_errors
-from pipeline.config import ReportConfig
+from pipeline.config import PackConfig, ReportConfig
 from pipeline.hub import settle_hub
 from pipeline.sweep.config import Resources
 
@@ -228,6 +228,14 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                     (ReportConfig,),
                     positional=True,
                 ),
+                Command(
+                    "pack",
+                    "the records of a sweep in one file",
+                    "Records of many files as one, runs.jsonl, which `report` and `sweep` read.",
+                    (PackConfig,),
+                    positional=True,
+                    work=_pack,
+                ),
                 *self.further,
             ),
         )
@@ -264,6 +272,12 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             print(f"next: {self.program.prog} report {folder}")
             if count["failed"]:
                 sys.exit("error: some runs failed; the same command tries them again")
+
+
+def _pack(config: PackConfig) -> None:
+    from pipeline.sweep.records import pack
+
+    print(f"records: {pack(Path(config.results_dir))}")
 
 
 def execute(name: str, run: PlannedRun) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_bottleneck_in_its_page() -> None:
         ("glue/minilm", 16, 2, 3),
         ("images/mnist-small", 5, 3, 10),
         ("multilabel/synthetic", 135, 0, 5),
+        ("bottleneck/small", 35, 3, 3),
     ],
 )
 def test_every_cell_of_a_sweep_has_the_same_budget(
@@ -140,22 +141,8 @@ def test_every_cell_of_a_sweep_has_the_same_budget(
     assert len({(str(run["versions"]), run["device"]) for run in finished}) == 1
 
 
-def test_every_head_of_the_bottleneck_has_the_same_budget() -> None:
-    content = (RESULTS / "bottleneck/small/records.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in content]
-    budgets: dict[str, list[list[Any]]] = defaultdict(list)
-    for record in records:
-        config = record["config"]
-        keys = ["vocabulary", "dimension", "steps", "batch", "seed"]
-        rate = ["learning_rate"] if record["stage"] == "search" else []
-        budgets[config["head"]].append([config[key] for key in keys + rate])
-    assert len(budgets) == 5
-    assert all(sorted(runs) == sorted(budgets["softmax"]) for runs in budgets.values())
-    assert len({str(record["versions"]) for record in records}) == 1
-
-
 def test_no_softmax_is_below_the_floor() -> None:
-    for line in (RESULTS / "bottleneck/small/records.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if record["config"]["head"] == "softmax":
-            assert record["log_error"] > record["floor"] > 0
+    for record in read_records(RESULTS / "bottleneck/small").by_hash.values():
+        if record.mapping == "softmax":
+            assert record.results
+            assert record.results["log_error"] > record.results["floor"] > 0

@@ -14,14 +14,14 @@ from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
 from demo.__main__ import MAPPINGS
 from demo.__main__ import table as demo_table
-from experiments.bottleneck.records import read_records as read_bottleneck
+from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.report.runs import read_experiments
 from experiments.language_modeling.report.tables import heads_table
-from experiments.multilabel.report.results import read_results as read_multilabel
-from experiments.multilabel.report.tables import scores
+from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
+from experiments.multilabel.report import scores
 from pipeline.report import text
 from pipeline.report.table import Table, markdown
 from website import ROOT
@@ -86,7 +86,7 @@ def images() -> list[str]:
 
 def multilabel() -> list[str]:
     """Micro-F1 of every method on every data set."""
-    return markdown(scores(read_multilabel(str(_RESULTS / "multilabel/synthetic")), "micro"))
+    return markdown(scores(MULTILABEL.read(_RESULTS / "multilabel/synthetic"), "micro"))
 
 
 def language_modeling() -> list[str]:
@@ -96,17 +96,13 @@ def language_modeling() -> list[str]:
 
 def bottleneck() -> list[str]:
     """Every measure of every head."""
-    results = read_bottleneck(str(_RESULTS / "bottleneck/small"))
-    lines = []
-    for alpha in results.values("alpha"):
-        for measure in MEASURES:
-            lines += [
-                text.markdown(measure.caption),
-                "",
-                measure_table(results, alpha, measure),
-                "",
-            ]
-    return lines
+    results = BOTTLENECK.read(_RESULTS / "bottleneck/small")
+    return [
+        line
+        for alpha in results.sweep.alphas
+        for measure in MEASURES
+        for line in markdown(measure_table(results, alpha, measure))
+    ]
 
 
 def steps() -> list[str]:

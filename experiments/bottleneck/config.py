@@ -1,56 +1,86 @@
-"""What the experiment is: one dataclass, filled from YAML and the command line, and its cells."""
+"""What a run is, and a sweep: dataclasses, filled from YAML and the command line."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from math import inf
+from typing import Any, Literal
+
+from pipeline.config import check_fields
+from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 Options = dict[str, int | float]
-# no final run has this seed: learning rates are chosen on targets that no result is measured on
-SEARCH_SEED = 1_000
+FREE = ("output_dir", "device", "resume")  # may differ between a run and its continuation
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Everything that decides the result of one run."""
+class RunConfig:
+    """One head, fitted to the targets of one seed; the defaults are those of small.yaml.
 
-    alpha: float
-    contexts: int
-    vocabulary: int
-    dimension: int
-    head: str
-    options: Options
-    learning_rate: float
-    steps: int
-    batch: int
-    seed: int
+    Args:
+        output_dir: where results.json goes.
+        alpha: concentration of the targets, P* ~ Dirichlet(alpha, ..., alpha).
+        contexts: N, the number of targets, each with a free context vector.
+        vocabulary: M, the number of words.
+        dimension: D, the size of context and word vectors.
+        head: softmax, sigsoftmax, mos, lms or plif.
+        options: of the head, such as `--options.components 15` of mos.
+        learning_rate: of Adam at the start, linear to 0.
+        steps: optimiser steps.
+        batch: contexts a step; batch x M x components (units) bounds the memory.
+        seed: of targets and initial vectors.
+        device: auto (a GPU if there is one), cpu or cuda.
+        resume: do the run again that was cut off in output_dir.
 
-    @property
-    def name(self) -> str:
-        """The file name of the record, unique within an experiment.
+    Raises:
+        ValueError, TypeError: a value out of range, an unknown head or option.
+    """
 
-        That of a run that counts leaves out the learning rate: there is one such run a seed.
-        """
-        searched = self.seed == SEARCH_SEED
-        run = f"lr{self.learning_rate:g}" if searched else f"seed{self.seed}"
-        return f"alpha{self.alpha:g}-M{self.vocabulary}-D{self.dimension}-{self.head}-{run}.json"
+    output_dir: str
+    alpha: float = 0.1
+    contexts: int = 2000
+    vocabulary: int = 100
+    dimension: int = 10
+    head: str = "softmax"
+    options: Options = field(default_factory=dict)
+    learning_rate: float = 0.1
+    steps: int = 800
+    batch: int = 125
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    resume: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as the record holds them."""
-        return asdict(self)
+    def __post_init__(self) -> None:
+        from experiments.bottleneck.heads import make_head
+
+        check_fields(
+            self,
+            alpha=(0 < self.alpha < inf, "a finite number above 0"),
+            contexts=(self.contexts > 0, "at least 1"),
+            vocabulary=(self.vocabulary > 1, "at least 2"),
+            dimension=(self.dimension > 0, "at least 1"),
+            learning_rate=(0 < self.learning_rate < inf, "a finite number above 0"),
+            steps=(self.steps > 0, "at least 1"),
+            batch=(0 < self.batch <= self.contexts, f"1 to contexts={self.contexts}"),
+            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+        )
+        make_head(self.head, 1, 2, self.options)
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides a run's result: two runs that agree in this are the same run."""
+        return {key: value for key, value in asdict(self).items() if key not in FREE}
 
 
 @dataclass(frozen=True)
-class BottleneckConfig:
+class SweepConfig:
     """Heads x vocabularies x dimensions x seeds under one budget.
 
     Every head gets the same steps, the same learning rates to choose from (for each vocabulary and
     dimension, by mean KL on targets of a seed of their own) and the same seeds.
 
     Args:
-        output_dir: where the records go, one file a run.
+        output_dir: where sweep.json and one record a run go.
         alphas: concentrations of the targets, P* ~ Dirichlet(alpha, ..., alpha).
         contexts: N, the number of targets, each with a free context vector.
         vocabularies: M, numbers of words.
@@ -60,8 +90,9 @@ class BottleneckConfig:
         learning_rates: of Adam at the start, linear to 0; the best of them is used.
         steps: optimiser steps.
         batch: contexts a step; batch x M x components (units) bounds the memory.
-        seeds: runs for each cell, with seeds 0, 1, ...; seed draws targets and initial vectors.
-        device: such as cpu or cuda:1; the GPU if there is one when left out.
+        seeds: runs that count for each cell, with seeds 0, 1, ...; a seed draws targets and
+            initial vectors.
+        device: auto (a GPU if there is one), cpu or cuda.
 
     Raises:
         ValueError, TypeError: a value out of range, an unknown head or option.
@@ -77,81 +108,49 @@ class BottleneckConfig:
     steps: int
     batch: int
     seeds: int
-    device: str | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        from experiments.bottleneck.heads import make_head
-
-        _check("alphas", self.alphas, 0, "a finite number above 0")
-        _check("contexts", [self.contexts], 0, "at least 1")
-        _check("vocabularies", self.vocabularies, 1, "at least 2")
-        _check("dimensions", self.dimensions, 0, "at least 1")
-        _check("learning_rates", self.learning_rates, 0, "a finite number above 0")
-        _check("steps", [self.steps], 0, "at least 1")
-        _check("batch", [self.batch], 0, "at least 1")
-        if self.batch > self.contexts:
-            raise ValueError(f"batch={self.batch}: expected at most contexts={self.contexts}")
-        if not 1 <= self.seeds <= SEARCH_SEED:
-            raise ValueError(f"seeds={self.seeds}: expected a whole number in [1, {SEARCH_SEED}]")
-        if not self.heads:
-            raise ValueError("heads: expected at least one, such as `softmax: {}`; got none")
-        for head, options in self.heads.items():
-            make_head(head, 1, 2, options)
-
-    def cell(
-        self,
-        alpha: float,
-        vocabulary: int,
-        dimension: int,
-        head: str,
-        learning_rate: float,
-        seed: int,
-    ) -> Cell:
-        """One run of the grid."""
-        return Cell(
-            alpha=alpha,
-            contexts=self.contexts,
-            vocabulary=vocabulary,
-            dimension=dimension,
-            head=head,
-            options=self.heads[head],
-            learning_rate=learning_rate,
-            steps=self.steps,
-            batch=self.batch,
-            seed=seed,
+        for name in ("alphas", "vocabularies", "dimensions", "learning_rates"):
+            values = getattr(self, name)
+            if not 0 < len(values) == len(set(values)):
+                raise ValueError(f"{name}={values}: expected one value or several different ones")
+        check_fields(
+            self,
+            heads=(bool(self.heads), "at least one, such as `softmax: {}`"),
+            seeds=(
+                1 <= self.seeds <= FIRST_TRIAL_SEED,
+                f"a whole number in [1, {FIRST_TRIAL_SEED}]",
+            ),
         )
+        self.trials()  # checks what they are made of
+
+    def content(self) -> dict[str, Any]:
+        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+        return {key: value for key, value in asdict(self).items() if key not in FREE}
+
+    def trials(self) -> dict[tuple[str, str], list[RunConfig]]:
+        """By task and head a run with each learning rate, on targets that no result is of."""
+        shared = {key: getattr(self, key) for key in ("contexts", "steps", "batch", "device")}
+        found: dict[tuple[str, str], list[RunConfig]] = {}
+        for alpha, vocabulary, dimension, head, rate in product(
+            self.alphas, self.vocabularies, self.dimensions, self.heads, self.learning_rates
+        ):
+            config = RunConfig(
+                output_dir="",
+                alpha=alpha,
+                vocabulary=vocabulary,
+                dimension=dimension,
+                head=head,
+                options=self.heads[head],
+                learning_rate=rate,
+                seed=FIRST_TRIAL_SEED,
+                **shared,
+            )
+            found.setdefault((task(alpha, vocabulary, dimension), head), []).append(config)
+        return found
 
 
-@dataclass(frozen=True)
-class ReportConfig:
-    """What to report on.
-
-    Args:
-        records_dir: folder of records, finished or not: *.json of runs or *.jsonl of `pack`.
-        output_dir: where report.md and the figures go; records_dir if left out.
-    """
-
-    records_dir: str
-    output_dir: str | None = None
-
-
-@dataclass(frozen=True)
-class PackConfig:
-    """Records of many files as one.
-
-    Args:
-        records_dir: folder of records.
-        file: the .jsonl file to write, one record a line.
-    """
-
-    records_dir: str
-    file: str
-
-
-def _check(name: str, values: Sequence[float], low: float, expected: str) -> None:
-    """Raise unless there are values, all different, finite and above `low`."""
-    if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name}={list(values)}: expected one value or several different ones")
-    for value in values:
-        if not low < value < math.inf:
-            raise ValueError(f"{name}: {value} is out of range: expected {expected}")
+def task(alpha: float, vocabulary: int, dimension: int) -> str:
+    """What all heads are compared at, in one word."""
+    return f"alpha{alpha}-M{vocabulary}-D{dimension}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Table
 from typing import Any
 
 from sparse_attn import Mapping
@@ -12,7 +11,7 @@ HEADS = ("softmax", "sigsoftmax", "mos", "lms", "plif")
 
 
 def make_head(
-    name: str, dimension: int, vocabulary: int, options: Table[str, Any]
+    name: str, dimension: int, vocabulary: int, options: dict[str, Any]
 ) -> LinearHead | MixtureHead:
     """A head over context vectors (..., D), with word vectors [M, D] and no bias.
 
@@ -27,7 +26,7 @@ def make_head(
         TypeError: an option that the head does not have.
     """
     if name not in HEADS:
-        raise ValueError(f"heads: {name!r} is unknown; expected one of {', '.join(HEADS)}")
+        raise ValueError(f"head={name!r}: unknown; expected one of {', '.join(HEADS)}")
     if name == "mos":
         return MixtureHead(dimension, vocabulary, bias=False, **options)
     mapping = Mapping("monotone" if name == "lms" else name, **options)

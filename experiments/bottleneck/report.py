@@ -1,23 +1,29 @@
-"""`python -m experiments.bottleneck report`: a page of tables, and the figures."""
+"""What the runs show: tables, and figures like 2 and 3 of the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from itertools import product
 from typing import Any
 
-from experiments.bottleneck.config import ReportConfig
-from experiments.bottleneck.plots import plot
-from experiments.bottleneck.records import Results, read_records
-from pipeline.files import write_text
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.bottleneck.config import task
 from pipeline.report import canvas, text
-from pipeline.report.table import Report, Table
+from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
+from pipeline.report.spread import Estimate, estimate
+from pipeline.sweep.plan import Cell
+from pipeline.sweep.results import Results
+
+FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A key of the records, and how it is shown."""
+    """A key of the results, and how it is shown."""
 
     key: str
     title: str
@@ -25,7 +31,17 @@ class Measure:
     digits: int
     caption: str
 
+    def of(self, run: dict[str, Any]) -> float:
+        return run[self.key]
 
+
+KL = Measure(
+    "kl",
+    "Mean KL",
+    "mean KL in nats",
+    3,
+    "Mean over contexts of KL(P* || Q) in nats; lower is better.",
+)
 MEASURES = (
     Measure(
         "mode_matching",
@@ -34,13 +50,7 @@ MEASURES = (
         1,
         "Share of contexts whose most probable word is that of the target, in %; higher is better.",
     ),
-    Measure(
-        "kl",
-        "Mean KL",
-        "mean KL in nats",
-        3,
-        "Mean over contexts of KL(P* || Q) in nats; lower is better.",
-    ),
+    KL,
     Measure(
         "log_error",
         "Error of the log-matrix",
@@ -54,119 +64,132 @@ MEASURES = (
 )
 
 
-KL = MEASURES[1]
-
-
-def report(config: ReportConfig) -> Report:
-    """Write report.md and the figures; the same records give the same bytes.
-
-    Raises:
-        ValueError: as `read_records`.
-    """
-    results = read_records(config.records_dir)
-    folder = Path(config.output_dir or config.records_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    parts, short = [_head(results)], []
-    for alpha in results.values("alpha"):
-        parts.append(f"## alpha = {alpha:g}")
+def make_page(results: Results) -> Page:
+    """The report of a sweep."""
+    blocks: list[Block] = [_head(results), *map(Status, results.left_out)]
+    overview = []
+    for alpha in results.sweep.alphas:
+        blocks.append(Heading(f"alpha = {alpha:g}"))
         for measure in MEASURES:
-            name = f"{measure.key.replace('_', '-')}-alpha{alpha:g}.png"
-            figure = plot(results, alpha, measure.key, measure.label)
-            canvas.save(figure, folder / name)
-            table = measure_table(results, alpha, measure)
-            image = f"![{measure.title} by dimension]({name})"
-            parts += [f"### {measure.title}", measure.caption, image, table]
-        title = f"Mean KL in nats, alpha = {alpha:g}; lower is better."
-        short.append(_table(results, alpha, _spread_of(results, KL), caption=title))
-        rates = _table(results, alpha, _rate_of(results))
-        seconds = _table(results, alpha, _seconds_of(results))
-        parts += ["### Learning rates chosen", _markdown(rates)]
-        parts += ["### Seconds a run, mean", _markdown(seconds)]
-    page = folder / "report.md"
-    write_text(page, "\n\n".join(parts) + "\n")
-    return Report(page, short)
-
-
-def measure_table(results: Results, alpha: float, measure: Measure) -> str:
-    """A measure of every head, and for the error of the log-matrix softmax's floor."""
-    spread = _spread_of(results, measure)
-    return _markdown(_table(results, alpha, spread, floor=measure.key == "log_error"))
+            blocks.append(Heading(measure.title, 3))
+            figure = plot(results, alpha, measure)
+            if figure is not None:
+                name = f"{measure.key.replace('_', '-')}-alpha{alpha:g}"
+                blocks.append(Plot(name, f"{measure.title} by dimension", "", figure))
+            blocks.append(measure_table(results, alpha, measure))
+        blocks += [
+            _table(results, alpha, "Learning rates chosen.", partial(_rates, results)),
+            _table(results, alpha, "Seconds a run, mean.", partial(_seconds, results)),
+        ]
+        caption = f"Mean KL in nats, alpha = {alpha:g}; lower is better."
+        overview.append(measure_table(results, alpha, KL, caption))
+    return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
 
 
 def _head(results: Results) -> str:
-    config = results.records[0]["config"]
-    runs = ", ".join(f"{number} {status}" for status, number in sorted(results.count().items()))
-    devices = ", ".join(sorted({record["device"] for record in results.records}))
-    seeds = len({record["config"]["seed"] for record in results.final()})
-    options = {r["config"]["head"]: r["config"]["options"] for r in results.records}
-    heads = ", ".join(
-        f"{head} ({', '.join(f'{name} {value}' for name, value in options[head].items())})"
-        if options[head]
+    sweep = results.sweep
+    heads = [
+        f"{head} ({', '.join(f'{name} {value}' for name, value in options.items())})"
+        if options
         else head
-        for head in results.heads
+        for head, options in sweep.heads.items()
+    ]
+    rates = ", ".join(f"{rate:g}" for rate in sorted(sweep.learning_rates))
+    return (
+        f"N = {sweep.contexts:,} targets, {sweep.steps:,} steps of {sweep.batch} contexts; "
+        f"{text.counted(sweep.seeds, 'seed')}, mean ± standard deviation over them; the learning "
+        f"rate of each cell is the best of {rates} on targets of another seed. Heads: "
+        f"{', '.join(heads)}. {results.standing}"
     )
-    rates = ", ".join(f"{rate:g}" for rate in results.values("learning_rate"))
-    words = (
-        f"N = {config['contexts']:,} targets, {config['steps']:,} steps of {config['batch']} "
-        f"contexts; {seeds} seeds, mean ± standard deviation over them; the learning rate of each "
-        f"cell is the best of {rates} on targets of another seed. Heads: {heads}. Runs, searches "
-        f"of the learning rate included: {runs}. Device: {devices}."
-    )
-    return f"# The softmax bottleneck on Dirichlet targets\n\n{text.markdown(words)}"
+
+
+def measure_table(
+    results: Results, alpha: float, measure: Measure, caption: str | None = None
+) -> Table:
+    """A measure of every head, and for the error of the log-matrix softmax's floor."""
+
+    def show(cell: Cell) -> str:
+        spread = results.spread(cell, measure.of)
+        diverged = sum(record.status == "diverged" for record in results.counting(cell))
+        found = [
+            spread.text(f"{{:.{measure.digits}f}}") if spread else "",
+            f"({diverged} diverged)" if diverged else "",
+        ]
+        return " ".join(filter(None, found)) or "not run"
+
+    floor = measure.key == "log_error" and caption is None
+    return _table(results, alpha, measure.caption if caption is None else caption, show, floor)
 
 
 def _table(
-    results: Results,
-    alpha: float,
-    show: Callable[[dict[str, Any]], str],
-    floor: bool = False,
-    caption: str = "",
+    results: Results, alpha: float, caption: str, show: Callable[[Cell], str], floor: bool = False
 ) -> Table:
-    """Cells that have run down, heads across, the floor in the last column."""
+    """Down the vocabularies and dimensions that have run, across the heads and the floor."""
     rows = []
-    for vocabulary in results.values("vocabulary"):
-        for dimension in results.values("dimension"):
-            cell = {"alpha": alpha, "vocabulary": vocabulary, "dimension": dimension}
-            if not results.final(**cell):
-                continue
-            shown = [show({**cell, "head": head}) for head in results.heads]
-            if floor:
-                lowest = results.spread("floor", **cell)
-                shown.append(f"{lowest.mean:.1f}" if lowest else "")
-            rows.append([f"{vocabulary:,}", str(dimension), *shown])
-    headers = ["M", "D", *results.heads, *(["floor of softmax"] if floor else [])]
-    return Table(caption, headers, rows)
+    for vocabulary in results.sweep.vocabularies:
+        for dimension in results.sweep.dimensions:
+            cells = [(task(alpha, vocabulary, dimension), head) for head in results.mappings]
+            if any(map(results.counting, cells)):
+                lowest = _floor(results, cells[0][0]) if floor else None
+                ends = [f"{lowest.mean:.1f}" if lowest else ""] if floor else []
+                rows.append([f"{vocabulary:,}", str(dimension), *map(show, cells), *ends])
+    ends = ["floor of softmax"] if floor else []
+    return Table(caption, ["M", "D", *results.mappings, *ends], rows)
 
 
-def _markdown(table: Table) -> str:
-    """Numbers to the right, and no caption."""
-    lines = [table.headers, ["---:"] * len(table.headers), *table.rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _rates(results: Results, cell: Cell) -> str:
+    rates = sorted({record.config["learning_rate"] for record in results.counting(cell)})
+    return ", ".join(f"{rate:g}" for rate in rates) or "not run"
 
 
-def _spread_of(results: Results, measure: Measure) -> Callable[[dict[str, Any]], str]:
-    def show(cell: dict[str, Any]) -> str:
-        spread = results.spread(measure.key, **cell)
-        diverged = sum(record["status"] == "diverged" for record in results.final(**cell))
-        note = f" ({diverged} diverged)" if diverged else ""
-        if spread is None:
-            return note.strip() or "not run"
-        return spread.text(f"{{:.{measure.digits}f}}") + note
-
-    return show
+def _seconds(results: Results, cell: Cell) -> str:
+    spread = results.spread(cell, lambda run: run["seconds"])
+    return f"{spread.mean:.1f}" if spread else "not run"
 
 
-def _rate_of(results: Results) -> Callable[[dict[str, Any]], str]:
-    def show(cell: dict[str, Any]) -> str:
-        rates = sorted({record["config"]["learning_rate"] for record in results.final(**cell)})
-        return ", ".join(f"{rate:g}" for rate in rates) or "not run"
+def _floor(results: Results, task: str) -> Estimate | None:
+    """Of the targets of every seed, which all heads share."""
+    found: dict[int, float] = {}
+    for head in results.mappings:
+        found |= results.by_seed((task, head), lambda run: run["floor"])
+    return estimate(found.values())
 
-    return show
+
+def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
+    """A measure by dimension, one panel a vocabulary; None where no run that counts has finished.
+
+    Lines: means over seeds; bands: one standard deviation to each side. For the error of the
+    log-matrix the Eckart-Young floor of linear softmax is drawn in.
+    """
+    sweep = results.sweep
+    shown = {}
+    for vocabulary in sweep.vocabularies:
+        tasks = {dimension: task(alpha, vocabulary, dimension) for dimension in sweep.dimensions}
+        if any(results.finished(cell) for cell in product(tasks.values(), results.mappings)):
+            shown[vocabulary] = tasks
+    if not shown:
+        return None
+    figure, panels = canvas.panels([f"M = {vocabulary:,}" for vocabulary in shown], 3.2)
+    for axes, tasks in zip(panels, shown.values(), strict=True):
+        for head, look in canvas.looks(results.mappings, "softmax").items():
+            spreads = {d: results.spread((name, head), measure.of) for d, name in tasks.items()}
+            _draw(axes, spreads, {**look, "label": head, "markersize": 4.5})
+        if measure.key == "log_error":
+            floors = {d: _floor(results, name) for d, name in tasks.items()}
+            _draw(axes, floors, {**FLOOR, "label": "floor of softmax"})
+        axes.set_xscale("log")
+        axes.set_xticks(sweep.dimensions, [str(dimension) for dimension in sweep.dimensions])
+        axes.minorticks_off()
+        axes.set_xlabel("dimension D")
+        axes.set_ylabel(measure.label)
+    canvas.legend_below(figure, panels[0])
+    return figure
 
 
-def _seconds_of(results: Results) -> Callable[[dict[str, Any]], str]:
-    def show(cell: dict[str, Any]) -> str:
-        spread = results.spread("seconds", **cell)
-        return f"{spread.mean:.1f}" if spread else "not run"
-
-    return show
+def _draw(axes: Axes, spreads: dict[int, Estimate | None], look: dict[str, Any]) -> None:
+    """One line with its band, by dimension."""
+    known = {dimension: spread for dimension, spread in spreads.items() if spread}
+    axes.plot(list(known), [spread.mean for spread in known.values()], **look)
+    low = [spread.mean - (spread.sd or 0) for spread in known.values()]
+    high = [spread.mean + (spread.sd or 0) for spread in known.values()]
+    axes.fill_between(list(known), low, high, color=look["color"], alpha=0.18, linewidth=0)

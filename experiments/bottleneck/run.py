@@ -1,110 +1,49 @@
-"""The whole grid, one record a run; what has a record is not run again."""
+"""One run: free context and word vectors fitted to the targets, and how near they came."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
-from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from experiments.bottleneck.config import SEARCH_SEED, BottleneckConfig, Cell
-from experiments.bottleneck.fit import fit, measure
-from experiments.bottleneck.records import Record
+from experiments.bottleneck.config import RunConfig
+from experiments.bottleneck.heads import make_head
 from experiments.bottleneck.targets import Targets, draw
-from pipeline.files import differences, write_json
+from pipeline.fitting import DivergedError
 from pipeline.machine import device_name, versions
+from sparse_attn.heads.base import Head
 
-PACKAGES = ("torch", "numpy")
 
-
-def run(config: BottleneckConfig) -> list[Record]:
-    """Every run of the grid that has no record yet, then all records.
-
-    Killed at any moment, the same call goes on after the last record. A run that diverges is
-    recorded as such, and counts.
+def run(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """Draw, fit, measure: what results.json is to hold.
 
     Raises:
-        ValueError: output_dir holds a record of the same name but another config.
+        DivergedError: Q is NaN, or infinitely far from P*.
     """
-    folder = Path(config.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    grids = list(product(config.alphas, config.vocabularies))
-    shapes = list(product(config.dimensions, config.heads))
-    total = len(grids) * len(shapes) * (len(config.learning_rates) + config.seeds)
-    device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    records = []
-    with tqdm(total=total, unit="run", smoothing=0) as bar:
-
-        def run_all(cells: Iterable[Cell]) -> list[Record]:
-            found = []
-            for cell in cells:
-                bar.set_description(cell.name.removesuffix(".json"))
-                found.append(_recorded(cell, folder, device))
-                bar.update()
-            records.extend(found)
-            return found
-
-        for grid in grids:
-            rates = {}
-            for shape in shapes:
-                search = [
-                    config.cell(*grid, *shape, rate, SEARCH_SEED) for rate in config.learning_rates
-                ]
-                rates[shape] = best_rate(run_all(search))
-            for seed in range(config.seeds):
-                run_all(config.cell(*grid, *shape, rates[shape], seed) for shape in shapes)
-    return records
-
-
-def best_rate(records: list[Record]) -> float:
-    """The learning rate of the lowest mean KL; a run that diverged loses to all others."""
-    best = min(records, key=lambda r: math.inf if r["kl"] is None else r["kl"])
-    return best["config"]["learning_rate"]
-
-
-def _recorded(cell: Cell, folder: Path, device: torch.device) -> Record:
-    """The record of a run, from disk if it is there."""
-    path = folder / cell.name
-    if not path.exists():
-        write_json(path, run_cell(cell, device))
-    record: Record = json.loads(path.read_text(encoding="utf-8"))
-    different = differences(cell.to_dict(), record["config"])
-    if different:
-        raise ValueError(
-            f"output_dir={folder}: {path.name} is of another config ({'; '.join(different)}); "
-            "choose another output_dir or delete this one"
-        )
-    return record
-
-
-def run_cell(cell: Cell, device: torch.device) -> Record:
-    """Draw, fit, measure."""
-    targets = _targets(cell.alpha, cell.contexts, cell.vocabulary, cell.seed, device)
+    targets = _targets(config.alpha, config.contexts, config.vocabulary, config.seed, device)
     started = time.perf_counter()
-    head, contexts = fit(cell, targets.log_p, device)
-    measured: dict[str, float | None] = dict(measure(head, contexts, targets.log_p, cell.batch))
+    head, contexts = fit(config, targets.log_p)
+    measured = measure(head, contexts, targets.log_p, config.batch)
     seconds = time.perf_counter() - started
-    diverged = not all(math.isfinite(value) for value in measured.values() if value is not None)
-    if diverged:
-        measured = dict.fromkeys(measured)
+    if not all(map(math.isfinite, measured.values())):
+        raise DivergedError(f"{measured}: training has diverged; lower learning_rate")
     floors = targets.floors
     return {
-        "config": cell.to_dict(),
-        "stage": "search" if cell.seed == SEARCH_SEED else "final",
-        "status": "diverged" if diverged else "finished",
+        "score": -measured["kl"],
         **measured,
         # D >= min(N, M) - 1 reaches every matrix
-        "floor": floors[cell.dimension].item() if cell.dimension < len(floors) else 0.0,
+        "floor": floors[config.dimension].item() if config.dimension < len(floors) else 0.0,
         "parameters": sum(p.numel() for p in head.parameters()) + contexts.numel(),
         "seconds": round(seconds, 2),
         "device": device_name(device),
-        "versions": versions(*PACKAGES),
+        "versions": versions("torch", "numpy"),
     }
 
 
@@ -114,3 +53,80 @@ def _targets(
 ) -> Targets:
     """The targets that consecutive runs share."""
     return Targets(draw(alpha, contexts, vocabulary, seed).log_p.to(device))
+
+
+def fit(config: RunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
+    """Minimise the mean of -sum_j P*_j log Q_j over context vectors and head.
+
+    Adam; a context vector, which only its own target sees, moves in the steps that show it
+    (`SparseAdam`). Vectors start so that scores have variance 1, whatever D. The targets are shown
+    in random order, the rest of a pass that fills no batch left out.
+
+    Args:
+        config: of the run.
+        log_p: [N, M], log P*.
+
+    Returns:
+        The head and the context vectors [N, D].
+    """
+    torch.manual_seed(config.seed)
+    head = make_head(config.head, config.dimension, config.vocabulary, config.options)
+    head = head.to(log_p.device)
+    contexts = nn.Embedding(config.contexts, config.dimension, sparse=True, device=log_p.device)
+    nn.init.normal_(contexts.weight)
+    nn.init.normal_(head.weight, std=config.dimension**-0.5)
+    optimizers: tuple[torch.optim.Optimizer, ...] = (
+        torch.optim.Adam(head.parameters(), config.learning_rate),
+        torch.optim.SparseAdam(contexts.parameters(), config.learning_rate),
+    )
+    schedules = [LambdaLR(o, lambda step: 1 - step / config.steps) for o in optimizers]
+    batches = _batches(config, log_p.device)
+    for rows in tqdm(batches, total=config.steps, unit="step", leave=False, delay=5, disable=None):
+        p = log_p[rows].exp()  # [B, M]
+        loss = -(p * head.log_prob(contexts(rows))).sum(-1).mean()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+    return head, contexts.weight.detach()
+
+
+def _batches(config: RunConfig, device: torch.device) -> Iterator[Tensor]:
+    """The contexts of every step, [B]."""
+    order = torch.empty(0, dtype=torch.long, device=device)
+    for _ in range(config.steps):
+        if len(order) < config.batch:
+            order = torch.randperm(config.contexts).to(device)
+        yield order[: config.batch]
+        order = order[config.batch :]
+
+
+@torch.no_grad()
+def measure(head: Head, contexts: Tensor, log_p: Tensor, batch: int) -> dict[str, float]:
+    """How near Q is to P*, summed in float64.
+
+    Args:
+        contexts: [N, D].
+        log_p: [N, M], log P*.
+        batch: contexts at a time.
+
+    Returns:
+        kl: mean over contexts of KL(P* || Q) = sum_j P*_j (log P*_j - log Q_j), in nats, with
+            0 log 0 = 0;
+        mode_matching: share of contexts whose most probable word is that of P*, in %;
+        log_error: ||log P* - log Q||_F^2 / (N M), in nats^2 per entry.
+    """
+    kl = matches = squares = torch.zeros((), dtype=torch.float64, device=log_p.device)
+    for h, rows in zip(contexts.split(batch), log_p.split(batch), strict=True):
+        log_q = head.log_prob(h).double()
+        difference = rows.double() - log_q
+        kl = kl + (rows.double().exp() * difference).sum()
+        matches = matches + (rows.argmax(-1) == log_q.argmax(-1)).sum()
+        squares = squares + difference.square().sum()
+    return {
+        "kl": kl.item() / len(log_p),
+        "mode_matching": 100 * matches.item() / len(log_p),
+        "log_error": squares.item() / log_p.numel(),
+    }

@@ -1,4 +1,4 @@
-"""Command line of multi-label classification.
+"""Multi-label classification with every mapping as the output of a classifier.
 
 Run as:
     python -m experiments.multilabel train --output_dir runs/one --synthetic.classes 20
@@ -8,57 +8,81 @@ Run as:
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from experiments.multilabel.config import RunConfig, SweepConfig
-from pipeline.command import Program, input_errors, stages
-from pipeline.config import ReportConfig
-from pipeline.sweep.config import Resources
+from pipeline.experiment import Experiment
+from pipeline.sweep.config import FIRST_TRIAL_SEED
 
-PROGRAM = Program(
-    name="experiments.multilabel",
-    description="Multi-label classification with softmax, sparse mappings and a sigmoid for each "
-    "label (Balazy et al. 2023, table 1 and figures 2 and 3).",
-    commands=stages(
-        RunConfig,
-        SweepConfig,
-        ReportConfig,
-        {
-            "train": "Train one method on one data set.",
-            "sweep": "Methods x data sets x seeds.",
-            "report": "What the runs show: report.md and figures.",
-        },
-    ),
-)
+if TYPE_CHECKING:
+    from experiments.multilabel.run import Run
+    from pipeline.report.page import Page
+    from pipeline.sweep.plan import Plan
+    from pipeline.sweep.results import Results
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, work, and say where the results are."""
-    PROGRAM.main(_work, arguments)
+class MultiLabel(Experiment[RunConfig, SweepConfig]):
+    """Methods x data sets x seeds, learning rates first if there are several."""
+
+    name = "experiments.multilabel"
+    description = (
+        "Multi-label classification with softmax, sparse mappings and a sigmoid for each label "
+        "(Balazy et al. 2023, table 1 and figures 2 and 3)."
+    )
+    about = (
+        "Train one method on one data set.",
+        "Methods x data sets x seeds.",
+        "What the runs show.",
+    )
+    run, sweep = RunConfig, SweepConfig
+
+    def assemble(self, config: RunConfig) -> Run:
+        from experiments.multilabel.run import assemble
+
+        return assemble(config)
+
+    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any]:
+        return parts.perform(folder)
+
+    def tidy(self, folder: Path) -> None:
+        from experiments.multilabel.run import CHECKPOINT_FILE
+
+        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+        for average, value in results["f1"].items():
+            yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}"
+
+    def plan(self, sweep: SweepConfig) -> Plan:
+        from pipeline.sweep.plan import best_of, grid
+
+        cells = list(itertools.product(sweep.data, sweep.methods))
+        rates, seeds = sweep.learning_rates, range(sweep.seeds)
+        if len(rates) == 1:
+            return grid({c: [sweep.run(*c, rates[0], seed) for seed in seeds] for c in cells})
+
+        def final(best: RunConfig, seed: int) -> RunConfig:
+            return replace(best, train=replace(best.train, seed=seed))
+
+        trials = {c: [sweep.run(*c, rate, FIRST_TRIAL_SEED) for rate in rates] for c in cells}
+        return best_of(trials, final, sweep.seeds)
+
+    def fresh(self, sweep: SweepConfig) -> bool:
+        # runs on synthetic rows take seconds
+        return any(data.synthetic is None for data in sweep.data.values())
+
+    def page(self, results: Results) -> Page:
+        from experiments.multilabel.report import make_page
+
+        return make_page(results)
 
 
-def _work(parsed: RunConfig | tuple[SweepConfig, Resources] | ReportConfig) -> None:
-    # heavy imports and extras, which --help does not need
-    match parsed:
-        case RunConfig():
-            from experiments.multilabel.train import prepare, train
-
-            with input_errors():
-                training = prepare(parsed)
-            results = train(training)
-            for average, value in results["f1"].items():
-                print(f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}")
-            print(f"results: {parsed.output_dir}/results.json")
-        case ReportConfig():
-            from experiments.multilabel.report import report
-
-            with input_errors():
-                print(report(parsed))
-        case (config, resources):
-            from experiments.multilabel.sweep import sweep
-
-            with input_errors():
-                records = sweep(config, resources)
-            PROGRAM.tell(records, config.output_dir)
-
+EXPERIMENT = MultiLabel()
+main = EXPERIMENT.main
 
 if __name__ == "__main__":
     main()

@@ -124,15 +124,6 @@ class RunConfig(DataConfig):
         del content["train"]["workers"]
         return content
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> RunConfig:
-        """The config that `asdict` describes."""
-        kinds = {kind: content[kind] and make(**content[kind]) for kind, make in KINDS.items()}
-        method = dict(content["method"])
-        method["schedule"] = method["schedule"] and ScheduleConfig(**method["schedule"])
-        parts = {"method": MethodConfig(**method), "train": TrainConfig(**content["train"])}
-        return cls(**{**content, **kinds, **parts})
-
 
 @dataclass(frozen=True)
 class SweepConfig:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from pipeline.report.spread import Estimate, estimate
+from pipeline.sweep.plan import Cell
+from pipeline.sweep.results import Results, Value
 from sparse_attn.heads.multilabel_threshold import above
 
 AVERAGES = ("micro", "macro", "samples")
@@ -47,3 +50,15 @@ def micro_f1_by_threshold(
         thresholds: in [0, 1); 0 stands for the support.
     """
     return {t: micro_f1(above(log_p, t), target) for t in thresholds}
+
+
+def f1(average: str) -> Value:
+    """F1 of a run's results, in %."""
+    return lambda run: 100 * run["f1"][average]
+
+
+def by_threshold(results: Results, cell: Cell) -> dict[str, Estimate]:
+    """micro-F1 in % of the runs that count, had each threshold been the one."""
+    runs = [run["micro_by_threshold"] for run in results.finished(cell)]
+    found = {name: estimate(100 * run[name] for run in runs) for name in (runs or [{}])[0]}
+    return {name: value for name, value in found.items() if value is not None}

@@ -136,6 +136,8 @@ def pack(sweep: Path) -> Path:
     records, packed = read_records(sweep), sweep / PACKED_FILE
     if records.faults:
         raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
+    if not records.by_hash:
+        raise ValueError(f"results_dir={sweep}: holds no record of a sweep; name its output_dir")
     lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
     write_text(packed, "".join(lines))
     for path in (sweep / FOLDER).glob("*.json"):

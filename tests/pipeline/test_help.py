@@ -27,7 +27,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.images", ("train", "sweep", "report")),
         ("experiments.multilabel", ("train", "sweep", "report")),
         ("experiments.language_modeling", ("train", "measure", "report")),
-        ("experiments.bottleneck", ("run", "report", "pack")),
+        ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
     ],
 )
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:

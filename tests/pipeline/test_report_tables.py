@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
             "report.md",
             r"^taylor +0\.0418 ± 0\.0080 +1\.10 ± 0\.20 +0\.785 \(0\.097\) +10$",
         ),
-        ("experiments.multilabel", "multilabel/synthetic", "report.md", r"^data +softmax"),
+        ("experiments.multilabel", "multilabel/synthetic", "report.html", r"^data +softmax"),
         (
             "experiments.bottleneck",
             "bottleneck/small",
-            "report.md",
+            "report.html",
             r"^100 +2 +1\.700 ± 0\.006 +1\.703 ± 0\.006",
         ),
     ],

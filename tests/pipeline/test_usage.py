@@ -74,8 +74,8 @@ def said(program: str, arguments: list[str], capsys: pytest.CaptureFixture[str])
             "--rank_context: unknown; did you mean --rank_contexts?",
         ),
         ("experiments.language_modeling", "measur", "measur: unknown; did you mean measure?"),
-        ("experiments.bottleneck", "run --step 3", "--step: unknown; did you mean --steps?"),
-        ("experiments.bottleneck", "rnu", "rnu: unknown; did you mean run?"),
+        ("experiments.bottleneck", "sweep --step 3", "--step: unknown; did you mean --steps?"),
+        ("experiments.bottleneck", "sewep", "sewep: unknown; did you mean sweep?"),
     ],
 )  # fmt: skip
 def test_of_a_command_line(

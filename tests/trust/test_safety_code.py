@@ -49,7 +49,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "multilabel train": (multilabel.main, "train"),
     "multilabel sweep": (multilabel.main, "sweep"),
     "language_modeling train": (language_modeling.main, "train"),
-    "bottleneck run": (bottleneck.main, "run"),
+    "bottleneck train": (bottleneck.main, "train"),
+    "bottleneck sweep": (bottleneck.main, "sweep"),
 }
 
 

@@ -94,7 +94,6 @@ class ImageConfig:
             self,
             "images",
             dataset=(named, f"a name, which source={source} needs"),
-            data_dir=(self.data_dir is not None or source == "hub", "a folder"),
             size=(self.size > 0, "at least 1"),
         )
 
@@ -147,7 +146,6 @@ class TextConfig:
             self,
             "text",
             dataset=(self.dataset is not None, f"a name, which source={source} needs"),
-            data_dir=(self.data_dir is not None or source != "folder", "a folder"),
             label_column=(self.label_column is not None or source != "hub", "a column of lists"),
             text=(
                 0 < len(set(self.text)) == len(self.text) < 3,

@@ -18,7 +18,13 @@ from torch.utils.data import Dataset, default_collate
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import ImageConfig
 from experiments.multilabel.data.hub import read_hub
-from experiments.multilabel.data.tables import from_columns, from_names, listed, read_splits
+from experiments.multilabel.data.tables import (
+    from_columns,
+    from_names,
+    given_folder,
+    listed,
+    read_splits,
+)
 from pipeline.paths import below
 
 Part = tuple[Sequence[Any], Tensor]  # files, or images of a hub's column; their labels [N, n]
@@ -98,9 +104,7 @@ def read_images(config: ImageConfig) -> Parts:
     """The labels, and by split the images and their labels; errors as `load_images`."""
     if config.source == "hub":
         return _read_hub(config)
-    folder = Path(str(config.data_dir))
-    if not folder.is_dir():
-        raise FileNotFoundError(f"images.data_dir={folder}: there is no such folder")
+    folder = given_folder(config.data_dir, "images.data_dir")
     readers = {"voc2007": read_voc, "coco2017": read_coco, "folder": read_folder}
     return readers[config.source](folder)
 

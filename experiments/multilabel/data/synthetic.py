@@ -27,12 +27,11 @@ class Rows(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, row: int) -> Batch:
-        return {"inputs": self.inputs[row], "labels": self.labels[row]}
+    def __getitem__(self, rows: int | slice | Tensor) -> Batch:
+        return {"inputs": self.inputs[rows], "labels": self.labels[rows]}
 
     def __getitems__(self, rows: list[int]) -> Batch:
-        chosen = torch.tensor(rows)
-        return {"inputs": self.inputs[chosen], "labels": self.labels[chosen]}
+        return self[torch.tensor(rows)]
 
 
 def whole(batch: Batch) -> Batch:

@@ -17,6 +17,20 @@ Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
+def given_folder(data_dir: str | None, key: str) -> Path:
+    """The folder that a config names; where files lie is no part of a sweep's record.
+
+    Raises:
+        ValueError: it names none.
+        FileNotFoundError: there is no such folder.
+    """
+    if data_dir is None:
+        raise ValueError(f"{key}=None: expected a folder")
+    if not Path(data_dir).is_dir():
+        raise FileNotFoundError(f"{key}={data_dir}: there is no such folder")
+    return Path(data_dir)
+
+
 def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[Row]]]:
     """By split its file and every row of it; "test" may be missing. All files are UTF-8.
 

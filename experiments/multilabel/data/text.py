@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -19,6 +18,7 @@ from experiments.multilabel.data.tables import (
     Row,
     from_columns,
     from_names,
+    given_folder,
     read_splits,
     require,
     split_names,
@@ -80,7 +80,7 @@ def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
 
 
 def _read_folder(config: TextConfig) -> Parts:
-    folder = Path(str(config.data_dir))
+    folder = given_folder(config.data_dir, "text.data_dir")
     stems = {split: folder / split for split in ("train", "validation", "test")}
     labels: tuple[str, ...] = ()
     parts = {}

@@ -56,17 +56,6 @@ def test_seed_decides_the_draws() -> None:
     assert not torch.equal(first[:500], first[1_000:])
 
 
-@pytest.mark.parametrize("alpha", [0.0, -0.1, math.nan])
-def test_bad_alpha(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"alpha=.*: expected a finite number above 0"):
-        draw(alpha, 2, 3, seed=0)
-
-
-def test_nothing_to_draw() -> None:
-    with pytest.raises(ValueError, match="contexts=0, vocabulary=3: expected at least 1 each"):
-        draw(0.1, 0, 3, seed=0)
-
-
 @pytest.mark.parametrize("shape", [(2_300, 12), (12, 40), (9, 9)])
 def test_floors_against_the_singular_values(
     shape: tuple[int, int], rng: np.random.Generator

@@ -12,8 +12,8 @@ from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.data.images import load_images
 from experiments.multilabel.models import build_model, head_of
-from experiments.multilabel.train import load, prepare, train
-from tests.experiments.multilabel.tiny import tiny_bert, tiny_resnet
+from experiments.multilabel.run import load
+from tests.experiments.multilabel.tiny import tiny_resnet, train
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def test_a_run_on_images_of_ones_own(folder: str, tmp_path: Path) -> None:
         method=MethodConfig("r-softmax", sparsity="predicted"),
         train=TrainConfig(epochs=30, batch_size=4, learning_rate=0.01, device="cpu"),
     )
-    results = train(prepare(run))
+    results = train(run)
     assert (results["measured_on"], results["labels"]) == ("validation", ["red", "green", "blue"])
     assert results["score"] == results["f1"]["micro"] == 1
     data = load_images(run.images)
@@ -70,15 +70,6 @@ def test_a_run_on_images_of_ones_own(folder: str, tmp_path: Path) -> None:
     with torch.no_grad():
         decided = head_of(model).decide(model(batch["inputs"]).logits)
     assert torch.equal(decided, batch["labels"].bool())
-
-
-def test_what_is_wrong_with_a_backbone(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"weights=x.pth: goes with torchvision://resnet18"):
-        resnet(folder, "x.pth")
-    with pytest.raises(ValueError, match="BertModel is not a convolutional network with a pooled"):
-        resnet(str(tiny_bert(tmp_path)))
-    with pytest.raises(OSError, match="none"):
-        resnet(str(tmp_path / "none"))
 
 
 def torchvision_models() -> object:

@@ -1,21 +1,32 @@
-"""Heads made from a config: every method takes a step, and the sigmoid control is BCE."""
+"""Configs of runs and sweeps, and the heads of their methods."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.multilabel.config import MethodConfig
+from experiments.multilabel.__main__ import EXPERIMENT
+from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import DataConfig, ImageConfig, SyntheticConfig
 from experiments.multilabel.models import SigmoidHead, make_head
+from pipeline.command import from_dict
 from pipeline.config import ScheduleConfig
-from tests.experiments.multilabel.methods_and_data import METHODS
+from tests.experiments.multilabel.tiny import METHODS, run_config
 
+CONFIGS = Path(__file__).parents[3] / "configs" / "multilabel"
 HIDDEN, LABELS = 6, 4
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_lowers_the_loss_rows_without_labels_among_them(name: str) -> None:
+def read_sweep(name: str) -> SweepConfig:
+    return EXPERIMENT.program.read(["sweep", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_step_lowers_the_loss_rows_without_labels_among_them(method: MethodConfig) -> None:
     torch.manual_seed(0)
-    head = make_head(MethodConfig(**METHODS[name]), HIDDEN, LABELS)
+    head = make_head(method, HIDDEN, LABELS)
     hidden = torch.randn(5, HIDDEN)
     target = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1.0]])
     optimizer = torch.optim.SGD(head.parameters(), 0.02)
@@ -26,7 +37,7 @@ def test_a_step_lowers_the_loss_rows_without_labels_among_them(name: str) -> Non
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert all(map(torch.isfinite, (p for q in head.parameters() for p in q.flatten())))
+    assert all(parameter.isfinite().all() for parameter in head.parameters())
     assert losses[-1] < losses[0]
     decided = head.decide(head(hidden))
     assert decided.dtype == torch.bool
@@ -47,30 +58,9 @@ def test_sigmoid_is_binary_cross_entropy_and_its_threshold_one_of_p() -> None:
         assert torch.equal(head.decide(head(hidden)), p > threshold)
 
 
-def test_thresholds_of_mappings_with_zeros_are_0() -> None:
-    assert make_head(MethodConfig("sparsemax"), HIDDEN, LABELS).threshold == 0
-    assert make_head(MethodConfig(**METHODS["t-softmax"]), HIDDEN, LABELS).threshold == 0
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"params": {"r": 0.5}},
-        {"loss": "nll"},
-        {"sparsity": "predicted"},
-        {"learn": ["t"]},
-        {"schedule": ScheduleConfig("t", 1.0)},
-    ],
-)
-def test_sigmoid_has_nothing_of_a_mapping(own: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"method\.mapping=sigmoid: has no params"):
-        MethodConfig("sigmoid", **own)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("thresholds", [[0.0], [1.0], [0.2, 0.2], [-0.1]])
-def test_thresholds_out_of_range(thresholds: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"method\.thresholds"):
-        MethodConfig(thresholds=thresholds)
+@pytest.mark.parametrize("name", ["sparsemax-huber", "t-softmax"])
+def test_thresholds_of_mappings_with_zeros_are_0(name: str) -> None:
+    assert make_head(METHODS[name], HIDDEN, LABELS).threshold == 0
 
 
 def test_a_schedule_ends_at_a_parameter_of_the_method() -> None:
@@ -78,21 +68,86 @@ def test_a_schedule_ends_at_a_parameter_of_the_method() -> None:
     schedule = method.sparsity_schedule()
     assert schedule is not None
     assert (schedule.value(0), schedule.value(1)) == (0.1, 0.5)
-    with pytest.raises(
-        ValueError, match=r"method\.schedule\.parameter='t': expected a parameter of"
-    ):
-        MethodConfig("r-softmax", schedule=ScheduleConfig("t", 0.1)).sparsity_schedule()
-    learned = MethodConfig("t-softmax", learn=["t"], schedule=ScheduleConfig("t", 0.1))
-    with pytest.raises(ValueError, match=r"method\.schedule\.parameter='t': it is learned"):
-        learned.sparsity_schedule()
-    with pytest.raises(ValueError, match=r"method\.schedule\.initial: r=2"):
-        MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 2.0)).sparsity_schedule()
 
 
-def test_what_a_head_refuses() -> None:
-    with pytest.raises(ValueError, match="softmaxx"):
-        make_head(MethodConfig("softmaxx"), HIDDEN, LABELS)
-    with pytest.raises(ValueError, match="predicted"):
-        make_head(MethodConfig("sparsemax", sparsity="predicted"), HIDDEN, LABELS)
-    with pytest.raises(ValueError, match="nll"):
-        make_head(MethodConfig("sparsemax", loss="nll"), HIDDEN, LABELS)
+def test_the_same_run_wherever_it_lies_and_however_it_is_read(tmp_path: Path) -> None:
+    config = run_config(tmp_path)
+    elsewhere = replace(
+        config,
+        output_dir="elsewhere",
+        keep_model=False,
+        resume=True,
+        train=replace(config.train, workers=2),
+    )
+    assert config.comparable() == elsewhere.comparable()
+    assert config.comparable() != replace(config, method=MethodConfig("entmax")).comparable()
+
+
+def test_a_config_comes_back_from_its_dict(tmp_path: Path) -> None:
+    method = MethodConfig(
+        "r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, "cosine"), thresholds=[0.1]
+    )
+    scheduled = replace(run_config(tmp_path), method=method)
+    assert from_dict(RunConfig, asdict(scheduled)) == scheduled
+
+
+def test_where_files_lie_does_not_matter_to_a_sweep() -> None:
+    def sweep(folder: str, workers: int) -> SweepConfig:
+        data = DataConfig(images=ImageConfig("voc2007", data_dir=folder))
+        train = TrainConfig(epochs=7, workers=workers)
+        return SweepConfig("o", {"voc": data}, {"softmax": MethodConfig()}, train=train)
+
+    here, there = sweep("a", 0), sweep("b", 2)
+    assert here.content() == there.content()
+    first, second = (s.run("voc", "softmax", 0.25, 3) for s in (here, there))
+    assert first.comparable() == second.comparable()
+    assert second.images is not None
+    assert second.images.data_dir == "b"
+    assert first.train == TrainConfig(epochs=7, learning_rate=0.25, seed=3)
+    assert not first.keep_model
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic-rates"])
+def test_configs_of_the_synthetic_study(name: str) -> None:
+    config = read_sweep(name)
+    assert config.train.epochs == 150
+    assert config.learning_rates[0] == 0.001
+    for label, data in config.data.items():
+        assert data.synthetic is not None
+        assert (data.synthetic.rows, data.synthetic.features) == (5000, 128)
+        assert label.startswith(f"n{data.synthetic.classes}-")
+    configs = [data.synthetic for data in config.data.values()]
+    assert {c.classes for c in configs if c} == {10, 20, 30}
+    assert len(set(configs)) == len(configs)
+
+
+def test_synthetic_defaults_are_the_papers() -> None:
+    assert (SyntheticConfig().rows, SyntheticConfig().features) == (5000, 128)
+    assert SyntheticConfig().parts == (3500, 500, 1000)
+
+
+@pytest.mark.parametrize(("name", "network"), [("voc2007", "resnet18"), ("coco2017", "resnet101")])
+def test_images_as_in_the_paper(name: str, network: str) -> None:
+    config = read_sweep(name)
+    images = config.data[name].images
+    assert images is not None
+    assert (images.source, images.size) == (name, 224)
+    assert images.backbone == f"torchvision://{network}"
+    assert config.learning_rates == [1e-3, 1e-4, 1e-5]
+    assert config.train.epochs == 100
+    assert config.methods["softmax"].thresholds == [0.05, 0.1, 0.15, 0.2, 0.3]
+    assert list(config.methods)[:5] == [
+        *("softmax", "sparsemax-huber", "sparsemax-hinge", "sparsehourglass", "r-softmax")
+    ]
+    assert config.methods == read_sweep("voc2007").methods
+
+
+@pytest.mark.parametrize("name", ["text-topics", "text-sst2"])
+def test_texts_with_a_predicted_number_of_labels(name: str) -> None:
+    config = EXPERIMENT.program.read(["train", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
+    assert (config.method.mapping, config.method.sparsity) == ("r-softmax", "predicted")
+    small = read_sweep("text-small")
+    assert config.method == small.methods["r-softmax"]
+    texts = [data.text for data in small.data.values() if data.text is not None]
+    plain = [replace(text, data_dir="", train_rows=None) for text in texts]
+    assert replace(config.text, data_dir="") in plain

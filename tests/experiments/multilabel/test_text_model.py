@@ -14,9 +14,9 @@ from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.topics import write
 from experiments.multilabel.measures import f1_scores
 from experiments.multilabel.models import head_of, text_model
-from experiments.multilabel.train import assemble, load, prepare, train
+from experiments.multilabel.run import assemble, load
 from sparse_attn import load_pretrained
-from tests.experiments.multilabel.tiny import tiny_bert
+from tests.experiments.multilabel.tiny import tiny_bert, train
 
 METHODS = {
     "softmax": MethodConfig(),
@@ -114,9 +114,9 @@ def test_a_run_keeps_a_model_that_loads_with_the_same_predictions(
         method=method,
         train=TrainConfig(epochs=2, batch_size=8, learning_rate=1e-3, device="cpu"),
     )
-    results = train(prepare(run))
+    results = train(run)
     again = assemble(run)  # the same seed, and so the same weights, but never saved
-    assert again.run()["history"] == results["history"]
+    assert again.perform()["history"] == results["history"]
     loaded = load(run.output_dir)
     expected, target = again.predict(again.data.test)
     again.model = loaded

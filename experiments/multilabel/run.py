@@ -1,26 +1,50 @@
-"""Training with Adam; epoch and threshold by the validation set, then one look at the test set."""
+"""One run: Adam, epoch and threshold by the validation set, then one look at the test set."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from experiments.multilabel.config import RunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
+from experiments.multilabel.data.load import load_data
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
-from experiments.multilabel.models import head_of
+from experiments.multilabel.models import build_model, head_of
+from glue.model import resolve_model
 from pipeline.batches import EpochSampler
-from pipeline.fitting import Progress, epoch_generator, fit
-from pipeline.machine import choose_device, device_name, versions
+from pipeline.command import from_dict
+from pipeline.fitting import epoch_generator, fit
+from pipeline.folders import RESULTS_FILE
+from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
+from sparse_attn import load_pretrained
+from sparse_attn.heads import MultiLabelHead
 
-PACKAGES = ("torch", "transformers", "scikit-learn")
+CHECKPOINT_FILE = "checkpoint.pt"
+MODEL_FILE = "model.safetensors"
+MODEL_FOLDER = "model"
 
 
-class Training:
+def assemble(config: RunConfig) -> Run:
+    """Read the data and build the model.
+
+    The first weights depend on the seed alone, and below the head not on the method.
+
+    Raises:
+        ValueError, TypeError, OSError: what is wrong with the config or the data.
+    """
+    data = load_data(config, config.train.seed)
+    torch.manual_seed(config.train.seed)
+    return Run(config, build_model(config, config.method, len(data.labels)), data)
+
+
+class Run:
     """One run: a model, its data and how it is trained.
 
     Args:
@@ -42,34 +66,52 @@ class Training:
         self.thresholds = config.method.thresholds or [self.head.threshold]
         self.optimizer = torch.optim.Adam(model.parameters(), config.train.learning_rate)
 
-    def run(self, checkpoint: Path | None = None) -> dict[str, Any]:
-        """Train, choose, measure; the model is then that of the best epoch, with its threshold."""
+    def perform(self, folder: Path | None = None) -> dict[str, Any]:
+        """Train, choose, measure; the model is then that of the best epoch, with its threshold.
+
+        Args:
+            folder: where checkpoint and model go, unless the config keeps none; None for none.
+
+        Raises:
+            DivergedError: the loss is NaN or infinite.
+        """
+        train, method = self.config.train, self.config.method
+        kept = folder if self.config.keep_model else None
         progress = fit(
             self.model,
             self.optimizer,
             self.train_epoch,
             self.evaluate,
-            epochs=self.config.train.epochs,
-            checkpoint=checkpoint,
-            label=self.config.method.mapping,
+            epochs=train.epochs,
+            checkpoint=kept and kept / CHECKPOINT_FILE,
+            label=method.mapping,
         )
         self._ramp(progress.best_epoch)  # no weight of those that `fit` brings back
         validation = micro_f1_by_threshold(*self.predict(self.data.validation), self.thresholds)
         self.head.threshold = max(validation, key=validation.__getitem__)
-        return {
+        mapping = getattr(self.head, "mapping", None)
+        results = {
             "score": progress.best_score,
             **self.measure(),
             "threshold": self.head.threshold,
             "validation_by_threshold": validation,
-            "parameters": self._parameters(),
+            "parameters": {} if mapping is None else mapping.parameter_values(),
             "labels": list(self.data.labels),
             "best_epoch": progress.best_epoch,
-            "history": _columns(progress),
+            "history": {
+                name: [round(values[name], 5) for values in progress.history]
+                for name in ("loss", "score")
+            },
             "seconds": round(progress.seconds, 2),
-            "seed": self.config.train.seed,
+            "seed": train.seed,
             "device": device_name(self.device),
-            "versions": versions(*PACKAGES),
+            "versions": versions("torch", "transformers", "scikit-learn"),
         }
+        if folder is not None:  # of a process that has done this run alone
+            results["peak_memory_mib"] = round(peak_memory_mib(self.device))
+        if kept is not None:
+            self._save(kept)
+        return results
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """One pass in an order that depends on seed and epoch alone; the mean loss of a row."""
@@ -143,14 +185,46 @@ class Training:
     def _here(self, batch: Batch) -> Batch:
         return {name: part.to(self.device) for name, part in batch.items()}
 
-    def _parameters(self) -> dict[str, float]:
-        """The values that learned and scheduled parameters of the mapping have come to."""
-        mapping = getattr(self.head, "mapping", None)
-        return {} if mapping is None else mapping.parameter_values()
+    def _save(self, folder: Path) -> None:
+        """A patched Transformer and its tokenizer for `load_pretrained`, others in one file."""
+        model, labels, text = self.model, self.data.labels, self.config.text
+        if text is None or not isinstance(model, PreTrainedModel):
+            save_model(model, str(folder / MODEL_FILE))
+            return
+        model.config.id2label = dict(enumerate(labels))
+        model.config.label2id = {label: number for number, label in enumerate(labels)}
+        model.save_pretrained(folder / MODEL_FOLDER)
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(text.model))
+        tokenizer.save_pretrained(folder / MODEL_FOLDER)
 
 
-def _columns(progress: Progress) -> dict[str, list[float]]:
-    """Loss and score of every epoch."""
-    return {
-        name: [round(values[name], 5) for values in progress.history] for name in ("loss", "score")
-    }
+def load(folder: str | Path) -> nn.Module:
+    """The model that a finished run has kept, with its threshold, in evaluation mode.
+
+    A text model with a mapping is also what `sparse_attn.load_pretrained` makes of folder/model.
+
+    Args:
+        folder: output_dir of the run.
+
+    Raises:
+        ValueError: no finished run there, or one that kept no model.
+    """
+    try:
+        results = json.loads((Path(folder) / RESULTS_FILE).read_text(encoding="utf-8"))
+        patched = Path(folder) / MODEL_FOLDER
+        if patched.is_dir():
+            return load_pretrained(AutoModelForSequenceClassification, patched).eval()
+        config = from_dict(RunConfig, results["config"])
+        model = build_model(config, config.method, len(results["labels"]))
+        load_model(model, str(Path(folder) / MODEL_FILE))
+    except OSError as error:
+        raise ValueError(
+            f"folder={folder}: expected the output_dir of a finished run that kept its model "
+            f"({error})"
+        ) from None
+    head = head_of(model)
+    head.threshold = results["threshold"]
+    if config.method.schedule is not None:
+        parameter = config.method.schedule.parameter
+        cast(MultiLabelHead, head).set_parameter(parameter, results["parameters"][parameter])
+    return model.eval()

@@ -7,11 +7,12 @@ import torch
 from scipy.special import rel_entr
 from torch import Tensor
 
-from experiments.bottleneck.config import Cell, Options
-from experiments.bottleneck.fit import fit, measure
+from experiments.bottleneck.config import Options
 from experiments.bottleneck.heads import HEADS, make_head
-from experiments.bottleneck.run import run_cell
+from experiments.bottleneck.run import fit, measure, run
 from experiments.bottleneck.targets import draw
+from pipeline.fitting import DivergedError
+from tests.experiments.bottleneck.tiny import one
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, Options] = {"mos": {"components": 3}, "lms": {"units": 8}, "plif": {"knots": 50}}
@@ -49,55 +50,54 @@ def test_measures_of_a_perfect_fit() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_learns(head: str, cell: Cell) -> None:
+def test_every_head_learns(head: str) -> None:
     log_p = draw(0.1, 30, 6, seed=0).log_p
     options = OPTIONS.get(head, {})
-    short = replace(cell, head=head, options=options, dimension=5, steps=1, learning_rate=0.1)
-    before = measure(*fit(short, log_p, CPU), log_p, 30)
-    after = measure(*fit(replace(short, steps=150), log_p, CPU), log_p, 30)
+    short = one(head=head, options=options, dimension=5, steps=1, learning_rate=0.1)
+    before = measure(*fit(short, log_p), log_p, 30)
+    after = measure(*fit(replace(short, steps=150), log_p), log_p, 30)
     assert after["kl"] < 0.5 * before["kl"]
     assert after["mode_matching"] > before["mode_matching"]
 
 
-def test_softmax_of_full_dimension_reaches_the_targets(cell: Cell) -> None:
+def test_softmax_of_full_dimension_reaches_the_targets() -> None:
     log_p = draw(1.0, 30, 4, seed=0).log_p
-    full = replace(cell, dimension=4, vocabulary=4, steps=400)
-    found = measure(*fit(full, log_p, CPU), log_p, 30)
+    full = one(dimension=4, vocabulary=4, steps=400)
+    found = measure(*fit(full, log_p), log_p, 30)
     assert found["kl"] < 1e-3
     assert found["mode_matching"] == 100
 
 
-def test_a_step_moves_the_contexts_it_shows_and_no_others(cell: Cell) -> None:
+def test_a_step_moves_the_contexts_it_shows_and_no_others() -> None:
     log_p = draw(0.1, 30, 6, seed=0).log_p
-    one = replace(cell, steps=1, batch=10)
-    contexts = [fit(replace(one, learning_rate=rate), log_p, CPU)[1] for rate in (1e-12, 0.1)]
+    first = one(steps=1)
+    contexts = [fit(replace(first, learning_rate=rate), log_p)[1] for rate in (1e-12, 0.1)]
     moved = (contexts[0] - contexts[1]).abs().amax(-1) > 1e-3
     assert moved.sum() == 10
 
 
-def test_a_pass_shows_every_context_once(cell: Cell) -> None:
+def test_a_pass_shows_every_context_once() -> None:
     log_p = draw(0.1, 30, 6, seed=0).log_p
-    whole = replace(cell, steps=3, batch=10)
-    contexts = [fit(replace(whole, learning_rate=rate), log_p, CPU)[1] for rate in (1e-12, 0.1)]
+    whole = one(steps=3)
+    contexts = [fit(replace(whole, learning_rate=rate), log_p)[1] for rate in (1e-12, 0.1)]
     assert ((contexts[0] - contexts[1]).abs().amax(-1) > 1e-3).all()
 
 
-def test_seed_decides_the_run(cell: Cell) -> None:
-    first, again = run_cell(cell, CPU), run_cell(cell, CPU)
+def test_seed_decides_the_run() -> None:
+    first, again = run(one(), CPU), run(one(), CPU)
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
-    assert run_cell(replace(cell, seed=1), CPU)["kl"] != first["kl"]
+    assert first["score"] == -first["kl"]
+    assert run(one(seed=1), CPU)["kl"] != first["kl"]
 
 
-def test_a_run_that_diverges_is_recorded(cell: Cell) -> None:
-    record = run_cell(replace(cell, learning_rate=1e30), CPU)
-    assert record["status"] == "diverged"
-    assert record["kl"] is record["mode_matching"] is record["log_error"] is None
-    assert record["floor"] > 0
+def test_a_run_that_diverges_says_so() -> None:
+    with pytest.raises(DivergedError, match="diverged; lower learning_rate"):
+        run(one(learning_rate=1e30), CPU)
 
 
-def test_a_dimension_beyond_the_vocabulary_has_no_floor(cell: Cell) -> None:
-    assert run_cell(replace(cell, dimension=4), CPU)["floor"] > 0
-    assert run_cell(replace(cell, dimension=5), CPU)["floor"] == 0
+def test_a_dimension_beyond_the_vocabulary_has_no_floor() -> None:
+    assert run(one(dimension=4), CPU)["floor"] > 0
+    assert run(one(dimension=5), CPU)["floor"] == 0
 
 
 def rank(matrix: Tensor) -> int:

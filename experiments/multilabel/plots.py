@@ -1,0 +1,112 @@
+"""Figures like 2 and 3 of the paper."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from experiments.multilabel.config import BASELINE
+from experiments.multilabel.measures import by_threshold, f1
+from pipeline.report import canvas
+from pipeline.sweep.results import Results
+
+# what the synthetic data sets are varied along: key of the config, label of the axis
+AXES = {"labels": "mean number of labels", "length": "document length"}
+BAND = "#E4E4E4"
+Points = list[tuple[int, str]]  # x, and the data set there
+
+
+def series(results: Results, axis: str) -> dict[int, Points]:
+    """By number of classes: the data sets along an axis, ascending.
+
+    Along `labels` these are the data sets of the greatest length, along `length` those whose mean
+    number of labels is half of the classes.
+    """
+    found: dict[int, Points] = defaultdict(list)
+    data = results.sweep.data.items()
+    configs = {name: one.synthetic for name, one in data if one.synthetic is not None}
+    longest = max((config.length for config in configs.values()), default=0)
+    for name, config in configs.items():
+        half = config.labels == config.classes // 2
+        if config.length == longest if axis == "labels" else half:
+            found[config.classes].append((getattr(config, axis), name))
+    return {classes: sorted(points) for classes, points in sorted(found.items())}
+
+
+def plot_axis(results: Results, axis: str) -> Figure | None:
+    """Like figure 2: lines are means over seeds, bars one standard deviation to each side.
+
+    The grey band goes from the worst threshold of softmax to its best, as far as the panel does.
+    None where no data set is varied along the axis.
+    """
+    lines = {c: points for c, points in series(results, axis).items() if len(points) > 1}
+    if not lines:
+        return None
+    figure, panels = canvas.panels([f"{classes} classes" for classes in lines], 3.2)
+    for axes, points in zip(panels, lines.values(), strict=True):
+        for method, look in canvas.looks(results.mappings, BASELINE).items():
+            spreads = {x: results.spread((name, method), f1("micro")) for x, name in points}
+            found = {x: spread for x, spread in spreads.items() if spread}
+            axes.errorbar(
+                list(found),
+                [spread.mean for spread in found.values()],
+                yerr=[spread.sd or 0.0 for spread in found.values()],
+                **{**look, "label": canvas.name(method), "markersize": 4.5},
+                capsize=2,
+                linewidth=1.2,
+                elinewidth=0.8,
+            )
+        seen = axes.get_ylim()
+        _band(axes, results, points)
+        axes.set_ylim(seen)  # the worst threshold can be far below
+        if axis == "length":
+            axes.set_xscale("log")
+        axes.set_xticks([x for x, _ in points], [str(x) for x, _ in points])
+        axes.minorticks_off()
+        axes.set_xlabel(AXES[axis])
+        axes.set_ylabel("micro-F1 in %")
+    canvas.legend_below(figure, panels[0])
+    return figure
+
+
+def _band(axes: canvas.Axes, results: Results, points: Points) -> None:
+    """Mean micro-F1 of softmax from its worst threshold to its best."""
+    found = {x: by_threshold(results, (name, BASELINE)).values() for x, name in points}
+    means = {x: [one.mean for one in some] for x, some in found.items() if some}
+    if means:
+        low, high = list(map(min, means.values())), list(map(max, means.values()))
+        label = "softmax, any threshold"
+        axes.fill_between(list(means), low, high, color=BAND, linewidth=0, label=label)
+
+
+def plot_curves(results: Results) -> Figure | None:
+    """Like figure 3: micro-F1 on the validation set by epoch, mean over the seeds that finished.
+
+    Of synthetic data sets those with half of the classes as labels, the longest of them. None
+    where no run has two epochs.
+    """
+    names = [name for name, data in results.sweep.data.items() if data.synthetic is None]
+    names += [points[-1][1] for points in series(results, "length").values()]
+    looks = canvas.looks(results.mappings, BASELINE)
+    curves = {name: {method: _curve(results, name, method) for method in looks} for name in names}
+    curves = {name: found for name, found in curves.items() if max(map(len, found.values())) > 1}
+    if not curves:
+        return None
+    figure, panels = canvas.panels([canvas.name(name) for name in curves], 3.2)
+    for axes, found in zip(panels, curves.values(), strict=True):
+        for method, means in found.items():
+            look = {**looks[method], "marker": "", "label": canvas.name(method)}
+            axes.plot(range(1, len(means) + 1), means, linewidth=1.2, **look)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("micro-F1, validation, in %")
+    canvas.legend_below(figure, panels[0])
+    return figure
+
+
+def _curve(results: Results, name: str, method: str) -> list[float]:
+    """Mean validation micro-F1 in % after each epoch."""
+    runs = results.finished((name, method))
+    epochs = zip(*(run["history"]["score"] for run in runs), strict=True)
+    return [100 * fmean(scores) for scores in epochs]

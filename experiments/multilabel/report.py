@@ -1,0 +1,183 @@
+"""What the runs show: tables, the published ones among them, and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from statistics import fmean
+
+from experiments.multilabel import published
+from experiments.multilabel.config import BASELINE
+from experiments.multilabel.measures import by_threshold, f1
+from experiments.multilabel.plots import plot_axis, plot_curves
+from pipeline.report import text
+from pipeline.report.page import Block, Page, Plot, Status, Table
+from pipeline.report.spread import Estimate
+from pipeline.sweep.plan import Cell
+from pipeline.sweep.results import Results
+
+CAPTIONS = {
+    "micro": "Micro-F1 in %: all decisions at once",
+    "macro": "Macro-F1 in %: mean over labels",
+    "samples": "F1 by row in %: mean over rows; a row without labels counts 0",
+}
+
+
+def make_page(results: Results) -> Page:
+    """The report of a sweep."""
+    figures = {
+        "labels": ("micro-F1 by the mean number of labels", plot_axis(results, "labels")),
+        "length": ("micro-F1 by document length", plot_axis(results, "length")),
+        "curves": ("micro-F1 on the validation set by epoch", plot_curves(results)),
+    }
+    micro = scores(results, "micro")
+    tables = [
+        _beside_published(results),
+        micro,
+        _differences(results),
+        scores(results, "macro"),
+        scores(results, "samples"),
+        *(_thresholds(results, method) for method in results.mappings),
+        _label_counts(results),
+        _rates(results) if len(results.sweep.learning_rates) > 1 else None,
+        _runs(results),
+    ]
+    blocks: list[Block] = [
+        _head(results),
+        *(Plot(name, title, "", drawn) for name, (title, drawn) in figures.items() if drawn),
+        *(table for table in tables if table is not None),
+        *map(Status, results.left_out),
+    ]
+    return Page("Multi-label classification", blocks, [micro])
+
+
+def _head(results: Results) -> str:
+    sweep = results.sweep
+    rates = ", ".join(map(text.plain, sweep.learning_rates))
+    chosen = f"the best of {rates} on the validation set" if "," in rates else rates
+    runs = [(cell[0], run) for cell in results.cells for run in results.finished(cell)]
+    untested = {task for task, run in runs if run["measured_on"] == "validation"}
+    names = text.listing([name for name in results.tasks if name in untested])
+    return (
+        f"{text.counted(len(sweep.data), 'data set')}, "
+        f"{text.counted(len(sweep.methods), 'method')}, {text.counted(sweep.seeds, 'seed')}. "
+        f"Adam, learning rate {chosen}, {text.counted(sweep.train.epochs, 'epoch')}, batches of "
+        f"{sweep.train.batch_size}. Epoch and threshold are those of the best micro-F1 on the "
+        "validation set; F1 is that on the test set, looked at once, at the end"
+        f"{f' (on the validation set again for {names})' if names else ''}. {results.standing}"
+    )
+
+
+def scores(results: Results, average: str) -> Table:
+    """F1 of every method on every data set."""
+    caption = f"{CAPTIONS[average]}; mean ± standard deviation over seeds."
+    return _by_data(results, caption, lambda cell: _text(results.spread(cell, f1(average))))
+
+
+def _differences(results: Results) -> Table:
+    """Every method's micro-F1 less that of softmax."""
+
+    def show(cell: Cell) -> str:
+        found = results.difference(cell, (cell[0], BASELINE), f1("micro"))
+        return found.text("{:+.2f}") if found else text.NOTHING
+
+    caption = (
+        f"Micro-F1 less that of {BASELINE}, in points: mean over pairs of runs with one seed, and "
+        "its 95 % t interval. The intervals are not adjusted for their number."
+    )
+    return _by_data(results, caption, show, [m for m in results.mappings if m != BASELINE])
+
+
+def _thresholds(results: Results, method: str) -> Table | None:
+    """micro-F1 at each threshold, None for a method that has one alone."""
+    names = results.sweep.methods[method].thresholds
+    if len(names) < 2:
+        return None
+    rows = []
+    for data in results.tasks:
+        found = by_threshold(results, (data, method))
+        rows.append([data, *(_text(found.get(str(name))) for name in names)])
+    caption = (
+        f"{method}: micro-F1 in % at each threshold, of the weights whose epoch was chosen at the "
+        "threshold best on the validation set."
+    )
+    return Table(caption, ["data", *map(text.plain, names)], rows)
+
+
+def _label_counts(results: Results) -> Table:
+    """How many labels a method finds in a row, and how many there are."""
+    table = _by_data(
+        results,
+        "Mean number of labels decided on in a row, and the true one.",
+        lambda cell: _text(results.spread(cell, lambda run: run["decided_labels"])),
+    )
+    rows = [
+        [*row, _text(results.spread((row[0], BASELINE), lambda run: run["true_labels"]))]
+        for row in table.rows
+    ]
+    return Table(table.caption, [*table.headers, "true"], rows)
+
+
+def _rates(results: Results) -> Table:
+    """The learning rates that were chosen."""
+
+    def show(cell: Cell) -> str:
+        found = {record.config["train"]["learning_rate"] for record in results.counting(cell)}
+        return ", ".join(map(text.plain, sorted(found))) or text.NOTHING
+
+    return _by_data(results, "Learning rates chosen on the validation set.", show)
+
+
+def _runs(results: Results) -> Table:
+    """What became of the runs of every method, and how long they took."""
+    rows = []
+    for method in results.mappings:
+        cells = [(data, method) for data in results.tasks]
+        ended = Counter(record.status for cell in cells for record in results.counting(cell))
+        missing = results.sweep.seeds * len(cells) - ended.total()
+        seconds = [run["seconds"] for cell in cells for run in results.finished(cell)]
+        counts = [*(ended[status] for status in ("finished", "diverged", "failed")), missing]
+        mean = f"{fmean(seconds):.1f}" if seconds else text.NOTHING
+        rows.append([method, *map(str, counts), mean])
+    headers = ["method", "finished", "diverged", "failed", "missing", "seconds a run"]
+    return Table("Runs that count; diverged and failed ones have no F1.", headers, rows)
+
+
+def _beside_published(results: Results) -> Table | None:
+    """Ours beside table 1 of the paper, None where there are no images of it."""
+    rows = []
+    for data, config in results.sweep.data.items():
+        if config.images is None or config.images.source not in published.COLUMNS:
+            continue
+        column = published.COLUMNS[config.images.source]
+        found = by_threshold(results, (data, BASELINE))
+        for name, values in published.SOFTMAX.items():
+            ours = _text(found.get(name))
+            rows.append([data, f"{BASELINE}, p0 = {name}", f"{values[column]:.2f}", ours])
+        for method in results.mappings:
+            printed = published.METHODS.get(method)
+            theirs = f"{printed[column]:.2f}" if printed else text.NOTHING
+            ours = _text(results.spread((data, method), f1("micro")))
+            rows.append([data, method, theirs, ours])
+    caption = (
+        f"F1 in %. Published: {published.SOURCE}. Ours: micro-F1 on the test set, on the "
+        "validation set where there is none, at the rate, epoch and threshold that are best on the "
+        "validation set; softmax at each p0 with the weights of that one epoch."
+    )
+    return Table(caption, ["data", "method", "published", "ours"], rows) if rows else None
+
+
+def _by_data(
+    results: Results,
+    caption: str,
+    show: Callable[[Cell], str],
+    methods: list[str] | None = None,
+) -> Table:
+    """Data sets down, methods across."""
+    methods = results.mappings if methods is None else methods
+    rows = [[data, *(show((data, method)) for method in methods)] for data in results.tasks]
+    return Table(caption, ["data", *methods], rows)
+
+
+def _text(found: Estimate | None) -> str:
+    return found.text("{:.2f}") if found else text.NOTHING

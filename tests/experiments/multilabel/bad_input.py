@@ -1,0 +1,349 @@
+"""Wrong input to multi-label classification."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from PIL import Image
+
+from experiments.multilabel.__main__ import main
+from experiments.multilabel.backbones import resnet
+from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
+from experiments.multilabel.data.config import (
+    DataConfig,
+    ImageConfig,
+    SyntheticConfig,
+    TextConfig,
+)
+from experiments.multilabel.data.images import load_images
+from experiments.multilabel.data.text import load_text
+from experiments.multilabel.models import make_head
+from experiments.multilabel.run import load
+from pipeline.config import ScheduleConfig
+from tests.bad_input import Wrong
+from tests.experiments.multilabel.tiny import (
+    TABLE,
+    coco,
+    own,
+    paint,
+    tiny_bert,
+    voc,
+    write,
+)
+from tests.glue.make_glue import write_task
+
+Call = Callable[[Path], Any]
+
+
+def make(kind: type, *args: Any, **options: Any) -> Call:
+    return lambda folder: kind(*args, **options)
+
+
+def sweep(**changes: Any) -> Call:
+    given: dict[str, Any] = {
+        "output_dir": "somewhere",
+        "data": {"one": DataConfig(synthetic=SyntheticConfig())},
+        "methods": {"softmax": MethodConfig()},
+    }
+    return lambda folder: SweepConfig(**{**given, **changes})
+
+
+def train(*arguments: str) -> Call:
+    """The command on synthetic rows; nothing is written."""
+
+    def call(folder: Path) -> None:
+        run = folder / "run"
+        try:
+            main(["train", "--output_dir", str(run), "--synthetic.rows", "100", *arguments])
+        finally:
+            assert not run.exists()
+
+    return call
+
+
+def schedule(method: MethodConfig) -> Call:
+    return lambda folder: method.sparsity_schedule()
+
+
+def head(*args: Any, **options: Any) -> Call:
+    return lambda folder: make_head(MethodConfig(*args, **options), 6, 4)
+
+
+def bad_voc(name: str, content: str | None) -> Call:
+    """One file is missing, or holds something else."""
+
+    def call(folder: Path) -> None:
+        config = voc(folder, {"train": {"1": ["cat"]}, "val": {"2": ["dog"]}})
+        file = folder / "VOCdevkit" / "VOC2007" / name
+        file.unlink()
+        if content is not None:
+            file.write_text(content)
+        load_images(config)
+
+    return call
+
+
+def bad_coco(change: Callable[[Any], Any]) -> Call:
+    """The validation file has changed, or is not there."""
+
+    def call(folder: Path) -> None:
+        config = coco(folder, {"train": [[1]], "val": [[1]]})
+        file = folder / "annotations" / "instances_val2017.json"
+        content = change(json.loads(file.read_text()))
+        file.unlink()
+        if content is not None:
+            write(file, content)
+        load_images(config)
+
+    return call
+
+
+def image_table(content: str) -> Call:
+    def call(folder: Path) -> None:
+        config = own(folder)
+        write(folder / "validation" / "labels.csv", content)
+        load_images(config)
+
+    return call
+
+
+def unlabelled(folder: Path) -> None:
+    paint(folder / "train" / "a.png")
+    load_images(own(folder, ()))
+
+
+def no_picture(whole: bool) -> Call:
+    """Another file by the name of a picture, or half a picture."""
+
+    def call(folder: Path) -> None:
+        data, file = load_images(own(folder)), folder / "train" / "a.png"
+        Image.new("RGB", (64, 64)).save(file)
+        content = file.read_bytes()
+        file.write_bytes(b"no picture" if whole else content[: len(content) // 2])
+        data.train[0]
+
+    return call
+
+
+def hub(**options: str) -> Call:
+    def call(folder: Path) -> None:
+        rows = Dataset.from_dict({"image": ["a"], "labels": [["cat"]], "one": ["cat"]})
+        for split in ("train", "validation"):
+            rows.to_parquet(folder / f"{split}.parquet")
+        load_images(ImageConfig("hub", **{"dataset": str(folder), **options}))
+
+    return call
+
+
+def text_table(content: str | None, name: str = "validation.csv", **options: Any) -> Call:
+    """A folder whose validation file is this one."""
+
+    def call(folder: Path) -> None:
+        write(folder / "train.csv", TABLE)
+        if content is not None:
+            write(folder / name, content)
+        given = {"data_dir": str(folder), "max_length": 32, **options}
+        load_text(TextConfig("folder", str(tiny_bert(folder / "model")), dataset="own", **given))
+
+    return call
+
+
+def two_files(folder: Path) -> None:
+    write(folder / "validation.tsv", TABLE)
+    text_table(TABLE)(folder)
+
+
+def no_padding(folder: Path) -> None:
+    model = tiny_bert(folder / "bert")
+    file = model / "tokenizer_config.json"
+    write(file, json.loads(file.read_text()) | {"pad_token": None})
+    write(folder / "train.csv", TABLE)
+    write(folder / "validation.csv", TABLE)
+    load_text(TextConfig("folder", str(model), dataset="own", data_dir=str(folder), max_length=32))
+
+
+def glue_scores(folder: Path) -> None:
+    write_task(folder, "STS-B")
+    model = str(tiny_bert(folder / "model"))
+    load_text(TextConfig("glue", model, data_dir=str(folder), dataset="STS-B"))
+
+
+def report(content: str | None) -> Call:
+    def call(folder: Path) -> None:
+        if content is not None:
+            write(folder / "sweep.json", content)
+        main(["report", str(folder)])
+
+    return call
+
+
+SYNTHETIC = {
+    r"synthetic\.classes=1": {"classes": 1},
+    "1 to 10": {"classes": 10, "labels": 11},
+    r"synthetic\.labels=0": {"labels": 0},
+    r"synthetic\.length=0": {"length": 0},
+    r"synthetic\.test=0\.95": {"test": 0.95},
+    r"synthetic\.validation=0\.0": {"validation": 0.0},
+    r"synthetic\.rows=3": {"rows": 3},
+}
+TRAIN = {
+    r"train\.epochs=0": {"epochs": 0},
+    r"train\.learning_rate=inf": {"learning_rate": float("inf")},
+    r"train\.batch_size=0": {"batch_size": 0},
+    r"train\.seed=-1": {"seed": -1},
+    r"train\.workers=-1": {"workers": -1},
+}
+SWEEP: dict[str, dict[str, Any]] = {
+    "data={}": {"data": {}},
+    "'softmax' among them": {"methods": {"sparsemax": MethodConfig("sparsemax")}},
+    r"learning_rates=\[\]": {"learning_rates": []},
+    "each once": {"learning_rates": [0.1, 0.1]},
+    r"train\.learning_rate=-1\.0": {"learning_rates": [0.1, -1.0]},
+    "seeds=0": {"seeds": 0},
+    "give seeds": {"train": TrainConfig(seed=3)},
+    "give learning_rates": {"train": TrainConfig(learning_rate=0.5)},
+    "'a/b'": {"data": {"a/b": DataConfig(synthetic=SyntheticConfig())}},
+}
+SIGMOID: tuple[dict[str, Any], ...] = (
+    {"params": {"r": 0.5}},
+    {"loss": "nll"},
+    {"sparsity": "predicted"},
+    {"learn": ["t"]},
+    {"schedule": ScheduleConfig("t", 1.0)},
+)
+TEXT: dict[str, dict[str, Any]] = {
+    r"text\.dataset=None: expected a name, which": {"source": "folder"},
+    r"text\.dataset=None: expected a name": {"source": "glue"},
+    r"text\.label_column=None: expected a column": {"source": "hub", "dataset": "a/b"},
+    r"text\.text=\[\]: expected one column": {"source": "glue", "dataset": "RTE", "text": []},
+    r"text\.max_length=2: expected": {"source": "glue", "dataset": "RTE", "max_length": 2},
+    r"text\.separator='': expected": {"source": "glue", "dataset": "RTE", "separator": ""},
+}
+PERSON = [{"id": 1, "name": "person"}]
+UNICORN = "<a><object><name>unicorn</name></object></a>"
+IMAGE_TABLES = {
+    "line 2: column 'dog' holds 'yes', expected 0 or 1": "file,cat,dog\na.png,1,yes\n",
+    "expected a column for the file, then cat, dog; got file": "file\na.png\n",
+    "expected .* then cat, dog; got file, cat, cow": "file,cat,cow\na.png,1,0\n",
+    "line 1: two columns have one name: file, cat, cat": "file,cat,cat\na.png,1,0\n",
+    r"line 2: expected 3 columns \(file, cat, dog\), got 2": "file,cat,dog\na.png,1\n",
+    "labels.csv: holds no rows": "file,cat,dog\n",
+}
+TEXT_TABLES = {
+    "no column 'text'; the columns are words, sad": "words,sad,glad\na,0,1\n",
+    "line 2: no column 'glad'; the columns are text, sad": "text,sad\na,0\n",
+    "line 2: column 'glad' holds '2', expected 0 or 1": "text,sad,glad\na,0,2\n",
+    r"line 2: expected a text in text, got \(' ',\)": "text,sad,glad\n ,0,1\n",
+    r"line 2: expected 3 columns \(text, sad, glad\), got 2": "text,sad,glad\na,0\n",
+    "line 2: .* quote inside a field is written twice": 'text,sad,glad\n"a"b,0,1\n',
+    "validation.csv: holds no rows": "text,sad,glad\n",
+}
+JSON_LINES = {
+    "line 1: not JSON": '{"text": "a", "sad": 0, "glad": 1\n',
+    "line 1: expected an object, got int": '3\n["a", 0, 1]\n',
+    r"line 1: expected a text in text, got \(None": '{"text": null, "sad": 0, "glad": 1}\n',
+    "column 'sad' holds 0.5, expected 0 or 1": '{"text": "a", "sad": 0.5, "glad": 1}\n',
+    "line 2: expected the keys of": '{"text": "a", "sad": 0, "glad": 1}\n{"text": "b"}\n',
+}
+ONE_OF = r"data: expected one of synthetic, images, text"
+NO_SWEEP = r"has no sweep\.json, .*python -m experiments\.multilabel sweep"
+T, LEARNED = ScheduleConfig("t", 0.1), MethodConfig("t-softmax", learn=["t"])
+
+CASES: list[tuple[Call, type[BaseException], str]] = [
+    # configs
+    (make(RunConfig, output_dir="x"), ValueError, ONE_OF),
+    (make(DataConfig), ValueError, "got none"),
+    *((make(SyntheticConfig, **options), ValueError, says) for says, options in SYNTHETIC.items()),
+    *((make(TrainConfig, **options), ValueError, says) for says, options in TRAIN.items()),
+    *((sweep(**changes), ValueError, says) for says, changes in SWEEP.items()),
+    *(
+        (make(MethodConfig, "sigmoid", **options), ValueError, r"mapping=sigmoid: has no params")
+        for options in SIGMOID
+    ),
+    *(
+        (make(MethodConfig, thresholds=some), ValueError, r"method\.thresholds")
+        for some in ([0.0], [1.0], [0.2, 0.2], [-0.1])
+    ),
+    (make(ImageConfig, "hub"), ValueError, r"images\.dataset=None: .* which source=hub"),
+    (make(ImageConfig, "folder"), ValueError, r"images\.dataset=None: expected a name"),
+    (make(ImageConfig, "voc2007", size=0), ValueError, r"images\.size=0: expected at least 1"),
+    *((make(TextConfig, model="m", **options), ValueError, says) for says, options in TEXT.items()),
+    # methods
+    (schedule(MethodConfig("r-softmax", schedule=T)), ValueError, "'t': expected a parameter of"),
+    (schedule(MethodConfig(**{**vars(LEARNED), "schedule": T})), ValueError, "'t': it is learned"),
+    (
+        schedule(MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 2.0))),
+        ValueError,
+        r"method\.schedule\.initial: r=2",
+    ),
+    (head("softmaxx"), ValueError, "softmaxx"),
+    (head("sparsemax", sparsity="predicted"), ValueError, "predicted"),
+    (head("sparsemax", loss="nll"), ValueError, "nll"),
+    (train("--method.mapping", "softmaxx"), SystemExit, "^error: .*softmaxx"),
+    (train("--method.mapping", "sparsemax", "--method.loss", "nll"), SystemExit, "nll"),
+    (train("--train.device", "cuda"), SystemExit, "^error: .*cuda"),
+    (train("--resume"), SystemExit, "no run to resume"),
+    # networks
+    (lambda folder: resnet("m", "x.pth"), ValueError, r"weights=x.pth: goes with torchvision://"),
+    (lambda f: resnet(str(tiny_bert(f))), ValueError, "BertModel is not a convolutional network"),
+    (lambda folder: resnet(str(folder / "none")), OSError, "none"),
+    (load, ValueError, "kept its model"),
+    # images
+    (bad_voc("ImageSets/Main/train.txt", None), FileNotFoundError, "train.txt; expected VOCdevk"),
+    (bad_voc("JPEGImages/2.jpg", None), FileNotFoundError, "no such image; 1 of 1 are missing"),
+    (bad_voc("Annotations/2.xml", None), FileNotFoundError, "2.xml; expected an annotation"),
+    (bad_voc("Annotations/2.xml", "<annotation>"), ValueError, "2.xml: not XML"),
+    (bad_voc("Annotations/2.xml", UNICORN), ValueError, "'unicorn' is not one of the 20: aeropl"),
+    (
+        bad_coco(lambda c: c | {"categories": PERSON}),
+        ValueError,
+        "the same categories in both files, got person,",
+    ),
+    (bad_coco(lambda _: {"images": []}), ValueError, "got a file without 'annotations'"),
+    (bad_coco(lambda _: "{"), ValueError, r"instances_val2017.json: not JSON"),
+    (bad_coco(lambda _: None), FileNotFoundError, r"no file .*instances_val2017.json; expected"),
+    (unlabelled, FileNotFoundError, r"images\.data_dir: .* labels.csv or .*a folder with a.png"),
+    *((image_table(content), ValueError, says) for says, content in IMAGE_TABLES.items()),
+    (image_table("file,cat,dog\nz.png,1,0\n"), FileNotFoundError, "z.png: there is no such image"),
+    (no_picture(whole=True), ValueError, r"a.png: cannot be read as an image"),
+    (no_picture(whole=False), ValueError, r"a.png: cannot be read as an image"),
+    (hub(), ValueError, "image_column=image: expected a column of images, got Value"),
+    (hub(image_column="picture"), ValueError, "'picture'; the columns are image, labels, one"),
+    (hub(label_column="one"), ValueError, "'one': expected a list of names or numbers"),
+    (hub(dataset="./none"), ConnectionError, r"split 'train' of .* use source: folder"),
+    (lambda folder: load_images(ImageConfig("voc2007")), ValueError, "images.data_dir=None: exp"),
+    (lambda f: load_images(own(f / "none", ())), FileNotFoundError, "data_dir=.*none: there is no"),
+    # texts
+    *((text_table(content), ValueError, says) for says, content in TEXT_TABLES.items()),
+    *(
+        (text_table(content, "validation.jsonl"), ValueError, says)
+        for says, content in JSON_LINES.items()
+    ),
+    (text_table(TABLE, label_column="mood"), ValueError, "line 2: no column 'mood'; the columns"),
+    (
+        text_table("text,sad,glad\na,2,1\n", label_column="sad"),
+        ValueError,
+        "label '2' is not one of the 2: 0",
+    ),
+    (text_table(TABLE, data_dir=None), ValueError, r"text\.data_dir=None: expected a folder"),
+    (text_table(TABLE, data_dir="none"), FileNotFoundError, "data_dir=none: there is no such fo"),
+    (text_table(TABLE, "dev.csv"), FileNotFoundError, "validation.csv or .*with dev.csv, model"),
+    (text_table(TABLE, train_rows=4), ValueError, "train_rows=4: the training set has 3 rows"),
+    (text_table(TABLE, max_length=65), ValueError, "max_length=65: the model takes at most 64"),
+    (two_files, ValueError, "got validation.csv and validation.tsv; remove all but"),
+    (no_padding, ValueError, "its tokenizer has no padding token; set pad_token"),
+    (glue_scores, ValueError, r"text\.dataset=STS-B: its label is a number"),
+    # reports
+    (report(None), SystemExit, NO_SWEEP),
+    (report("{"), SystemExit, r"sweep\.json is not readable"),
+    (report("{}"), SystemExit, "is of format None, this version reads format 1"),
+    (report('{"format": 1, "tasks": {}, "mappings": {}}'), SystemExit, "of no sweep of this exp"),
+    (report('{"format": 1, "data": {}, "methods": {}}'), SystemExit, "of no sweep of this exp"),
+]
+ROWS = [
+    Wrong(f"multilabel {number}: {says}", *case)
+    for number, case in enumerate(CASES)
+    for says in [case[2]]
+]
