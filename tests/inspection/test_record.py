@@ -18,7 +18,6 @@ from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
 from tests.inspection.tiny import bert
 from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
-from tests.plugin.helpers import run, run_valid
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:
@@ -75,16 +74,16 @@ def test_every_family_patched_or_not(family: Family) -> None:
     if family.name == "gemma2":
         model.set_attn_implementation("eager")
     with torch.no_grad():
-        plain, valid = run(model, inputs, family), run_valid(model, inputs, family)
+        plain, valid = family.run(model, inputs), family.hidden(model, inputs)
         with record_attention(model) as unpatched:
-            recorded = run_valid(model, inputs, family)
-        assert torch.equal(run(model, inputs, family), plain)
+            recorded = family.hidden(model, inputs)
+        assert torch.equal(family.run(model, inputs), plain)
         # at padding eager attention is uniform and ours 0
         torch.testing.assert_close(recorded, valid, atol=2e-4, rtol=2e-4)
         patch_model(model, "r-softmax", r=0.5)
-        before = run(model, inputs, family)
+        before = family.run(model, inputs)
         with record_attention(model) as patched:
-            assert torch.equal(run(model, inputs, family), before)
+            assert torch.equal(family.run(model, inputs), before)
     assert unpatched.layers == patched.layers
     assert len(patched.layers) == family.modules
     assert unpatched.mean == 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -132,6 +133,39 @@ class Family:
     def make_config(self, **changes: Any) -> Any:
         cls = getattr(transformers, self.model).config_class
         return cls(**{**self.config, **self.parts, **changes})
+
+    @cached_property
+    def example(self) -> dict[str, Tensor]:
+        """Inputs that are the same in every call."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return self.inputs()
+
+    def run(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Hidden states (batch, tokens, features) of a model's last stack."""
+        output = model(**inputs)
+        if self.name != "clip":
+            return output.last_hidden_state
+        text = output.text_model_output.last_hidden_state
+        image = output.image_embeds[:, None].expand(-1, text.shape[1], -1)
+        return torch.cat([text, image], dim=-1)
+
+    def valid(self, inputs: dict[str, Tensor], output: Tensor) -> Tensor:
+        """Which tokens of `output` are not padding, (batch, tokens)."""
+        if self.name == "wav2vec2":  # two convolutions: windows 4 and 2, strides 4 and 2
+            lengths = inputs.get("attention_mask", torch.ones_like(inputs["input_values"])).sum(-1)
+            frames = (lengths.long() - 4) // 4 + 1
+            frames = (frames - 2) // 2 + 1
+            return torch.arange(output.shape[1]) < frames[:, None]
+        mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
+        return torch.ones(output.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+
+    def hidden(self, model: Any, inputs: dict[str, Tensor] | None = None) -> Tensor:
+        """The hidden states of the tokens that are not padding, without gradient."""
+        inputs = self.example if inputs is None else inputs
+        with torch.no_grad():
+            output = self.run(model, inputs)
+        return output[self.valid(inputs, output)]
 
     def build(self, cls: str | None = None, seed: int = 0, **changes: Any) -> Any:
         """A random model in eval mode whose attention is far from uniform."""

@@ -1,9 +1,6 @@
-"""What the tests of the plug-in share: running models, padding, mappings, fresh processes."""
+"""What the tests of the plug-in share: the mappings, and models patched with them."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +10,6 @@ from torch import Tensor
 from sparse_attn import Mapping, mapping_names, patch_model, patching
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
-
-from .families import Family
-
-ROOT = Path(__file__).parents[2]
 
 MIXED = "mixed-sparsehourglass"
 
@@ -40,13 +33,6 @@ MAPPINGS = [(name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)
 # Whose weights a rounding of the scores does not turn into others.
 CALM = [entry for entry in MAPPINGS if entry[0] not in {c.name for c in CASES if c.chaotic}]
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]
-
-# Names of inputs with one entry a token, beside the mask that says which of them are padding.
-PADDED = {
-    "attention_mask": ("input_ids", "bbox", "input_values"),
-    "decoder_attention_mask": ("decoder_input_ids",),
-    "encoder_attention_mask": ("encoder_hidden_states",),
-}
 
 
 def soak(*values: Any) -> list[Any]:
@@ -77,42 +63,16 @@ def jitter(model: Any) -> None:
                 parameter.add_(torch.randn_like(parameter).mul(0.5))
 
 
-def run(model: Any, inputs: dict[str, Tensor], family: Family) -> Tensor:
-    """Hidden states (batch, tokens, features) of a model's last stack."""
-    output = model(**inputs)
-    if family.name != "clip":
-        return output.last_hidden_state
-    text = output.text_model_output.last_hidden_state
-    image = output.image_embeds[:, None].expand(-1, text.shape[1], -1)
-    return torch.cat([text, image], dim=-1)
+def learning(model: Any, **arguments: Any) -> Any:
+    """patch_model with a t-softmax whose t is learned, and differs from layer to layer."""
+    patch_model(model, "t-softmax", **{"t": 2.0, "learn": "t", **arguments})
+    jitter(model)
+    return model
 
 
-def valid(inputs: dict[str, Tensor], family: Family, output: Tensor) -> Tensor:
-    """Which tokens of `output` are not padding, (batch, tokens)."""
-    if family.name == "wav2vec2":  # two convolutions: windows 4 and 2, strides 4 and 2
-        lengths = inputs.get("attention_mask", torch.ones_like(inputs["input_values"])).sum(-1)
-        frames = (lengths.long() - 4) // 4 + 1
-        frames = (frames - 2) // 2 + 1
-        return torch.arange(output.shape[1]) < frames[:, None]
-    mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
-    return torch.ones(output.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-
-
-def run_valid(model: Any, inputs: dict[str, Tensor], family: Family) -> Tensor:
-    """The hidden states of the tokens that are not padding, without gradient."""
-    with torch.no_grad():
-        output = run(model, inputs, family)
-    return output[valid(inputs, family, output)]
-
-
-def unpadded(inputs: dict[str, Tensor], row: int) -> dict[str, Tensor]:
-    """One row of a padded batch without its padding and without masks."""
-    result = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
-    for mask, names in PADDED.items():
-        if mask in result:
-            length = int(result.pop(mask).sum())
-            result.update({n: result[n][:, :length] for n in names if n in result})
-    return result
+def learned(model: Any) -> dict[str, Tensor]:
+    """Every learned parameter of the mappings, by name."""
+    return {n: p for n, p in model.named_parameters() if ".sparse_attn." in n}
 
 
 def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> None:
@@ -121,18 +81,6 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> No
     assert expected.isfinite().all()
     error = ((actual - expected).abs().max() / expected.abs().max()).item()
     assert error <= tolerance, f"relative error {error:.2e}"
-
-
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter, in the root of the repository."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def mappings_of(model: torch.nn.Module) -> Iterator[Mapping]:

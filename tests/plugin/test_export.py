@@ -9,7 +9,7 @@ from torch.export import Dim
 from sparse_attn import Mapping, patch_model
 
 from .families import BY_NAME, padding, tokens
-from .helpers import assert_near, jitter, run_valid, soak, valid
+from .helpers import assert_near, jitter, soak
 
 # torch 2.13 copies its own tree of arguments in a way that it deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
@@ -67,8 +67,8 @@ def test_exported_programs_hold_operators_of_torch_alone(name):
     assert not any("sparse_attn" in name for name in names)
     for length in (5, 23):
         inputs = inputs_of(family, length)
-        expected = run_valid(model, inputs, family)
-        assert_near(run_valid(program.module(), inputs, family), expected, 1e-5)
+        expected = family.hidden(model, inputs)
+        assert_near(family.hidden(program.module(), inputs), expected, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_onnx_at_other_lengths(name, mapping, options, tmp_path):
     for length in (9, 4, 23):
         inputs = inputs_of(family, length)
         output = run(**inputs)
-        expected = run_valid(model, inputs, family)
-        assert_near(output[valid(inputs, family, output)], expected, 4e-5)
+        expected = family.hidden(model, inputs)
+        assert_near(output[family.valid(inputs, output)], expected, 4e-5)
 
 
 @pytest.mark.parametrize("length", [Dim.DYNAMIC, *soak(Dim("length", min=2, max=4096))])

@@ -8,7 +8,7 @@ from sparse_attn.kernels import dispatch
 from sparse_attn.mappings import get_spec
 
 from .families import BY_NAME
-from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch, run_valid
+from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch
 
 BERT = BY_NAME["bert"]
 # weighted softmax is softmax of scores + log weights
@@ -33,10 +33,10 @@ def calls(monkeypatch):
 def test_output_is_that_of_the_reference(mapping, calls):
     inputs = BERT.inputs()
     model = patch(BERT.build(), mapping)
-    fused = run_valid(model, inputs, BERT)
+    fused = BERT.hidden(model, inputs)
     assert [name for name, _ in calls] == ["cpu"] * BERT.modules
     calls.clear()
-    exact = run_valid(model, {**inputs, "output_attentions": True}, BERT)
+    exact = BERT.hidden(model, {**inputs, "output_attentions": True})
     assert [name for name, _ in calls] == ["reference"] * BERT.modules
     assert_near(fused, exact, 5e-6)
 

@@ -12,7 +12,7 @@ from sparse_attn.inspection import record_attention
 from sparse_attn.kernels import reference
 
 from .families import BY_NAME
-from .helpers import jitter, run_valid
+from .helpers import jitter
 
 FAMILY = BY_NAME["bert"]
 
@@ -52,47 +52,43 @@ def learned(model):
     ("mapping", "learn"), [("t-softmax", "t"), ("sigsoftmax", "bias"), ("entmax", "alpha")]
 )
 def test_offloaded_models_compute_the_same(mapping, learn, per, offload, tmp_path):
-    inputs = FAMILY.inputs()
     model = patch_model(FAMILY.build(), mapping, learn=learn, per=per)
     jitter(model)
-    expected = run_valid(model, inputs, FAMILY)
+    expected = FAMILY.hidden(model)
     model = offload(model, tmp_path)
     for _ in range(2):
         assert all(parameter.is_meta for parameter in learned(model))
-        assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+        assert torch.equal(FAMILY.hidden(model), expected)
     assert f"learn=['{learn}']" in repr(model)
 
 
 # PEFT 0.21 reads an attribute that Transformers 5.23 renamed
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_offloaded_copies_of_peft_compute_the_same():
-    inputs = FAMILY.inputs()
     model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t")
     config = LoraConfig(r=2, target_modules=["query"], modules_to_save=["sparse_attn"])
     model = get_peft_model(model, config)
     jitter(model)
-    expected = run_valid(model, inputs, FAMILY)
+    expected = FAMILY.hidden(model)
     cpu_offload(model, execution_device="cpu")
     assert all(parameter.is_meta for parameter in learned(model))
-    assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+    assert torch.equal(FAMILY.hidden(model), expected)
 
 
 @pytest.mark.parametrize("places", [{"": "disk"}, PLACES], ids=["disk", "both"])
 @pytest.mark.parametrize("per", ["layer", "head"])
 def test_loaded_onto_disk(per, places, tmp_path):
-    inputs = FAMILY.inputs()
     model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t", per=per)
     jitter(model)
-    expected = run_valid(model, inputs, FAMILY)
+    expected = FAMILY.hidden(model)
     model.save_pretrained(tmp_path / "model")
     options = {"device_map": places, "offload_folder": tmp_path / "weights"}
     loaded = load_pretrained(AutoModel, tmp_path / "model", **options)
     assert any(parameter.is_meta for parameter in loaded.parameters())
-    assert torch.equal(run_valid(loaded, inputs, FAMILY), expected)
+    assert torch.equal(FAMILY.hidden(loaded), expected)
 
 
 def test_a_model_on_disk_is_patched(tmp_path):
-    inputs = FAMILY.inputs()
     model = FAMILY.build()
     model.save_pretrained(tmp_path / "model")
     options = {"device_map": {"": "disk"}, "offload_folder": tmp_path / "weights"}
@@ -100,8 +96,8 @@ def test_a_model_on_disk_is_patched(tmp_path):
     for patched in (model, away):
         patch_model(patched, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[0])
         patch_model(patched, "t-softmax", t=2.0, learn="t", layers=[1])
-    expected = run_valid(model, inputs, FAMILY)
-    assert torch.equal(run_valid(away, inputs, FAMILY), expected)
+    expected = FAMILY.hidden(model)
+    assert torch.equal(FAMILY.hidden(away), expected)
 
 
 def test_hooks_in_sequence_say_where_a_model_runs():

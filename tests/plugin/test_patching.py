@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from sparse_attn import MappingSpec, functional, patch_model, patched, unpatch_model
@@ -11,9 +12,9 @@ from sparse_attn.mappings import registry
 from sparse_attn.patching import attention_layers, is_patched, set_parameter
 
 from .families import BY_NAME, FAMILIES, HEADS
-from .helpers import assert_near, mappings_of, run_valid
+from .helpers import assert_near, mappings_of
 
-BERT = BY_NAME["bert"]
+BERT, T5 = BY_NAME["bert"], BY_NAME["t5"]
 
 
 def names(model):
@@ -43,17 +44,16 @@ def test_layers_that_no_call_names_compute_softmax():
 
 
 def test_a_second_patch_keeps_the_originals():
-    inputs = BERT.inputs()
     model = BERT.build()
-    expected = run_valid(model, inputs, BERT)
+    expected = BERT.hidden(model)
     weights = {name: id(p) for name, p in model.named_parameters()}
     patch_model(model, "sparsemax")
-    once = run_valid(model, inputs, BERT)
+    once = BERT.hidden(model)
     patch_model(model, "r-softmax", r=0.3)
     patch_model(model, "sparsemax")
-    assert torch.equal(run_valid(model, inputs, BERT), once)
+    assert torch.equal(BERT.hidden(model), once)
     unpatch_model(model)
-    assert torch.equal(run_valid(model, inputs, BERT), expected)
+    assert torch.equal(BERT.hidden(model), expected)
     assert {name: id(p) for name, p in model.named_parameters()} == weights
 
 
@@ -66,20 +66,19 @@ def test_a_layer_number_selects_it_in_both_stacks(name):
     for layer in attention_layers(model):
         expected = "sparsemax" if layer.block == 1 else "softmax"
         assert layer.module.sparse_attn.name == expected, layer.name
-    run_valid(model, family.inputs(), family)
+    family.hidden(model)
 
 
 @pytest.mark.parametrize(
     "family", [f for f in FAMILIES if f.name != "albert" and f.modules > 1], ids=str
 )
 def test_layers_work_in_every_family(family):
-    inputs = family.inputs()
     model = patch_model(family.build(), "softmax")
-    softmax = run_valid(model, inputs, family)
+    softmax = family.hidden(model)
     patch_model(model, "sparsemax", layers=[0])
-    first = run_valid(model, inputs, family)
+    first = family.hidden(model)
     patch_model(model, "sparsemax", layers=[1])
-    both = run_valid(model, inputs, family)
+    both = family.hidden(model)
     assert (softmax - first).abs().max() > 1e-4
     assert (first - both).abs().max() > 1e-4
 
@@ -96,7 +95,7 @@ def test_values_by_head(family):
         mapping.register_forward_hook(
             lambda _, args, weights: zeros.append((weights == 0).sum((0, 2, 3)))
         )
-    run_valid(model, inputs, family)
+    family.hidden(model, inputs)
     for counts in zeros:
         assert counts.shape == (HEADS,)
         assert (counts.diff() >= 0).all()
@@ -129,73 +128,72 @@ class Wrapper(nn.Module):
 
 
 def test_wrapped_models():
-    inputs = BERT.inputs()
-    plain = run_valid(BERT.build(), inputs, BERT)
-    expected = run_valid(patch_model(BERT.build(), "sparsemax"), inputs, BERT)
+    plain = BERT.hidden(BERT.build())
+    expected = BERT.hidden(patch_model(BERT.build(), "sparsemax"))
     model = Wrapper(Wrapper(BERT.build()))
     assert patch_model(model, "sparsemax") is model
-    assert torch.equal(run_valid(model, inputs, BERT), expected)
+    assert torch.equal(BERT.hidden(model), expected)
     with patched(model, "softmax"):
-        assert_near(run_valid(model, inputs, BERT), plain)
-    assert torch.equal(run_valid(model, inputs, BERT), expected)
+        assert_near(BERT.hidden(model), plain)
+    assert torch.equal(BERT.hidden(model), expected)
     unpatch_model(model)
-    assert torch.equal(run_valid(model, inputs, BERT), plain)
+    assert torch.equal(BERT.hidden(model), plain)
 
 
 def test_a_part_of_a_model_is_patched_alone():
-    family = BY_NAME["t5"]
-    inputs = family.inputs()
-    model = family.build()
+    model = T5.build()
     patch_model(model.encoder, "sparsemax")
     assert len(list(mappings_of(model.encoder))) == 2
-    softened = run_valid(model, inputs, family)
-    plain = run_valid(family.build(), inputs, family)
+    softened = T5.hidden(model)
+    plain = T5.hidden(T5.build())
     assert (softened - plain).abs().max() > 1e-4
     unpatch_model(model.encoder)
-    assert torch.equal(run_valid(model, inputs, family), plain)
+    assert torch.equal(T5.hidden(model), plain)
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
 def test_a_part_of_a_patched_model_is_refused(inner_first):
     """Each would switch the other's mappings to softmax, or its attention off for good."""
-    inputs = BERT.inputs()
     model = BERT.build("BertForSequenceClassification")
-    plain = run_valid(model.bert, inputs, BERT)
+    plain = BERT.hidden(model.bert)
     first, second = (model.bert, model) if inner_first else (model, model.bert)
     patch_model(first, "sparsemax")
     with pytest.raises(ValueError, match=f"{type(second).__name__}.*already patched"):
         patch_model(second, "r-softmax", r=0.3, layers=[0])
     assert names(model) == ["sparsemax", "sparsemax"]
     unpatch_model(first)
-    assert torch.equal(run_valid(model.bert, inputs, BERT), plain)
+    assert torch.equal(BERT.hidden(model.bert), plain)
 
 
 def test_two_models_of_one_class_do_not_meet():
-    inputs = BERT.inputs()
     first, second = BERT.build(), BERT.build()
-    plain = run_valid(second, inputs, BERT)
+    plain = BERT.hidden(second)
     patch_model(first, "sparsemax")
-    assert torch.equal(run_valid(second, inputs, BERT), plain)
+    assert torch.equal(BERT.hidden(second), plain)
     patch_model(second, "r-softmax", r=0.3)
     assert names(first) == ["sparsemax"] * 2
 
 
 def test_models_that_share_a_config_object_do_not_meet():
     """A patch writes to the config, which a user may have given to two models."""
-    inputs = BERT.inputs()
     first = BERT.build()
     second = type(first)(first.config).eval()
-    plain = run_valid(second, inputs, BERT)
+    plain = BERT.hidden(second)
     unpatch_model(patch_model(first, "sparsemax"))
-    assert torch.equal(run_valid(second, inputs, BERT), plain)
+    assert torch.equal(BERT.hidden(second), plain)
 
 
-def test_fixed_parameter_is_set_recorded_and_checked():
+def test_digits_in_a_name_are_no_block_number():
+    model = transformers.Wav2Vec2ForCTC(BY_NAME["wav2vec2"].make_config())
+    assert [layer.block for layer in attention_layers(model)] == [0, 1]
+    assert names(patch_model(model, "sparsemax", layers=[1])) == ["softmax", "sparsemax"]
+
+
+def test_fixed_parameter_is_set_and_checked():
     model = patch_model(BERT.build(), "r-softmax", r=0.3, layers=[0])
     patch_model(model, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[1])
     set_parameter(model, "r", 0.5)
     assert [mapping.value("r") for mapping in mappings_of(model)] == [0.5, 0.5]
-    assert [group["params"]["r"] for group in model.config.sparse_attn["mappings"]] == [0.5, 0.5]
     with pytest.raises(ValueError, match=r"r=1\.5 is out of range"):
         set_parameter(model, "r", 1.5)
     with pytest.raises(ValueError, match=r"parameter='t': the model's mappings \(r-softmax\)"):
@@ -215,7 +213,6 @@ def test_registered_mapping_works_in_attention(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     spec = MappingSpec("my-map", functional.sparsemax, functional.log_sparsemax, zeros=True)
     registry.register_mapping(spec)
-    inputs = BERT.inputs()
-    expected = run_valid(patch_model(BERT.build(), "sparsemax"), inputs, BERT)
-    actual = run_valid(patch_model(BERT.build(), "my-map"), inputs, BERT)
+    expected = BERT.hidden(patch_model(BERT.build(), "sparsemax"))
+    actual = BERT.hidden(patch_model(BERT.build(), "my-map"))
     assert_near(actual, expected)

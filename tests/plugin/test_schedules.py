@@ -52,36 +52,11 @@ def test_a_step_where_begin_is_end():
     assert [schedule.value(x) for x in (0.0, 0.49, 0.5, 1.0)] == [0.0, 0.0, 0.4, 0.4]
 
 
-@pytest.mark.parametrize("progress", [-0.01, 1.01, 100, math.nan])
-@pytest.mark.parametrize("shape", ["linear", "constant"])
-def test_progress_is_a_share(shape, progress):
-    with pytest.raises(ValueError, match="expected the share of training done"):
-        SparsitySchedule(shape=shape).value(progress)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"shape": "square"}, "shape='square': expected one of linear, cosine, cubic, constant"),
-        ({"begin": -0.1}, "0 <= begin <= end <= 1"),
-        ({"end": 1.1}, "0 <= begin <= end <= 1"),
-        ({"begin": 0.6, "end": 0.4}, "begin=0.6, end=0.4: expected"),
-        ({"begin": math.nan}, "0 <= begin <= end <= 1"),
-        ({"final": math.nan}, "final=nan"),
-        ({"initial": math.nan}, "initial=nan"),
-    ],
-)
-def test_wrong_schedules_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        SparsitySchedule(**arguments)
-
-
 def test_apply_sets_every_mapping_and_returns_the_value():
     model = patch_model(BERT.build(), "r-softmax", r=0.9)
     schedule = SparsitySchedule(final=0.4)
     assert schedule.apply(model, 0.5) == pytest.approx(0.2)
     assert [m.value("r") for m in mappings_of(model)] == [pytest.approx(0.2)] * 2
-    assert model.config.sparse_attn["mappings"][0]["params"]["r"] == pytest.approx(0.2)
 
 
 def test_apply_moves_only_the_mappings_that_have_the_parameter():
@@ -92,14 +67,6 @@ def test_apply_moves_only_the_mappings_that_have_the_parameter():
     assert first.value("r") == 0.15
     assert second.value("alpha") == 1.25
     assert third.name == "softmax"
-
-
-def test_apply_refuses_what_cannot_be_moved():
-    model = patch_model(BERT.build(), "t-softmax", learn="t")
-    with pytest.raises(ValueError, match=r"parameter='t'.*no such fixed parameter"):
-        SparsitySchedule("t", 1.0, 2.0).apply(model, 0.5)
-    with pytest.raises(ValueError, match="patch the model first"):
-        SparsitySchedule().apply(BERT.build(), 0.5)
 
 
 class Sentences(Dataset):
@@ -162,16 +129,10 @@ def test_every_step_uses_its_value_and_the_log_has_it(tmp_path):
     run.train()
     assert used.values == pytest.approx([0.6 * step / STEPS for step in range(STEPS)])
     assert next(mappings_of(run.model)).value("r") == 0.6
-    logged = [log["sparsity/r"] for log in run.state.log_history if "loss" in log]
-    assert logged == pytest.approx([0.6 * (step + 1) / STEPS for step in range(STEPS)])
-
-
-def test_other_log_entries_are_left_alone(tmp_path):
-    run = trainer(tmp_path, SparsitySchedule(final=0.6))
-    run.train()
-    losses = [log["loss"] for log in run.state.log_history if "loss" in log]
-    assert len(losses) == STEPS
-    assert all(math.isfinite(loss) for loss in losses)
+    logs = [log for log in run.state.log_history if "loss" in log]
+    expected = [0.6 * (step + 1) / STEPS for step in range(STEPS)]
+    assert [log["sparsity/r"] for log in logs] == pytest.approx(expected)
+    assert all(math.isfinite(log["loss"]) for log in logs)
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):

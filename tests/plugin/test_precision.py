@@ -1,4 +1,4 @@
-"""Trap 12: half precision leaves the parameters of the mappings in float32."""
+"""Half precision leaves the parameters of the mappings in float32."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ from .helpers import (
     mapping_id,
     mappings_of,
     patch,
-    run,
-    run_valid,
 )
+
+BERT = BY_NAME["bert"]
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -63,10 +63,9 @@ def test_patching_a_model_in_half_precision_keeps_parameters_in_float32(dtype):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
 def test_every_mapping_is_finite_in_half_precision(mapping, dtype):
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch(family.build().to(dtype), mapping).train()
-    output = run(model, inputs, family)
+    inputs = BERT.inputs()
+    model = patch(BERT.build().to(dtype), mapping).train()
+    output = BERT.run(model, inputs)
     assert output.dtype == dtype
     output.float().square().mean().backward()
     assert output.isfinite().all()
@@ -80,19 +79,18 @@ def test_every_mapping_is_finite_in_half_precision(mapping, dtype):
 def test_every_family_is_finite_in_half_precision(family, dtype):
     inputs = cast(family.inputs(), dtype)
     model = patch_model(family.build().to(dtype), "sparsemax")
-    output = run_valid(model, inputs, family)
+    output = family.hidden(model, inputs)
     assert output.dtype == dtype
     assert output.isfinite().all()
 
 
 @pytest.mark.parametrize("mapping", CALM, ids=mapping_id)
 def test_autocast_trains_float32_parameters(mapping):
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch(family.build(), mapping)
-    exact = run_valid(model, inputs, family)
+    inputs = BERT.inputs()
+    model = patch(BERT.build(), mapping)
+    exact = BERT.hidden(model, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = run(model, inputs, family)
+        output = BERT.run(model, inputs)
         output.float().square().mean().backward()
     assert_near(output.detach()[inputs["attention_mask"].bool()].float(), exact, 0.25)
     for held in mappings_of(model):
@@ -103,12 +101,11 @@ def test_autocast_trains_float32_parameters(mapping):
 
 def test_additive_mask_of_another_precision_than_the_scores():
     """Under autocast the scores are bfloat16 and the mask float32; in float16 -1e9 is -inf."""
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch_model(family.build().to(torch.float16), "r-softmax", r=0.3)
-    expected = run_valid(model, inputs, family)
+    inputs = BERT.inputs()
+    model = patch_model(BERT.build().to(torch.float16), "r-softmax", r=0.3)
+    expected = BERT.hidden(model, inputs)
     keep = inputs["attention_mask"].bool()
     additive = torch.zeros(3, 1, 1, 9).masked_fill(~keep[:, None, None, :], -1e9)
     with torch.no_grad():
-        actual = run(model, {**inputs, "attention_mask": additive}, family)[keep]
+        actual = BERT.run(model, {**inputs, "attention_mask": additive})[keep]
     assert torch.equal(actual, expected)

@@ -1,4 +1,4 @@
-"""Trap 7: generation does not depend on the cache or on left padding."""
+"""Generation does not depend on the cache or on left padding."""
 
 import pytest
 import torch
@@ -8,6 +8,9 @@ from sparse_attn import patch_model
 
 from .families import BY_NAME, padding, tokens
 from .helpers import FEW, assert_near, mapping_id, patch
+
+GPT2 = BY_NAME["gpt2"]
+LLAMA = BY_NAME["llama"]
 
 SOME = [("softmax", {}), *FEW, ("entmax", {"alpha": 1.5}), ("normalized-relu", {})]
 DECODERS = ["llama", "gpt2", "gemma2"]
@@ -87,8 +90,7 @@ def test_encoder_decoder_agrees_with_and_without_cache(name, mapping):
 
 def test_prompt_into_a_long_static_cache_without_mask():
     """Keys are then longer than queries: the empty slots at the end must not be attended to."""
-    family = BY_NAME["llama"]
-    model = patch_model(family.build(family.head), "normalized-sigmoid")
+    model = patch_model(LLAMA.build(LLAMA.head), "normalized-sigmoid")
     ids = tokens()
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
@@ -98,8 +100,7 @@ def test_prompt_into_a_long_static_cache_without_mask():
 
 
 def test_chunked_prefill_equals_one_prompt():
-    family = BY_NAME["llama"]
-    model = patch_model(family.build(family.head), "r-softmax", r=0.3)
+    model = patch_model(LLAMA.build(LLAMA.head), "r-softmax", r=0.3)
     ids = tokens()
     with torch.no_grad():
         expected = model(input_ids=ids).logits
@@ -109,8 +110,7 @@ def test_chunked_prefill_equals_one_prompt():
 
 
 def test_packed_sequences_do_not_see_each_other():
-    family = BY_NAME["llama"]
-    model = patch_model(family.build(), "r-softmax", r=0.3)
+    model = patch_model(LLAMA.build(), "r-softmax", r=0.3)
     ids = tokens(rows=1)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
     with torch.no_grad():
@@ -121,8 +121,7 @@ def test_packed_sequences_do_not_see_each_other():
 
 
 def test_beam_search_runs_with_cache_reordering():
-    family = BY_NAME["gpt2"]
-    model = patch_model(family.build(family.head), "sparsemax")
+    model = patch_model(GPT2.build(GPT2.head), "sparsemax")
     ids, mask = tokens(), padding().flip(-1)
     options = {"num_beams": 3, "max_new_tokens": NEW, "do_sample": False}
     cached = model.generate(input_ids=ids, attention_mask=mask, use_cache=True, **options)

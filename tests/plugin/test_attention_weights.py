@@ -1,4 +1,4 @@
-"""Trap 14: the attention weights a model gives out are the mapping's."""
+"""The attention weights a model gives out are the mapping's."""
 
 import pytest
 import torch
@@ -10,6 +10,8 @@ from sparse_attn.mappings import get_spec
 from .families import BY_NAME, FAMILIES
 from .helpers import MAPPINGS, mapping_id, patch
 
+BERT = BY_NAME["bert"]
+
 
 def attentions(model, inputs):
     with torch.no_grad():
@@ -20,9 +22,8 @@ def attentions(model, inputs):
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
 def test_rows_sum_to_one_and_hold_zeros_where_the_mapping_says_so(mapping):
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch(family.build(), mapping)
+    inputs = BERT.inputs()
+    model = patch(BERT.build(), mapping)
     keep = inputs["attention_mask"].bool()[:, None, None, :].expand(3, 4, 9, 9)
     for weights in attentions(model, inputs):
         assert (weights >= 0).all()
@@ -64,9 +65,8 @@ def test_weights_are_those_before_dropout():
 
 def test_r_softmax_has_the_promised_share_of_zeros():
     """Of n valid keys floor(r (n - 1)) + 1 vanish: n = 9, 6, 2 in the rows of the table."""
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch_model(family.build(), "r-softmax", r=0.5)
+    inputs = BERT.inputs()
+    model = patch_model(BERT.build(), "r-softmax", r=0.5)
     for weights in attentions(model, inputs):
         for row, (valid, zeros) in enumerate([(9, 5), (6, 3), (2, 1)]):
             assert ((weights[row, ..., :valid] == 0).sum(-1) == zeros).all()

@@ -1,4 +1,4 @@
-"""Traps 10 and 11: one graph for all layers, few compilations, and gradient checkpointing."""
+"""One graph for all layers, few compilations, and gradient checkpointing."""
 
 import pytest
 import torch
@@ -7,7 +7,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sparse_attn import SparsitySchedule, patch_model
 
 from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
-from .helpers import MAPPINGS, assert_near, jitter, mapping_id, patch, run_valid, soak
+from .helpers import MAPPINGS, assert_near, jitter, mapping_id, patch, soak
+
+BERT = BY_NAME["bert"]
 
 # Dynamo itself makes an instance of entmax's autograd function, which torch deprecates.
 pytestmark = pytest.mark.filterwarnings(
@@ -38,16 +40,14 @@ def compiled(model, backend="eager", **options):
 )
 def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend):
     """Only the backends after "eager" make a graph's float an input; others compile it in."""
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch_model(family.build(), mapping)
+    model = patch_model(BERT.build(), mapping)
     schedule = SparsitySchedule(**values)
     fast, counter = compiled(model, backend)
     seen = []
     for step in range(10):
         schedule.apply(model, step / 9)
-        expected = run_valid(model, inputs, family)
-        assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+        expected = BERT.hidden(model)
+        assert_near(BERT.hidden(fast), expected, 1e-5)
         seen.append(expected)
         assert counter.frame_count <= 2
     assert (seen[0] - seen[-1]).abs().max() > 1e-3
@@ -57,12 +57,10 @@ def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend)
     "mapping", [m for m in MAPPINGS if m[0] in ("sparsemax", "entmax", "plif")], ids=mapping_id
 )
 def test_every_kind_of_mapping_compiles_in_one_graph(mapping):
-    family = BY_NAME["bert"]
-    inputs = family.inputs()
-    model = patch(family.build(), mapping)
+    model = patch(BERT.build(), mapping)
     fast, counter = compiled(model)
-    expected = run_valid(model, inputs, family)
-    assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+    expected = BERT.hidden(model)
+    assert_near(BERT.hidden(fast), expected, 1e-5)
     assert counter.frame_count == 1
 
 
@@ -72,11 +70,10 @@ def test_every_kind_of_mapping_compiles_in_one_graph(mapping):
     ids=str,
 )
 def test_families_compile_in_one_graph(family):
-    inputs = family.inputs()
     model = patch_model(family.build(use_cache=False), "r-softmax", r=0.3)
     fast, counter = compiled(model)
-    expected = run_valid(model, inputs, family)
-    assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+    expected = family.hidden(model)
+    assert_near(family.hidden(fast), expected, 1e-5)
     assert counter.frame_count == 1
 
 
@@ -105,14 +102,13 @@ def test_dynamic_shapes_compile_at_most_twice(name, mapping, learn, backend):
         if name == "t5":
             inputs["decoder_input_ids"] = tokens(length=length - 2)
             inputs["decoder_attention_mask"] = mask[:, 2:]
-        expected = run_valid(model, inputs, family)
-        assert_near(run_valid(fast, inputs, family), expected, 1e-5)
+        expected = family.hidden(model, inputs)
+        assert_near(family.hidden(fast, inputs), expected, 1e-5)
     assert counter.frame_count <= 2
 
 
 def test_several_mappings_compile_in_one_graph_with_gradients():
-    family = BY_NAME["bert"]
-    model = patch_model(family.build(num_hidden_layers=3), "t-softmax", learn="t", per="head")
+    model = patch_model(BERT.build(num_hidden_layers=3), "t-softmax", learn="t", per="head")
     patch_model(model, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[1])
     patch_model(model, "plif", knots=10, layers=[2])
     jitter(model)

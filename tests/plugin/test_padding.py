@@ -1,11 +1,11 @@
-"""Traps 2 and 3: padding changes nothing, a row without keys is zeros with finite gradients."""
+"""Padding changes nothing, a row without keys is zeros with finite gradients."""
 
 import pytest
 import torch
 
 from sparse_attn import patch_model
 
-from .families import BY_NAME, FAMILIES, padding, tokens
+from .families import BY_NAME, FAMILIES, PADDED, padding, tokens
 from .helpers import (
     CALM,
     FEW,
@@ -13,58 +13,65 @@ from .helpers import (
     assert_near,
     mapping_id,
     patch,
-    run,
-    run_valid,
-    unpadded,
-    valid,
 )
+
+BERT = BY_NAME["bert"]
+LLAMA = BY_NAME["llama"]
+ROBERTA = BY_NAME["roberta"]
 
 # Rows of other shapes are summed in another order, and two random layers amplify the rounding.
 ROUNDING = 3e-5
 
-PADDED = [family for family in FAMILIES if family.name != "vit"]  # images have no padding
+SEQUENCES = [family for family in FAMILIES if family.name != "vit"]  # images have no padding
 
 
 @pytest.mark.parametrize("mapping", CALM, ids=mapping_id)
 def test_padded_batch_equals_its_rows_for_every_mapping(mapping):
-    family = BY_NAME["bert"]
-    check_rows(patch(family.build(), mapping), family)
+    check_rows(patch(BERT.build(), mapping), BERT)
 
 
 @pytest.mark.parametrize("mapping", FEW, ids=mapping_id)
-@pytest.mark.parametrize("family", PADDED, ids=str)
+@pytest.mark.parametrize("family", SEQUENCES, ids=str)
 def test_padded_batch_equals_its_rows_in_every_family(family, mapping):
     check_rows(patch(family.build(), mapping), family)
+
+
+def unpadded(inputs, row):
+    """One row of a padded batch without its padding and without masks."""
+    result = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
+    for mask, names in PADDED.items():
+        if mask in result:
+            length = int(result.pop(mask).sum())
+            result.update({n: result[n][:, :length] for n in names if n in result})
+    return result
 
 
 def check_rows(model, family):
     inputs = family.inputs()
     with torch.no_grad():
-        batch = run(model, inputs, family)
-        keep = valid(inputs, family, batch)
+        batch = family.run(model, inputs)
+        keep = family.valid(inputs, batch)
         for row in range(len(batch)):
-            alone = run(model, unpadded(inputs, row), family)
+            alone = family.run(model, unpadded(inputs, row))
             assert_near(batch[row][keep[row]], alone[0], ROUNDING)
 
 
 @pytest.mark.parametrize("mapping", FEW, ids=mapping_id)
 def test_left_padding_equals_no_padding(mapping):
-    family = BY_NAME["llama"]
-    model = patch(family.build(), mapping)
+    model = patch(LLAMA.build(), mapping)
     ids, mask = tokens(), padding().flip(-1)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     batch = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
     with torch.no_grad():
-        padded = run(model, batch, family)
+        padded = LLAMA.run(model, batch)
         for row, length in enumerate(mask.sum(-1).tolist()):
-            alone = run(model, {"input_ids": ids[row : row + 1, -length:]}, family)
+            alone = LLAMA.run(model, {"input_ids": ids[row : row + 1, -length:]})
             assert_near(padded[row, -length:], alone[0], ROUNDING)
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
 def test_sequence_without_tokens_is_zeros_with_finite_gradients(mapping):
-    family = BY_NAME["bert"]
-    model = patch(family.build(), mapping)
+    model = patch(BERT.build(), mapping)
     inputs = {"input_ids": tokens(), "attention_mask": padding((9, 4, 9))}
     inputs["attention_mask"][2] = 0
     output = model(**inputs, output_attentions=True)
@@ -93,10 +100,9 @@ def test_left_padding_gives_finite_outputs_and_gradients(family):
 
 
 def test_content_of_padding_does_not_matter():
-    family = BY_NAME["roberta"]
-    model = patch_model(family.build(), "r-softmax", r=0.3)
-    inputs = family.inputs()
-    first = run_valid(model, inputs, family)
+    model = patch_model(ROBERTA.build(), "r-softmax", r=0.3)
+    inputs = ROBERTA.inputs()
+    first = ROBERTA.hidden(model, inputs)
     hidden = inputs["attention_mask"] == 0
     inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, 7)
-    assert_near(run_valid(model, inputs, family), first)
+    assert_near(ROBERTA.hidden(model, inputs), first)

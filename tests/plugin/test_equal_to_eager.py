@@ -1,4 +1,4 @@
-"""Traps 1, 4 and 6: softmax through the plug-in is Transformers' own, in every module."""
+"""Softmax through the plug-in is Transformers' own, in every module."""
 
 import pytest
 import torch
@@ -9,8 +9,10 @@ from sparse_attn import patch_model
 from sparse_attn.attention import NAME, sparse_attention, sparse_attention_mask
 from sparse_attn.kernels import dispatch
 
-from .families import BY_NAME, FAMILIES
-from .helpers import assert_near, run, run_valid, valid
+from .families import BY_NAME, FAMILIES, HEADS
+from .helpers import assert_near
+
+BERT = BY_NAME["bert"]
 
 
 @pytest.fixture(params=["reference", "fused"])
@@ -24,20 +26,19 @@ def tolerance(request, monkeypatch):
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_softmax_is_eager(family, tolerance):
-    inputs = family.inputs()
     model = family.build(attn_implementation="eager")
-    expected = run_valid(model, inputs, family)
+    expected = family.hidden(model)
     patch_model(model, "softmax")
-    assert_near(run_valid(model, inputs, family), expected, tolerance)
+    assert_near(family.hidden(model), expected, tolerance)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_softmax_is_eager_without_masks(family, tolerance):
     inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
     model = family.build(attn_implementation="eager")
-    expected = run_valid(model, inputs, family)
+    expected = family.hidden(model, inputs)
     patch_model(model, "softmax")
-    assert_near(run_valid(model, inputs, family), expected, tolerance)
+    assert_near(family.hidden(model, inputs), expected, tolerance)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
@@ -53,22 +54,21 @@ def test_softmax_is_eager_with_own_4d_mask(family, kind, tolerance):
     additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
     model = family.build(attn_implementation="eager")
     with torch.no_grad():
-        expected = run(model, {**inputs, name: additive}, family)
+        expected = family.run(model, {**inputs, name: additive})
         patch_model(model, "softmax")
         given = mask if kind == "bool" else additive
-        actual = run(model, {**inputs, name: given}, family)
+        actual = family.run(model, {**inputs, name: given})
     assert_near(actual, expected, tolerance)
 
 
 def test_additive_bias_of_a_float_mask_is_kept(tolerance):
-    family = BY_NAME["bert"]
     bias = torch.randn(3, 4, 9, 9)
     bias[..., 5:] = -torch.inf
-    inputs = {**family.inputs(), "attention_mask": bias}
-    model = family.build(attn_implementation="eager")
+    inputs = {**BERT.inputs(), "attention_mask": bias}
+    model = BERT.build(attn_implementation="eager")
     with torch.no_grad():
-        expected = run(model, inputs, family)
-        actual = run(patch_model(model, "softmax"), inputs, family)
+        expected = BERT.run(model, inputs)
+        actual = BERT.run(patch_model(model, "softmax"), inputs)
     assert_near(actual, expected, tolerance)
 
 
@@ -144,8 +144,21 @@ def test_every_attention_module_is_called(family):
     assert calls == dict.fromkeys(holders, rounds)
 
 
+def test_gpt2_with_its_own_eager_attention_is_patched_too():
+    """reorder_and_upcast_attn has a softmax of its own, which eager uses and a patch must not."""
+    family = BY_NAME["gpt2"]
+    changes = {"reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}
+    expected = family.hidden(family.build(**changes, attn_implementation="eager"))
+    model = patch_model(family.build(**changes), "softmax")
+    assert_near(family.hidden(model), expected)
+    with torch.no_grad():
+        output = patch_model(model, "sparsemax")(**family.example, output_attentions=True)
+    # 36 of 81 pairs are not causal
+    assert all((w[0] == 0).sum() > HEADS * 36 for w in output.attentions)
+
+
 def test_valid_tokens_of_the_table():
     """The helper that hides padding must not hide a difference: it keeps what it should."""
     inputs = BY_NAME["wav2vec2"].inputs()
     output = torch.empty(3, 10, 1)
-    assert valid(inputs, BY_NAME["wav2vec2"], output).sum(-1).tolist() == [10, 7, 3]
+    assert BY_NAME["wav2vec2"].valid(inputs, output).sum(-1).tolist() == [10, 7, 3]

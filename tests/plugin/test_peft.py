@@ -1,4 +1,4 @@
-"""Trap 13: PEFT around a patched model, a patch inside a PEFT model, learned parameters saved."""
+"""PEFT around a patched model, a patch inside a PEFT model, learned parameters saved."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from transformers import AutoModel
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
 
 from .families import BY_NAME
-from .helpers import jitter, mappings_of, run_valid
+from .helpers import jitter, mappings_of
 
 # PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
 pytestmark = pytest.mark.filterwarnings(
@@ -27,13 +27,12 @@ def learning(**options):
 
 
 def test_patch_before_and_after_wrapping_agree():
-    inputs = FAMILY.inputs()
     first = get_peft_model(patch_model(FAMILY.build(), "r-softmax", r=0.3), lora())
     second = get_peft_model(FAMILY.build(), lora())
     assert patch_model(second, "r-softmax", r=0.3) is second
     second.load_state_dict(first.state_dict())
-    expected = run_valid(first, inputs, FAMILY)
-    assert torch.equal(run_valid(second, inputs, FAMILY), expected)
+    expected = FAMILY.hidden(first)
+    assert torch.equal(FAMILY.hidden(second), expected)
     assert [m.name for m in mappings_of(second)] == ["r-softmax", "r-softmax"]
 
 
@@ -49,7 +48,7 @@ def test_unpatch_inside_peft_restores_the_wrapped_model(before):
         patch_model(model, "sparsemax")
     unpatch_model(model)
     model.load_state_dict(plain.state_dict())
-    assert torch.equal(run_valid(model, inputs, FAMILY), run_valid(plain, inputs, FAMILY))
+    assert torch.equal(FAMILY.hidden(model, inputs), FAMILY.hidden(plain, inputs))
 
 
 def test_without_modules_to_save_learned_parameters_are_frozen():
@@ -65,62 +64,58 @@ def test_modules_to_save_trains_and_saves_learned_parameters(per, tmp_path):
     model = get_peft_model(learning(per=per), lora(modules_to_save=["sparse_attn"]))
     trained = {n: p for n, p in model.named_parameters() if "sparse_attn" in n and p.requires_grad}
     assert len(trained) == 2
-    before = run_valid(model, inputs, FAMILY)
+    before = FAMILY.hidden(model, inputs)
     optimizer = torch.optim.SGD(trained.values(), lr=0.5)
     model(**inputs).last_hidden_state.square().sum().sqrt().backward()
     assert all(p.grad.ne(0).all() for p in trained.values())
     optimizer.step()
     jitter(model)
-    after = run_valid(model, inputs, FAMILY)
+    after = FAMILY.hidden(model, inputs)
     assert (after - before).abs().max() > 1e-3
 
     model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(learning(per=per), tmp_path)
-    assert torch.equal(run_valid(loaded, inputs, FAMILY), after)
+    assert torch.equal(FAMILY.hidden(loaded, inputs), after)
 
 
 def test_disabled_adapter_uses_the_original_mapping():
-    inputs = FAMILY.inputs()
-    expected = run_valid(learning(), inputs, FAMILY)
+    expected = FAMILY.hidden(learning())
     model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
     with torch.no_grad():
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.add_(0.5)
-    assert (run_valid(model, inputs, FAMILY) - expected).abs().max() > 1e-3
+    assert (FAMILY.hidden(model) - expected).abs().max() > 1e-3
     with model.disable_adapter():
-        assert torch.equal(run_valid(model, inputs, FAMILY), expected)
+        assert torch.equal(FAMILY.hidden(model), expected)
 
 
 def test_merged_model_can_be_saved_and_loaded(tmp_path):
-    inputs = FAMILY.inputs()
     model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
     jitter(model)
-    expected = run_valid(model, inputs, FAMILY)
+    expected = FAMILY.hidden(model)
     merged = model.merge_and_unload()
     merged.save_pretrained(tmp_path)
     loaded = load_pretrained(AutoModel, tmp_path)
-    torch.testing.assert_close(run_valid(loaded, inputs, FAMILY), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(FAMILY.hidden(loaded), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_context_inside_peft():
-    inputs = FAMILY.inputs()
     model = get_peft_model(learning(), lora(modules_to_save=["sparse_attn"]))
-    before = run_valid(model, inputs, FAMILY)
+    before = FAMILY.hidden(model)
     with patched(model, "sparsemax"):
-        assert (run_valid(model, inputs, FAMILY) - before).abs().max() > 1e-3
-    assert torch.equal(run_valid(model, inputs, FAMILY), before)
+        assert (FAMILY.hidden(model) - before).abs().max() > 1e-3
+    assert torch.equal(FAMILY.hidden(model), before)
 
 
 @pytest.mark.parametrize("options", [{}, {"modules_to_save": ["sparse_attn"]}])
 def test_an_adapter_of_a_patched_base_warns_on_a_plain_one(options, tmp_path):
-    inputs = FAMILY.inputs()
     model = get_peft_model(patch_model(FAMILY.build(), "r-softmax", r=0.3), lora(**options))
-    expected = run_valid(model, inputs, FAMILY)
+    expected = FAMILY.hidden(model)
     model.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match=r"exclude_modules=.*sparse_attn.* no modules were excl"):
         PeftModel.from_pretrained(FAMILY.build(), tmp_path)
     again = PeftModel.from_pretrained(patch_model(FAMILY.build(), "r-softmax", r=0.3), tmp_path)
-    assert torch.equal(run_valid(again, inputs, FAMILY), expected)
+    assert torch.equal(FAMILY.hidden(again), expected)
 
 
 def test_an_adapter_keeps_what_the_user_excludes_and_forgets_an_undone_patch(tmp_path):

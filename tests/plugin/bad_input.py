@@ -1,0 +1,79 @@
+"""What schedules and loading refuse."""
+
+import math
+
+import torch
+from transformers import AutoModel
+
+from sparse_attn import SparsitySchedule, load_pretrained, patch_model
+from tests.bad_input import Wrong
+
+from .families import BY_NAME
+
+BERT = BY_NAME["bert"]
+
+
+def schedule(says: str, **arguments: object) -> Wrong:
+    name = f"SparsitySchedule: {arguments}"
+    return Wrong(name, lambda _: SparsitySchedule(**arguments), ValueError, says)
+
+
+def progress(shape: str, value: float) -> Wrong:
+    return Wrong(
+        f"{shape} schedule: progress={value}",
+        lambda _: SparsitySchedule(shape=shape).value(value),
+        ValueError,
+        "expected the share of training done",
+    )
+
+
+def learned_t():
+    return patch_model(BERT.build(), "t-softmax", learn="t")
+
+
+ROWS = [
+    schedule("shape='square': expected one of linear, cosine, cubic, constant", shape="square"),
+    schedule("0 <= begin <= end <= 1", begin=-0.1),
+    schedule("0 <= begin <= end <= 1", end=1.1),
+    schedule("begin=0.6, end=0.4: expected", begin=0.6, end=0.4),
+    schedule("0 <= begin <= end <= 1", begin=math.nan),
+    schedule("final=nan", final=math.nan),
+    schedule("initial=nan", initial=math.nan),
+    *(progress(s, x) for s in ("linear", "constant") for x in (-0.01, 1.01, 100, math.nan)),
+    Wrong(
+        "schedule of a learned parameter",
+        lambda _: SparsitySchedule("t", 1.0, 2.0).apply(learned_t(), 0.5),
+        ValueError,
+        "parameter='t'.*no such fixed parameter",
+    ),
+    Wrong(
+        "schedule of a plain model",
+        lambda _: SparsitySchedule().apply(BERT.build(), 0.5),
+        ValueError,
+        "no mapping at all.*patch the model first",
+    ),
+    Wrong(
+        "load_pretrained: path first",
+        lambda path: load_pretrained(str(path), AutoModel),
+        TypeError,
+        "cls='.*': expected a model class, such as AutoModel, or a model, before the path",
+    ),
+    Wrong(
+        "load_pretrained: path of a config",
+        lambda path: load_pretrained(AutoModel, path, config=str(path)),
+        TypeError,
+        "config='.*': expected a config object or nothing, got a path",
+    ),
+    Wrong(
+        "patch_model: no Transformers model",
+        lambda _: patch_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), "sparsemax"),
+        TypeError,
+        "expected a Transformers model, got Sequential",
+    ),
+    Wrong(
+        "patch_model: no module",
+        lambda _: patch_model("bert", "sparsemax"),
+        TypeError,
+        "expected a Transformers model, got str",
+    ),
+]
