@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn import Mapping
-from sparse_attn.heads import LinearHead, MixtureHead
+from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead
 
 VOCAB, HIDDEN, BOUND, COMPONENTS = 11, 5, 8.0, 3
+WORDS, CUTOFFS = 17, (4, 9, 12)  # of adaptive heads
 IGNORED = -100
 
 # Rounding of float64 (2e-16) times the few hundred terms of these sums.
@@ -120,14 +121,56 @@ def mixture_head(case: Case, components: int = COMPONENTS, **options: Any) -> Mi
     return head
 
 
+def adaptive_head(case: Case, hidden: int = HIDDEN, **options: Any) -> AdaptiveHead:
+    """A float64 AdaptiveHead with random parameters."""
+    options = {"cutoffs": CUTOFFS, "div_value": 1.5, **options}
+    head = AdaptiveHead(hidden, WORDS, mapping=case.mapping, **options).double()
+    randomise(head)
+    return head
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kind of head with a mapping."""
+
+    make: Callable[..., Head]
+    case: Case
+
+    def __str__(self) -> str:
+        return f"{self.make.__name__}-{self.case}"
+
+    def head(self, **options: Any) -> Any:
+        """A new one."""
+        return self.make(self.case, **options)
+
+    def log_prob(self, head: Head, hidden: Tensor) -> Tensor:
+        """Its log p written out."""
+        return dense_log_prob(self.case, head, hidden)
+
+
+PROBLEMS = [
+    Problem(make, case)
+    for make in (linear_head, mixture_head, adaptive_head)
+    for case in CASES
+    if make is not adaptive_head or case.name != "weighted-softmax"
+]
+FEW_PROBLEMS = [
+    Problem(linear_head, BY_NAME["softmax"]),
+    Problem(linear_head, BY_NAME["plif"]),
+    Problem(mixture_head, BY_NAME["sigsoftmax"]),
+    Problem(mixture_head, BY_NAME["plif"]),
+    Problem(adaptive_head, BY_NAME["sigsoftmax-bias"]),
+]
+
+
 def random_hidden(*shape: int, grad: bool = True) -> Tensor:
     """[*shape, hidden] float64."""
     return torch.randn(*shape, HIDDEN, dtype=torch.float64).requires_grad_(grad)
 
 
-def random_targets(*shape: int, ignored: bool = True) -> Tensor:
+def random_targets(*shape: int, ignored: bool = True, words: int = VOCAB) -> Tensor:
     """Words of the vocabulary, about a quarter of them replaced by the ignored index."""
-    targets = torch.randint(VOCAB, shape)
+    targets = torch.randint(words, shape)
     return torch.where(torch.rand(shape) < 0.25, IGNORED, targets) if ignored else targets
 
 
@@ -137,9 +180,28 @@ def dense_scores(head: LinearHead | MixtureHead, hidden: Tensor) -> Tensor:
     return scores if head.bias is None else scores + head.bias
 
 
-def dense_log_prob(case: Case, head: LinearHead, hidden: Tensor) -> Tensor:
-    """log map(W h + b), [..., V]."""
-    return case.log_prob(dense_scores(head, hidden), head.mapping)
+def dense_log_prob(case: Case, head: Any, hidden: Tensor, prior: str | None = None) -> Tensor:
+    """log p, [..., V]: of a mixture with this prior, of an adaptive head word by word."""
+    if isinstance(head, LinearHead):
+        return case.log_prob(dense_scores(head, hidden), head.mapping)
+    if isinstance(head, MixtureHead):
+        prior = prior or ("sigsoftmax" if case.name == "sigsoftmax" else "softmax")
+        p = case.log_prob(dense_scores(head, dense_latents(head, hidden)), head.mapping).exp()
+        share = dense_log_prior(head, hidden, prior).exp().unsqueeze(-1)
+        return (share * p).sum(-2).log()
+    log_q = dense_log_prob(case, head.shortlist, hidden)
+    parts = [log_q[..., : head.cutoffs[0]]]
+    for number, cluster in enumerate(head.clusters, head.cutoffs[0]):
+        projected = hidden @ cluster.projection.weight.T
+        parts.append(log_q[..., number, None] + dense_log_prob(case, cluster.head, projected))
+    return torch.cat(parts, -1)
+
+
+def dense_log_prior(head: MixtureHead, hidden: Tensor, prior: str) -> Tensor:
+    """log pi, [..., components]; no bias."""
+    scores = (hidden.unsqueeze(-2) * head.prior.weight).sum(-1)
+    log_g = {"softmax": scores, "sigsoftmax": scores + log_sigmoid(scores)}[prior]
+    return log_g - log_g.logsumexp(-1, keepdim=True)
 
 
 def dense_latents(head: MixtureHead, hidden: Tensor) -> Tensor:
@@ -147,6 +209,23 @@ def dense_latents(head: MixtureHead, hidden: Tensor) -> Tensor:
     count, size = head.components, head.weight.shape[1]
     rows = (hidden.unsqueeze(-2) * head.latent.weight).sum(-1) + head.latent.bias
     return torch.tanh(rows.unflatten(-1, (count, size)))
+
+
+class Nll(nn.Module):
+    """A head whose forward is its nll, for torch.func.functional_call."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return self.head.nll(hidden, targets, reduction=reduction, chunk=2)
+
+
+def weighted_sum(losses: Tensor) -> Tensor:
+    """A scalar whose gradient differs from token to token where losses are one a token."""
+    weights = torch.arange(1.0, 1 + losses.numel(), dtype=losses.dtype).reshape(losses.shape)
+    return (losses * weights).sum()
 
 
 def dense_nll(

@@ -5,52 +5,25 @@ import functools
 import pytest
 import torch
 from torch import nn
-from torch.autograd import gradcheck
 
 from benchmarks.timing import peak_memory
 from sparse_attn import Mapping
 from sparse_attn.heads import AdaptiveHead, parameter_groups
 from tests.heads.plain import (
     BY_NAME,
-    CASES,
-    CHECK,
+    CUTOFFS,
     HIDDEN,
-    IGNORED,
+    WORDS,
+    adaptive_head,
     assert_same,
     dense_log_prob,
     dense_nll,
     gradients,
     random_hidden,
-    randomise,
+    random_targets,
 )
 
-WORDS, CUTOFFS = 17, (4, 9, 12)
-pointwise = [case for case in CASES if case.name != "weighted-softmax"]
-cases = pytest.mark.parametrize("case", pointwise, ids=str)
 reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-
-
-def adaptive_head(case, hidden=HIDDEN, **options):
-    options = {"cutoffs": CUTOFFS, "div_value": 1.5, **options}
-    head = AdaptiveHead(hidden, WORDS, mapping=case.mapping, **options).double()
-    randomise(head)
-    return head
-
-
-def random_targets(*shape):
-    targets = torch.randint(WORDS, shape)
-    return torch.where(torch.rand(shape) < 0.2, IGNORED, targets)
-
-
-def dense(case, head, hidden):
-    """log q(cluster) + log q_cluster(word), word by word."""
-    log_q = dense_log_prob(case, head.shortlist, hidden)
-    parts = [log_q[..., : CUTOFFS[0]]]
-    for number, cluster in enumerate(head.clusters):
-        projected = hidden @ cluster.projection.weight.T
-        within = dense_log_prob(case, cluster.head, projected)
-        parts.append(log_q[..., CUTOFFS[0] + number, None] + within)
-    return torch.cat(parts, -1)
 
 
 def torch_twin(head, bias):
@@ -88,67 +61,11 @@ def test_softmax_equals_torch(bias, cutoffs):
     assert_same(found, gradients(loss, hidden, twin.head.weight))
 
 
-@cases
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3)], ids=str)
-def test_log_prob(case, bias, shape):
-    head, hidden = adaptive_head(case, bias=bias), random_hidden(*shape)
-    log_p = head.log_prob(hidden)
-    assert log_p.shape == (*shape, WORDS)
-    assert_same(log_p, dense(case, head, hidden))
-    assert torch.equal(head(hidden), log_p)
-    total = log_p.exp().sum(-1)
-    assert_same(total, torch.ones_like(total), rtol=0, atol=1e-12)
-
-
-@cases
-@reductions
-@pytest.mark.parametrize("shape", [(12,), (3, 4)], ids=str)
-def test_nll_and_its_gradients(case, reduction, shape):
-    head, hidden, targets = adaptive_head(case), random_hidden(*shape), random_targets(*shape)
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=3)
-    expected = dense_nll(dense(case, head, hidden), targets, reduction)
-    assert_same(found, expected)
-    upstream = torch.randn_like(expected)
-    assert_same(
-        gradients((found * upstream).sum(), *inputs),
-        gradients((expected * upstream).sum(), *inputs),
-    )
-    assert_same(head.loss(hidden, targets, reduction=reduction), found)
-
-
-@reductions
-def test_gradcheck(reduction):
-    head = adaptive_head(BY_NAME["sigsoftmax-bias"], 4)
-    targets = torch.tensor([3, 8, IGNORED, 16])
-    names = [f"head.{name}" for name, _ in head.named_parameters()]
-
-    def nll(hidden, *values):
-        parameters = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(Nll(head), parameters, (hidden, targets, reduction))
-
-    values = [p.detach().clone().requires_grad_() for p in head.parameters()]
-    hidden = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(nll, (hidden, *values), **CHECK)
-
-
-class Nll(nn.Module):
-    """A head whose forward is its nll, for torch.func.functional_call."""
-
-    def __init__(self, head):
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden, targets, reduction):
-        return self.head.nll(hidden, targets, reduction=reduction, chunk=2)
-
-
 @reductions
 @pytest.mark.parametrize("chunk", [1, 2, 1000])
 def test_chunk_changes_nothing(reduction, chunk):
     case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = adaptive_head(case), random_hidden(30), random_targets(30)
+    head, hidden, targets = adaptive_head(case), random_hidden(30), random_targets(30, words=WORDS)
     found = head.nll(hidden, targets, reduction=reduction, chunk=chunk).sum()
     expected = head.nll(hidden, targets, reduction=reduction).sum()
     assert_same(found, expected)
@@ -160,7 +77,7 @@ def test_the_words_at_the_cutoffs():
     """The first and last word of the shortlist and of every cluster, one at a time."""
     case = BY_NAME["taylor-softmax"]
     head, hidden = adaptive_head(case), random_hidden()
-    log_p = dense(case, head, hidden)
+    log_p = dense_log_prob(case, head, hidden)
     for word in (0, 3, 4, 8, 9, 11, 12, 16):
         assert_same(head.nll(hidden, torch.tensor(word)), -log_p[word])
 
@@ -173,7 +90,7 @@ def test_a_cluster_that_no_target_hits(words, reduction):
     head, targets = adaptive_head(case), torch.tensor(words)
     hidden = random_hidden(len(words))
     found = head.nll(hidden, targets, reduction=reduction).sum()
-    expected = dense_nll(dense(case, head, hidden), targets, reduction).sum()
+    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction).sum()
     assert_same(found, expected)
     inputs = (hidden, *head.parameters())
     wanted = gradients(expected, *inputs)
@@ -181,33 +98,13 @@ def test_a_cluster_that_no_target_hits(words, reduction):
     assert_same([tensor.grad for tensor in inputs], wanted)
 
 
-def test_nothing_to_predict():
-    """All targets ignored, and no tokens at all."""
-    head, hidden = adaptive_head(BY_NAME["sigsoftmax"]), random_hidden(4)
-    empty = torch.zeros(0, dtype=torch.long)
-    for states, targets in ((hidden, torch.full((4,), IGNORED)), (hidden[:0], empty)):
-        assert head.nll(states, targets).isnan()
-        total = head.nll(states, targets, reduction="sum")
-        assert total.item() == 0
-        for gradient in gradients(total, *head.parameters()):
-            assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
-def test_without_gradients():
-    case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = adaptive_head(case), random_hidden(9), random_targets(9)
-    with torch.no_grad():
-        found = head.nll(hidden, targets)
-    assert_same(found, dense_nll(dense(case, head, hidden), targets).detach())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     """Scores of size 3 in bfloat16 are good to 3 / 256."""
     case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = adaptive_head(case), random_hidden(50), random_targets(50)
+    head, hidden, targets = adaptive_head(case), random_hidden(50), random_targets(50, words=WORDS)
     head, hidden = head.to(dtype).double(), hidden.to(dtype).double()
-    expected = dense_nll(dense(case, head, hidden), targets).item()
+    expected = dense_nll(dense_log_prob(case, head, hidden), targets).item()
     loss = head.to(dtype).nll(hidden.to(dtype), targets, chunk=8)
     assert loss.item() == pytest.approx(expected, abs=0.03)
     head.float()

@@ -2,13 +2,22 @@
 
 import copy
 import gc
+import math
 import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from tests.heads.small_factored import HIDDEN, OBJECTIVES, VOCAB, batch, make
+from tests.heads.small_factored import (
+    HIDDEN,
+    OBJECTIVES,
+    VOCAB,
+    assert_untouched,
+    batch,
+    make,
+    state,
+)
 
 
 def test_frozen_hidden_states_train_the_head_alone():
@@ -173,3 +182,45 @@ def test_a_loss_of_weights_before_loading_is_refused():
     head.load_state_dict(make().state_dict())
     with pytest.raises(RuntimeError, match="changed since the forward"):
         loss.backward()
+
+
+# Refused, and training goes on as before
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rows", [3, 9])
+def test_hidden_that_is_not_finite_is_refused_and_training_goes_on(objective, poison, rows):
+    head, (hidden, targets) = make(objective), batch(rows)
+    before = state(head)
+    spoiled = hidden.clone()
+    spoiled[1, 2] = poison
+    head(spoiled, targets).backward()
+    with pytest.raises(ValueError, match=r"hidden: expected finite values.*weights are as before"):
+        head.step(0.1)
+    assert_untouched(head, before)
+    head(hidden, targets).backward()
+    head.step(0.1)
+    assert head.W.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"lr": -0.1}, "lr=-0.1"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"lr": math.inf}, "lr=inf"),
+        ({"lr": 0.1, "max_norm": 0.0}, "max_norm=0.0"),
+        ({"lr": 0.1, "weight_decay": -1.0}, "weight_decay=-1.0"),
+        ({"lr": 0.1, "weight_decay": 10.0}, "below 1/lr = 10"),
+    ],
+)
+def test_arguments_of_step_out_of_range(arguments, message):
+    head = make()
+    head(*batch()).backward()
+    before = state(head)
+    with pytest.raises(ValueError, match=message):
+        head.step(**arguments)
+    assert_untouched(head, before)
+    head.step(0.1)  # the gradient is still there

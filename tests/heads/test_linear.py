@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sparse_attn import Mapping
-from sparse_attn.heads import LinearHead, MixtureHead
+from sparse_attn.heads import AdaptiveHead, LinearHead, MixtureHead
 from tests.heads.plain import (
     BY_NAME,
     CASES,
@@ -36,17 +36,6 @@ with_bias = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias
 
 @cases
 @with_bias
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 1, 3)], ids=str)
-def test_log_prob(case, bias, shape):
-    head = linear_head(case, bias=bias)
-    hidden = random_hidden(*shape)
-    log_p = head.log_prob(hidden)
-    assert log_p.shape == (*shape, VOCAB)
-    assert_same(log_p, dense_log_prob(case, head, hidden))
-
-
-@cases
-@with_bias
 def test_gradients_of_log_prob(case, bias):
     """With respect to the hidden states and every parameter, those of the mapping included."""
     head = linear_head(case, bias=bias)
@@ -59,25 +48,11 @@ def test_gradients_of_log_prob(case, bias):
     assert_same(found, expected)
 
 
-@pytest.mark.filterwarnings("ignore:.*of the scores lie outside")
-@cases
-def test_rows_sum_to_one(case):
-    """Also where a mapping is far from its middle."""
-    head = linear_head(case)
-    total = head.log_prob(4 * random_hidden(50)).exp().sum(-1)
-    assert_same(total, torch.ones_like(total), rtol=0, atol=1e-12)
-
-
 @with_bias
 def test_scores(bias):
     head = linear_head(BY_NAME["softmax"], bias=bias)
     hidden = random_hidden(2, 3)
     assert_same(head.scores(hidden), dense_scores(head, hidden))
-
-
-def test_forward_is_log_prob():
-    head, hidden = linear_head(BY_NAME["sigsoftmax"]), random_hidden(3)
-    assert torch.equal(head(hidden), head.log_prob(hidden))
 
 
 def test_sparse_mapping_gives_minus_infinity_at_zeros():
@@ -138,6 +113,9 @@ def test_heads_are_made_on_the_meta_device(name):
     """As Transformers builds a model before it loads its weights."""
     with torch.device("meta"):
         heads = [LinearHead(HIDDEN, VOCAB, name), MixtureHead(HIDDEN, VOCAB, name)]
+        heads.append(AdaptiveHead(16, 20, [5, 10], name).shortlist)
+    learned = Mapping("spherical-softmax", learn="eps").to("meta")
+    heads.append(LinearHead(4, 7, learned).to("meta"))
     assert all(head.weight.is_meta for head in heads)
 
 

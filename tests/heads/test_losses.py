@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sparse_attn import Mapping, functional
-from sparse_attn.heads import LinearHead
+from sparse_attn import Mapping, MappingSpec, functional, losses, register_mapping
+from sparse_attn.heads import LinearHead, MultiLabelHead
+from sparse_attn.heads.base import positive
+from sparse_attn.mappings import registry
 from tests.heads.plain import (
     HIDDEN,
     IGNORED,
@@ -145,3 +147,64 @@ def test_nll_may_be_measured(mapping):
         assert_same(found, expected)
         assert found.isinf().any()
         assert head.nll(hidden, targets) == math.inf
+
+
+def test_a_frozen_sparse_head_is_measured_without_no_grad():
+    head = LinearHead(4, 7, "sparsemax").requires_grad_(False)
+    hidden, targets = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    assert (head.nll(hidden, targets) >= 0).all()
+    with pytest.raises(ValueError, match="exact zeros"):
+        head.nll(hidden.requires_grad_(), targets)
+
+
+def test_whether_zeros_can_occur_follows_the_parameters():
+    assert positive(Mapping("spherical-softmax", eps=0.1))
+    assert not positive(Mapping("spherical-softmax", eps=0.0))
+    assert positive(Mapping("weighted-softmax", weights=[1.0, 2.0]))
+    assert not positive(Mapping("weighted-softmax", weights=[1.0, 0.0]))
+    assert positive(Mapping("mixed-sparsemax", mix=0.5))
+    assert not positive(Mapping("mixed-sparsemax", mix=1.0))
+    assert not positive(Mapping("normalized-relu"))
+
+
+def test_nan_in_the_loss_of_a_sparse_head():
+    head, hidden = sparse_head("sparsemax", {}), random_hidden(6, grad=False)
+    targets = random_targets(6, ignored=False)
+    clean = head.loss(hidden, targets, reduction="none")
+    hidden[3, 1] = math.nan
+    found = head.loss(hidden, targets, reduction="none", chunk=4)
+    assert found.isnan().tolist() == [False, False, False, True, False, False]
+    assert_same(found[:3], clean[:3])
+
+
+@pytest.fixture
+def twice_sparsemax(monkeypatch):
+    """A sparse mapping of a user, with the loss of its own: sparsemax of twice the scores."""
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+
+    def function(scores, *, mask=None, dim=-1, log=False):
+        p = functional.sparsemax(2 * scores, mask=mask, dim=dim)
+        return p.log() if log else p
+
+    def own_loss(scores, target, *, mask=None, reduction="mean"):
+        return losses.sparsemax_loss(2 * scores, target, mask=mask, reduction=reduction)
+
+    spec = MappingSpec("twice-sparsemax", function, zeros=True, losses={"twice": own_loss})
+    register_mapping(spec)
+    return spec.name
+
+
+def test_the_loss_that_a_registered_mapping_brings_trains_heads(twice_sparsemax):
+    head, hidden = LinearHead(HIDDEN, VOCAB, twice_sparsemax), torch.randn(4, HIDDEN)
+    targets = torch.randint(VOCAB, (4,))
+    expected = losses.sparsemax_loss(2 * head.scores(hidden), targets)
+    assert_same(head.loss(hidden, targets, chunk=3), expected, rtol=1e-5, atol=1e-6)
+    labels = MultiLabelHead(HIDDEN, VOCAB, twice_sparsemax)
+    assert (labels.criterion, labels.threshold) == ("twice", 0)
+    present = F.one_hot(targets, VOCAB)
+    expected = losses.sparsemax_loss(2 * labels.scores(hidden), present)
+    assert_same(labels.loss(hidden, present), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"train with a mapping.*twice-sparsemax"):
+        LinearHead(HIDDEN, VOCAB, "r-softmax").loss(hidden, targets)
+    with pytest.raises(ValueError, match="loss='nll': twice-sparsemax can be trained by twice"):
+        MultiLabelHead(HIDDEN, VOCAB, twice_sparsemax, loss="nll")

@@ -13,13 +13,12 @@ from tests.heads.plain import (
     CHECK,
     COMPONENTS,
     HIDDEN,
-    IGNORED,
     VOCAB,
     assert_same,
     dense_latents,
+    dense_log_prob,
     dense_nll,
     gradients,
-    log_sigmoid,
     mixture_head,
     random_hidden,
     random_targets,
@@ -35,102 +34,7 @@ some_cases = pytest.mark.parametrize(
 reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 
 
-def dense_log_prior(head, hidden, prior):
-    """log pi, [..., components]; no bias."""
-    scores = (hidden.unsqueeze(-2) * head.prior.weight).sum(-1)
-    log_g = {"softmax": scores, "sigsoftmax": scores + log_sigmoid(scores)}[prior]
-    return log_g - log_g.logsumexp(-1, keepdim=True)
-
-
-def dense_log_prob(case, head, hidden, prior=None):
-    """log of the plain sum of probabilities."""
-    prior = prior or ("sigsoftmax" if case.name == "sigsoftmax" else "softmax")
-    latents = dense_latents(head, hidden)
-    scores = (latents.unsqueeze(-2) * head.weight).sum(-1)
-    scores = scores if head.bias is None else scores + head.bias
-    p = case.log_prob(scores, head.mapping).exp()  # [..., components, V]
-    share = dense_log_prior(head, hidden, prior).exp().unsqueeze(-1)
-    return (share * p).sum(-2).log()
-
-
 # Values and gradients
-
-
-@cases
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3)], ids=str)
-def test_log_prob(case, bias, shape):
-    head, hidden = mixture_head(case, bias=bias), random_hidden(*shape)
-    log_p = head.log_prob(hidden)
-    assert log_p.shape == (*shape, VOCAB)
-    assert_same(log_p, dense_log_prob(case, head, hidden))
-    assert torch.equal(head(hidden), log_p)
-
-
-@cases
-@reductions
-def test_nll_and_its_gradients(case, reduction):
-    head, hidden, targets = mixture_head(case), random_hidden(2, 4), random_targets(2, 4)
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=5)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction)
-    assert_same(found, expected)
-    upstream = torch.randn_like(expected)
-    assert_same(
-        gradients((found * upstream).sum(), *inputs),
-        gradients((expected * upstream).sum(), *inputs),
-    )
-
-
-@some_cases
-@reductions
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
-def test_chunk_changes_nothing(case, reduction, chunk):
-    """Also one that is smaller than the number of components, or no multiple of it."""
-    head, hidden, targets = mixture_head(case), random_hidden(7), random_targets(7)
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=chunk)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction)
-    assert_same(found, expected)
-    upstream = torch.randn_like(expected)
-    assert_same(
-        gradients((found * upstream).sum(), *inputs),
-        gradients((expected * upstream).sum(), *inputs),
-    )
-
-
-@pytest.mark.parametrize("case", [BY_NAME["sigsoftmax"], BY_NAME["plif"]], ids=str)
-@reductions
-def test_gradcheck(case, reduction):
-    head, targets = mixture_head(case), random_targets(3)
-    names = [name for name, _ in head.named_parameters()]
-
-    def nll(hidden, *values):
-        parameters = {f"head.{name}": value for name, value in zip(names, values, strict=True)}
-        return torch.func.functional_call(Nll(head), parameters, (hidden, targets, reduction))
-
-    values = [p.detach().clone().requires_grad_() for p in head.parameters()]
-    assert gradcheck(nll, (random_hidden(3), *values), **CHECK)
-
-
-class Nll(nn.Module):
-    """A head whose forward is its nll, for torch.func.functional_call."""
-
-    def __init__(self, head):
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden, targets, reduction):
-        return self.head.nll(hidden, targets, reduction=reduction, chunk=3)
-
-
-@cases
-@pytest.mark.parametrize("components", [1, 2, 15])
-def test_rows_sum_to_one(case, components):
-    """To rounding: not to 1 + V 1e-8, as in the code of MoS."""
-    head = mixture_head(case, components)
-    total = head.log_prob(3 * random_hidden(40)).exp().sum(-1)
-    assert_same(total, torch.ones_like(total), rtol=0, atol=1e-12)
 
 
 def test_improbable_words_keep_their_probability():
@@ -275,54 +179,6 @@ def test_tied_gradients_of_both_uses_add_up_once(as_parameter):
     assert sum(p is embedding.weight for p in model.parameters()) == 1
 
 
-@pytest.mark.parametrize("frozen", ["hidden", "weight", "latent", "prior", "mapping"])
-def test_frozen_inputs(frozen):
-    case = BY_NAME["sigsoftmax-bias"]
-    head, hidden, targets = mixture_head(case), random_hidden(5), random_targets(5)
-    named = [("hidden", hidden), *head.named_parameters()]
-    for name, tensor in named:
-        tensor.requires_grad_(not name.startswith(frozen))
-    inputs = [tensor for _, tensor in named if tensor.requires_grad]
-    assert len(inputs) < len(named)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets)
-    assert_same(
-        gradients(head.nll(hidden, targets, chunk=2), *inputs), gradients(expected, *inputs)
-    )
-
-
-@reductions
-def test_backward_three_times(reduction):
-    head, hidden, targets = mixture_head(BY_NAME["plif"]), random_hidden(5), random_targets(5)
-    inputs = (hidden, *head.parameters())
-    loss = head.nll(hidden, targets, reduction=reduction, chunk=2).sum()
-    once = [gradient.clone() for gradient in gradients(loss, *inputs)]
-    for _ in range(3):
-        loss.backward(retain_graph=True)
-    assert_same([tensor.grad for tensor in inputs], [3 * gradient for gradient in once])
-
-
-def test_nothing_to_predict():
-    """All targets ignored, and no tokens at all."""
-    head, hidden = mixture_head(BY_NAME["plif"]), random_hidden(4)
-    ignored = torch.full((4,), IGNORED)
-    empty = torch.zeros(0, dtype=torch.long)
-    for states, targets in ((hidden, ignored), (hidden[:0], empty)):
-        assert head.nll(states, targets).isnan()
-        total = head.nll(states, targets, reduction="sum")
-        assert total.item() == 0
-        for gradient in gradients(total, *head.parameters()):
-            assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=lambda c: c.__name__)
-def test_without_gradients(context):
-    case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = mixture_head(case), random_hidden(7), random_targets(7)
-    with context():
-        found = head.nll(hidden, targets, chunk=3)
-    assert_same(found.clone(), dense_nll(dense_log_prob(case, head, hidden), targets).detach())
-
-
 def test_autocast():
     """bfloat16 scores of size 3 are good to 3 / 256."""
     case = BY_NAME["sigsoftmax"]
@@ -336,8 +192,89 @@ def test_autocast():
     assert all(gradient.isfinite().all() for gradient in gradients(loss, *head.parameters()))
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "entmax", "r-softmax"])
-def test_no_training_of_mixtures_of_sparse_mappings(name):
-    """A mixture has no loss of its own, and a zero has no logarithm."""
-    with pytest.raises(ValueError, match=name):
-        MixtureHead(HIDDEN, VOCAB, name, 2).loss(torch.randn(3, HIDDEN), torch.tensor([0, 1, 2]))
+def test_a_half_precision_mixture_sums_to_one():
+    head = MixtureHead(8, 500, components=3).bfloat16()
+    total = head.log_prob(torch.randn(20, 8, dtype=torch.bfloat16)).exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones(20), rtol=0, atol=1e-5)
+
+
+# Dropout on the latent: one mask for all positions of a sequence
+
+
+def dropping_head(dropout=0.5, components=COMPONENTS):
+    """Words 0 .. 3 score their latent unit, word 4 scores 0."""
+    head = MixtureHead(HIDDEN, 5, components=components, bias=False, latent=4, dropout=dropout)
+    head.double()
+    randomise(head)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(5, 4))
+    return head
+
+
+def test_dropout_scales_what_it_keeps():
+    """One component: the scores are log p_j - log p_4, either 0 or tanh(.) / (1 - dropout)."""
+    head = dropping_head(0.25, components=1)
+    hidden = random_hidden(200, 1)
+    log_p = head.log_prob(hidden)
+    scores = (log_p - log_p[..., 4:])[..., :4]
+    latent = dense_latents(head, hidden)[..., 0, :]
+    dropped = scores.abs() < 1e-12
+    assert_same(scores, torch.where(dropped, 0.0, latent / 0.75))
+    # 800 units at 0.25: three standard deviations are 0.046
+    assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.046)
+
+
+def test_one_mask_for_all_positions_of_a_sequence():
+    """Equal hidden states at every position come out equal, sequences differ."""
+    head = dropping_head()
+    hidden = random_hidden(1, 1).expand(6, 9, -1)
+    log_p = head.log_prob(hidden)
+    assert_same(log_p, log_p[:, :1].expand_as(log_p), rtol=0, atol=1e-14)
+    assert (log_p[0, 0] - log_p[1:, 0]).abs().amax(-1).max() > 1e-3
+    losses = head.nll(hidden, torch.ones(6, 9, dtype=torch.long), reduction="none", chunk=4)
+    assert_same(losses, losses[:, :1].expand_as(losses), rtol=0, atol=1e-14)
+    assert losses[:, 0].std() > 1e-3
+
+
+def test_rows_of_a_flat_batch_have_dropout_masks_of_their_own():
+    head = MixtureHead(6, 5, components=2, dropout=0.5)
+    hidden = torch.ones(200, 6)
+    kept = head.latents(hidden) != 0
+    assert len(kept.flatten(1).unique(dim=0)) > 100
+    sequences = head.latents(hidden.view(4, 50, 6)) != 0
+    assert (sequences == sequences[:, :1]).all()
+
+
+def test_components_drop_different_units():
+    head = dropping_head()
+    with torch.no_grad():
+        for tensor in (head.latent.weight, head.latent.bias):
+            tensor.copy_(tensor[:4].repeat(COMPONENTS, *[1] * (tensor.dim() - 1)))
+        head.prior.weight.zero_()
+    # with one mask for all components, log p of a word has two values: kept and dropped
+    log_p = head.log_prob(random_hidden(1, 1).expand(200, 1, -1))
+    odds = (log_p - log_p[..., 4:])[:, 0, 0]
+    assert len(odds.mul(1e6).round().unique()) > 2
+
+
+def test_no_dropout_in_evaluation():
+    head, without, hidden = dropping_head().eval(), dropping_head(0.0), random_hidden(3, 4)
+    without.load_state_dict(head.state_dict())
+    assert torch.equal(head.log_prob(hidden), without.log_prob(hidden))
+
+
+def test_every_call_drops_anew():
+    head, hidden = dropping_head(), random_hidden(3, 4)
+    assert not torch.equal(head.log_prob(hidden), head.log_prob(hidden))
+
+
+@reductions
+def test_gradients_see_the_mask_of_the_forward_pass(reduction):
+    """Finite differences with the generator set back before every call."""
+    head, targets = dropping_head(), torch.randint(5, (2, 3))
+
+    def nll(hidden):
+        torch.manual_seed(1)
+        return head.nll(hidden, targets, reduction=reduction, chunk=4)
+
+    assert gradcheck(nll, random_hidden(2, 3), **CHECK)

@@ -210,6 +210,35 @@ def make_like(head, r):
     return twin
 
 
+@pytest.mark.parametrize("wrong", [1.0, -0.5, math.nan])
+def test_a_threshold_that_is_set(wrong):
+    head = MultiLabelHead(HIDDEN, LABELS)
+    with pytest.raises(ValueError, match=f"threshold={wrong}: expected a number in"):
+        head.threshold = wrong
+    assert head.threshold == 0
+    dense = MultiLabelHead(HIDDEN, LABELS, "softmax")
+    with pytest.raises(ValueError, match=r"expected a number in \(0, 1\), which search_threshold"):
+        dense.threshold = 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter", "value", "message"),
+    [
+        ({}, "t", 1.0, "parameter='t': r-softmax with sparsity='fixed' has no such fixed"),
+        ({}, "r", 1.5, r"r=1\.5 is out of range"),
+        ({"sparsity": "predicted"}, "r", 0.5, "'r': r-softmax with sparsity='predicted' has no"),
+        ({"mapping": Mapping("t-softmax", learn="t")}, "t", 0.5, "has no such fixed parameter"),
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_be_set(arguments, parameter, value, message):
+    head = MultiLabelHead(HIDDEN, LABELS, **arguments)
+    before = head.describe()
+    with pytest.raises(ValueError, match=message):
+        SparsitySchedule(parameter, value, value).apply(head, 0.5)
+    assert head.describe() == before
+
+
 # the compiler looks at the gradient of what it hands on where checks on the CPU break its graph
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("kind", ["softmax", "r-softmax-predicted", "t-softmax-learned"])

@@ -1,106 +1,118 @@
-"""nll: exact in value and gradient, whatever the chunk, the reduction and the precision."""
+"""log_prob and nll of every head: exact in value and gradient, whatever chunk and reduction."""
+
+import math
 
 import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
 
+from sparse_attn.heads import LinearHead, MixtureHead
 from tests.heads.plain import (
     BY_NAME,
     CASES,
     CHECK,
+    FEW_PROBLEMS,
     IGNORED,
-    VOCAB,
+    PROBLEMS,
+    Nll,
+    Problem,
     assert_same,
     dense_log_prob,
     dense_nll,
     gradients,
     linear_head,
+    mixture_head,
     random_hidden,
     random_targets,
+    weighted_sum,
 )
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+problems = pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+few_problems = pytest.mark.parametrize("problem", FEW_PROBLEMS, ids=str)
 reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-some_cases = pytest.mark.parametrize(
-    "case", [BY_NAME[name] for name in ("softmax", "sigsoftmax-bias", "plif")], ids=str
-)
+biases = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
 
 
-def weighted_sum(losses):
-    """A scalar whose gradient differs from token to token where losses are one a token."""
-    weights = torch.arange(1.0, 1 + losses.numel(), dtype=losses.dtype).reshape(losses.shape)
-    return (losses * weights).sum()
+POINTWISE = list(dict.fromkeys(case.name for case in CASES if case.name != "weighted-softmax"))
+FROZEN = {linear_head: ("weight", "bias"), mixture_head: ("weight", "latent", "prior")}
+
+
+def assert_exact(problem, head, hidden, targets, reduction="mean", **options):
+    """Value and all gradients are those of the head written out."""
+    inputs = (hidden, *head.parameters())
+    found = head.nll(hidden, targets, reduction=reduction, **options)
+    expected = dense_nll(problem.log_prob(head, hidden), targets, reduction)
+    assert_same(found, expected)
+    found, expected = weighted_sum(found), weighted_sum(expected)
+    assert_same(gradients(found, *inputs), gradients(expected, *inputs))
 
 
 # Values and gradients
 
 
-@cases
+@problems
+@biases
+@pytest.mark.parametrize("shape", [(), (4,), (2, 1, 3)], ids=str)
+def test_log_prob(problem, bias, shape):
+    head, hidden = problem.head(bias=bias), random_hidden(*shape)
+    log_p = head.log_prob(hidden)
+    assert log_p.shape == (*shape, head.vocab)
+    assert_same(log_p, problem.log_prob(head, hidden))
+    assert torch.equal(head(hidden), log_p)
+
+
+@pytest.mark.filterwarnings("ignore:.*of the scores lie outside")
+@problems
+def test_rows_sum_to_one(problem):
+    """To rounding, also where a mapping is far from its middle; MoS's code sums to 1 + V 1e-8."""
+    total = problem.head().log_prob(4 * random_hidden(50)).exp().sum(-1)
+    assert_same(total, torch.ones_like(total), rtol=0, atol=1e-12)
+
+
+@problems
 @reductions
 @pytest.mark.parametrize("shape", [(), (7,), (2, 4)], ids=str)
-def test_value_and_gradients(case, reduction, shape):
-    head, hidden = linear_head(case), random_hidden(*shape)
-    targets = random_targets(*shape, ignored=shape != ())
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=3)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction)
-    assert found.shape == expected.shape
-    assert_same(found, expected)
-    found, expected = weighted_sum(found), weighted_sum(expected)
-    assert_same(gradients(found, *inputs), gradients(expected, *inputs))
+def test_value_and_gradients(problem, reduction, shape):
+    head, hidden = problem.head(), random_hidden(*shape)
+    targets = random_targets(*shape, ignored=shape != (), words=head.vocab)
+    assert_exact(problem, head, hidden, targets, reduction, chunk=5)
 
 
-@some_cases
+@few_problems
 @reductions
-def test_without_bias(case, reduction):
-    head, hidden, targets = linear_head(case, bias=False), random_hidden(7), random_targets(7)
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=3)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets, reduction)
-    assert_same(found, expected)
-    found, expected = weighted_sum(found), weighted_sum(expected)
-    assert_same(gradients(found, *inputs), gradients(expected, *inputs))
+def test_without_bias(problem, reduction):
+    head = problem.head(bias=False)
+    targets = random_targets(7, words=head.vocab)
+    assert_exact(problem, head, random_hidden(7), targets, reduction, chunk=3)
 
 
-@cases
+@few_problems
 @reductions
-def test_gradcheck(case, reduction):
-    head, targets = linear_head(case), random_targets(5)
-    names = [name for name, _ in head.named_parameters()]
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
+def test_chunk_changes_nothing(problem, reduction, chunk):
+    """Also one that is smaller than the number of components, or no multiple of it."""
+    head = problem.head()
+    targets = random_targets(7, words=head.vocab)
+    assert_exact(problem, head, random_hidden(7), targets, reduction, chunk=chunk)
+
+
+@pytest.mark.parametrize(
+    "problem", [Problem(linear_head, case) for case in CASES] + FEW_PROBLEMS[2:], ids=str
+)
+@reductions
+def test_gradcheck(problem, reduction):
+    head = problem.head()
+    targets = random_targets(4, words=head.vocab)
+    names = [f"head.{name}" for name, _ in head.named_parameters()]
 
     def nll(hidden, *values):
         parameters = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(
-            Nll(head), {f"head.{name}": value for name, value in parameters.items()},
-            (hidden, targets, reduction),
-        )  # fmt: skip
+        return torch.func.functional_call(Nll(head), parameters, (hidden, targets, reduction))
 
     values = [p.detach().clone().requires_grad_() for p in head.parameters()]
-    assert gradcheck(nll, (random_hidden(5), *values), **CHECK)
-
-
-class Nll(nn.Module):
-    """A head whose forward is its nll, for torch.func.functional_call."""
-
-    def __init__(self, head):
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden, targets, reduction):
-        return self.head.nll(hidden, targets, reduction=reduction, chunk=2)
-
-
-@some_cases
-@reductions
-@pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
-def test_chunk_changes_nothing(case, reduction, chunk):
-    head, hidden, targets = linear_head(case), random_hidden(7), random_targets(7)
-    inputs = (hidden, *head.parameters())
-    found = head.nll(hidden, targets, reduction=reduction, chunk=chunk)
-    expected = head.nll(hidden, targets, reduction=reduction)
-    assert_same(found, expected)
-    assert_same(gradients(weighted_sum(found), *inputs), gradients(weighted_sum(expected), *inputs))
+    assert gradcheck(nll, (random_hidden(4), *values), **CHECK)
 
 
 def test_softmax_is_cross_entropy():
@@ -130,26 +142,15 @@ def test_other_ignore_index(reduction):
     assert_same(found, dense_nll(log_p, targets, reduction, ignore_index=0))
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 3)], ids=str)
-def test_all_targets_ignored(shape):
-    """As torch's cross_entropy: mean of nothing is nan, sum is 0, and nothing has a gradient."""
-    head, hidden = linear_head(BY_NAME["sigsoftmax"]), random_hidden(*shape)
+@few_problems
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (0,), (0, 3), (3, 0)], ids=str)
+def test_nothing_to_predict(problem, shape):
+    """As torch's cross_entropy: the mean of nothing is NaN, the sum 0, gradients 0."""
+    head, hidden = problem.head(), random_hidden(*shape)
     targets = torch.full(shape, IGNORED)
+    assert head.log_prob(hidden).shape == (*shape, head.vocab)
     assert head.nll(hidden, targets).isnan()
     assert torch.equal(head.nll(hidden, targets, reduction="none"), torch.zeros(shape).double())
-    total = head.nll(hidden, targets, reduction="sum")
-    assert total.item() == 0
-    for gradient in gradients(total, hidden, *head.parameters()):
-        assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)], ids=str)
-def test_empty_batch(shape):
-    head, hidden = linear_head(BY_NAME["plif"]), random_hidden(*shape)
-    targets = torch.zeros(shape, dtype=torch.long)
-    assert head.log_prob(hidden).shape == (*shape, VOCAB)
-    assert head.nll(hidden, targets).isnan()
-    assert head.nll(hidden, targets, reduction="none").shape == shape
     total = head.nll(hidden, targets, reduction="sum")
     assert total.item() == 0
     total.backward()
@@ -173,14 +174,71 @@ def test_ignored_tokens_may_hold_anything():
     assert_same(found, expected)
 
 
+def test_ignored_tokens_may_hold_anything_under_dropout():
+    head = MixtureHead(4, 7, components=3, dropout=0.5)
+    hidden = torch.randn(2, 3, 4)
+    hidden[0, 1] = torch.nan
+    head.nll(hidden, torch.tensor([[1, IGNORED, 3], [4, 5, 6]])).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in head.parameters())
+
+
+# What is not finite
+
+
+@few_problems
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+def test_nan_stays_in_its_token(problem, bad, chunk):
+    """Its loss and the gradient of its hidden state, and no other, also within a chunk."""
+    head, hidden = problem.head(), random_hidden(6, grad=False)
+    targets = random_targets(6, ignored=False)
+    poisoned, others = hidden.clone(), torch.arange(6) != 3
+    poisoned[3, 1] = bad
+    clean, found = (
+        head.nll(h.requires_grad_(), targets, reduction="none", chunk=chunk)
+        for h in (hidden, poisoned)
+    )
+    assert_same(found[others], clean[others])
+    if math.isnan(bad):
+        assert found[3].isnan()
+        assert head.nll(poisoned, targets, chunk=chunk).isnan()
+        (expected,), (gradient,) = gradients(clean.sum(), hidden), gradients(found.sum(), poisoned)
+        assert gradient[3].isnan().any()
+        assert_same(gradient[others], expected[others])
+
+
+@pytest.mark.filterwarnings("ignore:.*of the scores lie outside")
+@pytest.mark.parametrize("name", POINTWISE)
+def test_an_overflow_is_not_hidden(name):
+    head = LinearHead(1, 3, name, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1e38], [0.5], [-0.5]]))
+    losses = head.nll(torch.tensor([[1e10], [1e-30]]), torch.tensor([1, 1]), reduction="none")
+    assert losses[0].isnan()
+    assert losses[1].isfinite()
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_a_bias_of_minus_infinity_masks_a_word(name):
+    head = LinearHead(4, 7, name).double()
+    with torch.no_grad():
+        head.bias[2] = -torch.inf
+    hidden, targets = torch.randn(5, 4, dtype=torch.double), torch.tensor([0, 1, 3, 4, 6])
+    plain = -head.log_prob(hidden).gather(-1, targets[:, None]).mean()
+    loss = head.nll(hidden, targets)
+    assert_same(loss, plain, rtol=1e-6, atol=1e-9)
+    parameters = (head.weight, *head.mapping.parameters())
+    assert_same(gradients(loss, *parameters), gradients(plain, *parameters), rtol=1e-5, atol=1e-8)
+
+
 # Autograd
 
 
-@some_cases
+@few_problems
 @reductions
-def test_backward_three_times(case, reduction):
+def test_backward_three_times(problem, reduction):
     """What is handed out is the caller's, to be added to or cleared in place."""
-    head, hidden, targets = linear_head(case), random_hidden(5), random_targets(5)
+    head, hidden, targets = problem.head(), random_hidden(5), random_targets(5)
     inputs = (hidden, *head.parameters())
     loss = weighted_sum(head.nll(hidden, targets, reduction=reduction, chunk=2))
     once = [gradient.clone() for gradient in gradients(loss, *inputs)]
@@ -192,38 +250,45 @@ def test_backward_three_times(case, reduction):
     assert_same([tensor.grad for tensor in inputs], [2 * gradient for gradient in once])
 
 
-@some_cases
-def test_scaled_loss_and_gradient_accumulation(case):
+@few_problems
+def test_scaled_loss_and_gradient_accumulation(problem):
     """As a GradScaler and a loop over micro-batches do."""
-    head, hidden, targets = linear_head(case), random_hidden(8), random_targets(8, ignored=False)
+    head, hidden, targets = problem.head(), random_hidden(8), random_targets(8, ignored=False)
     whole = gradients(3 * head.nll(hidden, targets, chunk=3), *head.parameters())
     for rows in (slice(0, 4), slice(4, 8)):
         (3 * head.nll(hidden[rows], targets[rows], chunk=3) / 2).backward()
     assert_same([p.grad for p in head.parameters()], whole)
 
 
-@some_cases
-def test_one_head_called_twice_in_one_graph(case):
-    head, first, second = linear_head(case), random_hidden(4), random_hidden(6)
+@few_problems
+def test_one_head_called_twice_in_one_graph(problem):
+    head, first, second = problem.head(), random_hidden(4), random_hidden(6)
     one, two = random_targets(4, ignored=False), random_targets(6, ignored=False)
     inputs = (first, second, *head.parameters())
     found = head.nll(first, one, chunk=2) * head.nll(second, two, chunk=4)
-    expected = dense_nll(dense_log_prob(case, head, first), one) * dense_nll(
-        dense_log_prob(case, head, second), two
+    expected = dense_nll(problem.log_prob(head, first), one) * dense_nll(
+        problem.log_prob(head, second), two
     )
     assert_same(gradients(found, *inputs), gradients(expected, *inputs))
 
 
-@pytest.mark.parametrize("case", [BY_NAME["sigsoftmax-bias"], BY_NAME["plif"]], ids=str)
-@pytest.mark.parametrize("frozen", ["hidden", "weight", "bias", "mapping", "all but hidden"])
-def test_frozen_inputs(case, frozen):
+@pytest.mark.parametrize(
+    ("problem", "frozen"),
+    [
+        (Problem(make, BY_NAME[name]), frozen)
+        for make, parts in FROZEN.items()
+        for name in ("sigsoftmax-bias", "plif")
+        for frozen in ("hidden", "mapping", "all but hidden", *parts)
+    ],
+    ids=str,
+)
+def test_frozen_inputs(problem, frozen):
     """What needs no gradient gets none, and the rest get the right one."""
-    head, hidden, targets = linear_head(case), random_hidden(5), random_targets(5)
+    head, hidden, targets = problem.head(), random_hidden(5), random_targets(5)
     for name, tensor in [("hidden", hidden), *head.named_parameters()]:
         chosen = name != "hidden" if frozen == "all but hidden" else name.startswith(frozen)
         tensor.requires_grad_(not chosen)
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets)
-    expected.backward()
+    dense_nll(problem.log_prob(head, hidden), targets).backward()
     tensors = (hidden, *head.parameters())
     wanted = [tensor.grad for tensor in tensors]
     assert any(gradient is None for gradient in wanted)
@@ -242,29 +307,22 @@ def test_all_frozen_has_no_graph():
     assert not head.nll(random_hidden(5, grad=False), random_targets(5)).requires_grad
 
 
-@cases
+@problems
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=lambda c: c.__name__)
-def test_without_gradients(case, context):
-    head, hidden, targets = linear_head(case), random_hidden(7), random_targets(7)
+def test_without_gradients(problem, context):
+    head, hidden, targets = problem.head(), random_hidden(7), random_targets(7)
     with context():
         found = head.nll(hidden, targets, chunk=3)
     assert not found.requires_grad
-    assert_same(found.clone(), dense_nll(dense_log_prob(case, head, hidden), targets).detach())
+    assert_same(found.clone(), dense_nll(problem.log_prob(head, hidden), targets).detach())
 
 
-def test_second_derivative_is_right_or_refused():
-    """Never silently a constant."""
-    case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = linear_head(case), random_hidden(4), random_targets(4, ignored=False)
-    dense = dense_nll(dense_log_prob(case, head, hidden), targets)
-    (slope,) = torch.autograd.grad(dense, hidden, create_graph=True)
-    expected = gradients(slope.pow(2).sum(), hidden)
-    try:
-        (slope,) = torch.autograd.grad(head.nll(hidden, targets), hidden, create_graph=True)
-        found = gradients(slope.pow(2).sum(), hidden)
-    except RuntimeError:
-        return
-    assert_same(found, expected)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_second_derivative_is_refused(reduction):
+    head, hidden = LinearHead(4, 7), torch.randn(3, 4, requires_grad=True)
+    loss = head.nll(hidden, torch.tensor([0, 1, 2]), reduction=reduction).sum()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
 
 
 def test_strided_inputs():

@@ -2,14 +2,17 @@
 
 import math
 import time
+import warnings
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from sparse_attn import Mapping
 from sparse_attn.heads import LinearHead, MixtureHead, parameter_groups
 from sparse_attn.inspection import slope_statistics
+from sparse_attn.mappings import get_spec
 from tests.heads.plain import (
     BY_NAME,
     HIDDEN,
@@ -162,6 +165,21 @@ def test_constant_of_the_function_is_out_of_reach():
     assert_same(head.nll(hidden, targets), before)
 
 
+@pytest.mark.parametrize(("knots", "spread"), [(1000, 0.02), (1000, 0.5), (10, 1.0)])
+def test_plif_slopes_get_exact_gradients_in_float32(knots, spread):
+    torch.manual_seed(0)
+    z, raw = spread * torch.randn(64, 33_278), torch.zeros(knots, requires_grad=True)
+    grad = z.softmax(-1)
+    grad[torch.arange(64), torch.randint(33_278, (64,))] -= 1
+
+    def gradient(dtype):
+        f = get_spec("plif").log_g(z.to(dtype), raw.to(dtype), 20.0)
+        return torch.autograd.grad(f, raw, grad.to(dtype))[0]
+
+    expected = gradient(torch.float64)
+    assert (gradient(torch.float32) - expected).norm() < 1e-3 * expected.norm() + 1e-6
+
+
 # Size
 
 
@@ -220,6 +238,51 @@ def test_mixtures_warn_too():
         head.latent.bias.zero_()
     with pytest.warns(UserWarning, match="bound"):
         head.nll(torch.ones(3, 1), torch.tensor([0, 1, 0])).backward()
+
+
+def test_log_prob_warns_of_a_narrow_plif():
+    linear = LinearHead(4, 50, Mapping("plif", knots=10, bound=1e-3))
+    with pytest.warns(UserWarning, match="of the scores lie outside"):
+        linear.log_prob(torch.randn(3, 4))
+    mixture = MixtureHead(4, 50, Mapping("plif", knots=10, bound=1e-3))
+    with pytest.warns(UserWarning, match="of the scores lie outside"):
+        mixture.log_prob(torch.randn(3, 4))
+
+
+def test_the_share_outside_is_that_of_the_whole_call():
+    head = LinearHead(1, 10, Mapping("plif", knots=10, bound=5.0), bias=False)
+    with torch.no_grad():
+        head.weight.fill_(1.0)
+    hidden = torch.zeros(1000, 1)
+    hidden[0] = 100.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head.nll(hidden, torch.zeros(1000, dtype=torch.long), chunk=2)
+        head.mapping.set_value("bound", 1e3)
+        head.watch.calls = 0
+        head.nll(torch.full((10, 1), 100.0), torch.zeros(10, dtype=torch.long))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch, to itself
+def test_a_compiled_model_is_not_compiled_anew_at_every_step():
+    head = LinearHead(4, 7, Mapping("plif", knots=10))
+    body = nn.Linear(4, 4)
+    frames = []
+
+    def backend(graph, inputs):
+        frames.append(graph)
+        return graph
+
+    @torch.compile(backend=backend)
+    def loss(x, targets):
+        return head.nll(body(x), targets)
+
+    targets = torch.tensor([0, 1, 2])
+    loss(torch.randn(3, 4), targets).backward()
+    first = len(frames)
+    for _ in range(4):
+        loss(torch.randn(3, 4), targets).backward()
+    assert len(frames) == first
 
 
 # What training needs
