@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -20,6 +20,7 @@ from torch import Tensor
 Value: TypeAlias = float | Tensor
 RowMap: TypeAlias = Callable[..., Tensor]
 Loss: TypeAlias = Callable[..., Tensor]
+Family: TypeAlias = Literal["pointwise", "threshold", "projection"]
 INF = math.inf
 DERIVED: Any = None
 
@@ -89,7 +90,7 @@ class Kernel:
     """
 
     name: str
-    family: Literal["pointwise", "threshold", "projection"]
+    family: Family
     parameter: str | None = None
     skips: bool = False
 
@@ -154,7 +155,7 @@ class MappingSpec:
     translation_invariant: bool = False
     log_g: Callable[..., Tensor] | None = None
     losses: Mapping[str, Loss] = field(default_factory=dict, hash=False)
-    multilabel_only: tuple[str, ...] = ()
+    multilabel_only: Collection[str] = field(default=(), hash=False)
     predicts: str | None = None
     kernel: Kernel | None = None
     color: str | None = None
@@ -170,6 +171,29 @@ class MappingSpec:
         names = (name for name in self.losses if name not in self.multilabel_only)
         name = next(names, None)
         return None if name is None else self.losses[name]
+
+
+def library_spec(
+    function: Callable[..., Tensor],
+    *parameters: ParameterSpec,
+    family: Family | None = None,
+    skips: bool = False,
+    losses: Mapping[str, str] | None = None,
+    **facts: Any,
+) -> MappingSpec:
+    """The record of a mapping of this library, which is named as its function is.
+
+    Args:
+        parameters: those of `function`, in its order.
+        family, skips: of its kernel, as in `Kernel`; None where it has none.
+        losses: names of functions of `sparse_attn.losses`.
+        **facts: other fields of `MappingSpec`.
+    """
+    name = function.__name__.replace("_", "-")
+    scalar = parameters[0].name if parameters else None
+    kernel = Kernel(name, family, scalar, skips) if family else None
+    own = LibraryLosses(dict(losses or {}))
+    return MappingSpec(name, function, parameters=parameters, losses=own, kernel=kernel, **facts)
 
 
 def on_rows(

@@ -12,7 +12,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, Value, on_named_rows, on_rows
+from sparse_attn.mappings.base import (
+    INF,
+    MappingSpec,
+    ParameterSpec,
+    Value,
+    library_spec,
+    on_named_rows,
+    on_rows,
+)
 from sparse_attn.mappings.pointwise import normalize, softmax
 from sparse_attn.mappings.weighted import R
 
@@ -188,26 +196,23 @@ def mixed(spec: MappingSpec) -> MappingSpec:
 
 
 SPECS = (
-    MappingSpec(
-        "temperature-softmax",
+    library_spec(
         temperature_softmax,
-        parameters=(TEMPERATURE,),
+        TEMPERATURE,
         translation_invariant=True,
         log_g=_over_temperature,
         source="control: sharpening without zeros",
     ),
-    MappingSpec(
-        "top-k-softmax",
+    library_spec(
         top_k_softmax,
-        parameters=(K,),
+        K,
         zeros=True,
         translation_invariant=True,
         source="control: zeros without new weights; Gupta et al. 2021",
     ),
-    MappingSpec(
-        "random-drop-softmax",
+    library_spec(
         random_drop_softmax,
-        parameters=(DROPPED,),
+        DROPPED,
         zeros=True,
         source="control: zeros that have nothing to do with the scores",
     ),

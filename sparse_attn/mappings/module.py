@@ -147,7 +147,7 @@ class Mapping(nn.Module):
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
-        """As `value`, also outside a forward pass of a mapping that accelerate has offloaded."""
+        """As `value`: a float, or a tensor [1] or [num_heads], also of what accelerate offloads."""
         hook = getattr(self, "_hf_hook", None)
         if hook is None or name not in self.learned:
             return self.value(name)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import MappingSpec, ParameterSpec, on_rows, softplus_inverse
+from sparse_attn.mappings.base import ParameterSpec, library_spec, on_rows, softplus_inverse
 from sparse_attn.mappings.pointwise import normalize
 
 BOUND = ParameterSpec(
@@ -189,21 +189,19 @@ def _monotone_weights(units: float, bound: float) -> dict[str, Tensor]:
 
 
 SPECS = (
-    MappingSpec(
-        "plif",
+    library_spec(
         plif,
-        parameters=(BOUND,),
+        BOUND,
         weights=_plif_weights,
-        log_g=_plif_function,
         options=(KNOTS,),
+        log_g=_plif_function,
         source=f"{GANEA}, section 4",
     ),
-    MappingSpec(
-        "monotone",
+    library_spec(
         monotone,
         weights=_monotone_weights,
-        log_g=_monotone_function,
         options=(UNITS, BOUND),
+        log_g=_monotone_function,
         source=f"{GANEA}, section 3",
     ),
 )

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings.base import (
     INF,
-    Kernel,
     MappingSpec,
     ParameterSpec,
     Value,
     above_zero,
+    library_spec,
     on_named_rows,
     on_rows,
 )
@@ -223,60 +223,20 @@ def normalized_sigmoid(
 KANAI = "Kanai et al. 2018"
 BREBISSON = "de Brebisson & Vincent 2016"
 
+_library = partial(library_spec, family="pointwise")
 SPECS = (
-    MappingSpec(
-        "softmax",
-        softmax,
-        translation_invariant=True,
-        log_g=_identity,
-        kernel=Kernel("softmax", "pointwise"),
-        source="Bridle 1990",
-    ),
-    MappingSpec(
-        "sigsoftmax",
-        sigsoftmax,
-        parameters=(BIAS,),
-        log_g=_log_sigsoftmax_g,
-        kernel=Kernel("sigsoftmax", "pointwise", "bias"),
-        source=f"{KANAI}, eq. 12",
-    ),
-    MappingSpec(
-        "taylor-softmax",
-        taylor_softmax,
-        log_g=_log_taylor_g,
-        kernel=Kernel("taylor-softmax", "pointwise"),
-        source=f"{BREBISSON}, tables 1 to 6",
-    ),
-    MappingSpec(
-        "spherical-softmax",
+    _library(softmax, log_g=_identity, translation_invariant=True, source="Bridle 1990"),
+    _library(sigsoftmax, BIAS, log_g=_log_sigsoftmax_g, source=f"{KANAI}, eq. 12"),
+    _library(taylor_softmax, log_g=_log_taylor_g, source=f"{BREBISSON}, tables 1 to 6"),
+    _library(
         spherical_softmax,
-        parameters=(EPS,),
+        EPS,
         zeros=True,
         dense=above_zero,
         log_g=_log_square_plus,
-        kernel=Kernel("spherical-softmax", "pointwise", "eps"),
         source=f"{BREBISSON}, tables 1 and 3 to 6",
     ),
-    MappingSpec(
-        "softmax-abs",
-        softmax_abs,
-        log_g=torch.abs,
-        kernel=Kernel("softmax-abs", "pointwise"),
-        source=f"{BREBISSON}, tables 1 and 5",
-    ),
-    MappingSpec(
-        "normalized-relu",
-        normalized_relu,
-        zeros=True,
-        log_g=_log_relu,
-        kernel=Kernel("normalized-relu", "pointwise"),
-        source=f"{KANAI}, table 1",
-    ),
-    MappingSpec(
-        "normalized-sigmoid",
-        normalized_sigmoid,
-        log_g=F.logsigmoid,
-        kernel=Kernel("normalized-sigmoid", "pointwise"),
-        source=f"{KANAI}, table 1",
-    ),
+    _library(softmax_abs, log_g=torch.abs, source=f"{BREBISSON}, tables 1 and 5"),
+    _library(normalized_relu, zeros=True, log_g=_log_relu, source=f"{KANAI}, table 1"),
+    _library(normalized_sigmoid, log_g=F.logsigmoid, source=f"{KANAI}, table 1"),
 )

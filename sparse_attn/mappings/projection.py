@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,11 +10,9 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
-    Kernel,
-    LibraryLosses,
-    MappingSpec,
     ParameterSpec,
     Value,
+    library_spec,
     on_rows,
     shift_to_top,
 )
@@ -22,6 +21,8 @@ LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
 Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)
 ALPHA = ParameterSpec("alpha", default=1.5, low=1.0, high=2.0)
 LAHA = "Laha et al. 2018, section 3"
+HINGE = {"sparsegen-hinge": "sparsegen_hinge_loss"}
+HOURGLASS_HINGE = {"sparsehourglass": "sparsehourglass_loss"}
 
 
 def _sparsemax_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
@@ -263,56 +264,21 @@ def entmax(
     return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, log=log, checks=(ALPHA,))
 
 
+_library = partial(library_spec, family="projection", zeros=True)
+_unshifted = partial(_library, translation_invariant=True, skips=True)
 SPECS = (
-    MappingSpec(
-        "sparsemax",
+    _unshifted(
         sparsemax,
-        zeros=True,
-        translation_invariant=True,
-        losses=LibraryLosses(
-            {"sparsemax": "sparsemax_loss", "sparsegen-hinge": "sparsegen_hinge_loss"}
-        ),
-        multilabel_only=("sparsegen-hinge",),
-        kernel=Kernel("sparsemax", "projection", skips=True),
+        losses={"sparsemax": "sparsemax_loss", **HINGE},
+        multilabel_only=HINGE,
         source="Martins & Astudillo 2016, alg. 1",
     ),
-    MappingSpec(
-        "sparsegen",
-        sparsegen,
-        parameters=(LAM,),
-        zeros=True,
-        translation_invariant=True,
-        losses=LibraryLosses({"sparsegen-hinge": "sparsegen_hinge_loss"}),
-        multilabel_only=("sparsegen-hinge",),
-        kernel=Kernel("sparsegen", "projection", "lam", skips=True),
-        source=LAHA,
+    _unshifted(sparsegen, LAM, losses=HINGE, multilabel_only=HINGE, source=LAHA),
+    _library(sparsecone, Q, source=LAHA),
+    _library(
+        sparsehourglass, Q, losses=HOURGLASS_HINGE, multilabel_only=HOURGLASS_HINGE, source=LAHA
     ),
-    MappingSpec(
-        "sparsecone",
-        sparsecone,
-        parameters=(Q,),
-        zeros=True,
-        kernel=Kernel("sparsecone", "projection", "q"),
-        source=LAHA,
-    ),
-    MappingSpec(
-        "sparsehourglass",
-        sparsehourglass,
-        parameters=(Q,),
-        zeros=True,
-        losses=LibraryLosses({"sparsehourglass": "sparsehourglass_loss"}),
-        multilabel_only=("sparsehourglass",),
-        kernel=Kernel("sparsehourglass", "projection", "q"),
-        source=LAHA,
-    ),
-    MappingSpec(
-        "entmax",
-        entmax,
-        parameters=(ALPHA,),
-        zeros=True,
-        translation_invariant=True,
-        losses=LibraryLosses({"entmax": "entmax_loss"}),
-        kernel=Kernel("entmax", "projection", "alpha", skips=True),
-        source="Peters et al. 2019, eq. 10",
+    _unshifted(
+        entmax, ALPHA, losses={"entmax": "entmax_loss"}, source="Peters et al. 2019, eq. 10"
     ),
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
-    Kernel,
-    LibraryLosses,
-    MappingSpec,
     ParameterSpec,
     Value,
     above_zero,
     aligned,
+    library_spec,
     on_rows,
     shift_to_top,
 )
@@ -168,38 +168,22 @@ def r_softmax(
     )
 
 
+_library = partial(library_spec, zeros=True, translation_invariant=True)
+_within = partial(_library, family="threshold", multilabel_only=("r-softmax",))
 SPECS = (
-    MappingSpec(
-        "weighted-softmax",
-        weighted_softmax,
-        parameters=(WEIGHTS,),
-        zeros=True,
-        dense=above_zero,
-        translation_invariant=True,
-        source=f"{BALAZY}, eq. 1",
-    ),
-    MappingSpec(
-        "t-softmax",
+    _library(weighted_softmax, WEIGHTS, dense=above_zero, source=f"{BALAZY}, eq. 1"),
+    _within(
         t_softmax,
-        parameters=(T,),
-        zeros=True,
-        translation_invariant=True,
-        losses=LibraryLosses({"r-softmax": "t_softmax_multilabel_loss"}),
-        multilabel_only=("r-softmax",),
+        T,
+        losses={"r-softmax": "t_softmax_multilabel_loss"},
         predicts="t",
-        kernel=Kernel("t-softmax", "threshold", "t"),
         source=f"{BALAZY}, eq. 2",
     ),
-    MappingSpec(
-        "r-softmax",
+    _within(
         r_softmax,
-        parameters=(R,),
-        zeros=True,
-        translation_invariant=True,
-        losses=LibraryLosses({"r-softmax": "r_softmax_multilabel_loss"}),
-        multilabel_only=("r-softmax",),
+        R,
+        losses={"r-softmax": "r_softmax_multilabel_loss"},
         predicts="r",
-        kernel=Kernel("r-softmax", "threshold", "r"),
         source=f"{BALAZY}, eq. 3",
     ),
 )

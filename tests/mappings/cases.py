@@ -5,16 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from sparse_attn import functional
-from sparse_attn.mappings import get_spec
+from sparse_attn.mappings import MappingSpec, get_spec
 
 from . import rows
 
 # Rounding of float64 (2e-16) times the row lengths (about 1e3) and condition numbers (about 10)
 # met in these tests.
 FLOAT64 = {"rtol": 1e-11, "atol": 1e-13}
+# gradcheck: central differences with step 1e-6 are good to about 1e-9, its defaults ask for 1e-5.
+CHECK = {"atol": 1e-6, "rtol": 1e-4}
 
 SLOPES = (0.3, -1.0, 0.5, 2.0, -0.4, 0.9, 1.3, -2.0, 0.1)
 UNITS = {
@@ -52,11 +55,7 @@ class Case:
 
     def __call__(self, scores, *, mask=None, dim=-1, log=False):
         """p, or log p, of the library."""
-        if self.mixed:
-            spec = get_spec(self.name)
-            call = spec.log_function if log else spec.function
-        else:
-            call = getattr(functional, ("log_" if log else "") + self.function)
+        call = function_of(self.name, log)
         params = self.arguments(scores)
         if self.name == "weighted-softmax":
             precise = scores if scores.dtype == torch.float64 else scores.float()
@@ -67,10 +66,6 @@ class Case:
     def mixed(self) -> bool:
         """A name that is made of another, with no function of its own."""
         return self.name.startswith("mixed-")
-
-    @property
-    def function(self) -> str:
-        return self.name.replace("-", "_")
 
     def log_row(self, row: np.ndarray) -> np.ndarray:
         """log p of the reference, for the valid entries of one row."""
@@ -85,6 +80,21 @@ class Case:
             if keep.any():
                 out[keep] = self.log_row(row[keep])
         return torch.from_numpy(result)
+
+
+def function_of(name: str, log: bool = False) -> Callable[..., torch.Tensor]:
+    """The public function of a mapping, or that of its log form."""
+    if name.startswith("mixed-"):
+        return get_spec(name).log_function if log else get_spec(name).function
+    return getattr(functional, ("log_" if log else "") + name.replace("-", "_"))
+
+
+def defaults(spec: MappingSpec) -> dict[str, Any]:
+    """What the function of a record takes beside the scores."""
+    values = {p.name: p.default for p in spec.parameters}
+    if spec.weights is not None:
+        values |= spec.weights(**{option.name: option.default for option in spec.options})
+    return values
 
 
 def _sparse(name, reference, **options):
@@ -127,11 +137,75 @@ CASES = [
             shift=True),
 ]  # fmt: skip
 
-# Mappings that finite differences and the order of the scores say something about.
-CALM = [case for case in CASES if not case.chaotic]
-
 # One case for each mapping, for the tests in which its parameters play no part.
 ONE_EACH = list({case.name: case for case in reversed(CASES)}.values())[::-1]
+
+
+def each(chosen: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", chosen, ids=str)
+
+
+cases, one_each = each(CASES), each(ONE_EACH)
+# those that finite differences and the order of the scores say something about
+calm = each([case for case in CASES if not case.chaotic])
+forms = pytest.mark.parametrize("log", [False, True], ids=["p", "log"])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scalar parameter: values in its range, the first four with a slope, and out of it."""
+
+    mapping: str
+    name: str
+    values: tuple[float, ...]
+    range: str
+    outside: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return self.mapping
+
+    def __call__(self, scores, value, *, log=False, **options):
+        """p, or log p, with this value of the parameter."""
+        return function_of(self.mapping, log)(scores, **{self.name: value}, **options)
+
+    def reference(self, row: torch.Tensor, value: float) -> torch.Tensor:
+        """p of one row by the NumPy reference."""
+        function = getattr(rows, self.mapping.replace("-", "_"))
+        return torch.from_numpy(np.exp(function(row.numpy(), value)))
+
+
+NAN, INF = np.nan, np.inf
+ANY_SIZE = (-0.5, NAN, INF)
+SHARE = (-0.1, 1.1, NAN, INF)
+PARAMETERS = [
+    Parameter("t-softmax", "t", (0.8, 2.0, 5.0, 1e3, 0.0, INF), "[0, inf]", (-0.5, NAN, -INF)),
+    Parameter("r-softmax", "r", (0.13, 0.37, 0.71, 0.95, 0.0, 1.0), "[0, 1]", SHARE),
+    Parameter("sparsegen", "lam", (0.6, -0.5, -3.0, -20.0, 0.9, 0.0), "(-inf, 1)", (1.5, NAN, INF)),
+    Parameter("sparsecone", "q", (0.2, 0.5, 1.0, 10.0, 0.0, 3.0), "[0, inf)", ANY_SIZE),
+    Parameter("sparsehourglass", "q", (0.2, 0.5, 1.0, 10.0, 0.0, 3.0), "[0, inf)", ANY_SIZE),
+    Parameter("entmax", "alpha", (1.1, 1.25, 1.5, 1.9, 1.0, 2.0), "[1, 2]", (0.9, 2.5, NAN, INF)),
+    Parameter("sigsoftmax", "bias", (0.0, -4.0, 3.0, 1.0, 50.0, -50.0), "(-inf, inf)",
+              (INF, -INF, NAN)),
+    Parameter("spherical-softmax", "eps", (0.0198, 0.5, 1.0, 30.0, 0.0, 1e-3), "[0, inf)",
+              ANY_SIZE),
+    Parameter("temperature-softmax", "temperature", (0.3, 0.8, 1.0, 4.0, 9.0, 0.1), "[0.001, inf)",
+              (0.0, -1.0, NAN, INF)),
+    Parameter("top-k-softmax", "k", (1.0, 2.0, 2.1, 9.0, INF, 5.0), "[1, inf]", (0.5, NAN, -INF)),
+    Parameter("random-drop-softmax", "r", (0.1, 0.45, 0.0, 1.0, 0.8, 0.33), "[0, 1]", SHARE),
+]  # fmt: skip
+LEARNABLE = PARAMETERS[:9]
+parameters = pytest.mark.parametrize("parameter", PARAMETERS, ids=str)
+learnable = pytest.mark.parametrize("parameter", LEARNABLE, ids=str)
+
+
+def close(got: Any, expected: Any, **tolerance: float) -> None:
+    """Fail unless equal within the tolerance, that of float64 if none is given."""
+    torch.testing.assert_close(got, expected, **(tolerance or FLOAT64))
+
+
+def finite(log_p: torch.Tensor) -> torch.Tensor:
+    """log p with its -inf entries, where there is nothing to differentiate, as zeros."""
+    return torch.where(log_p > -torch.inf, log_p, 0)
 
 
 def random_scores(*shape: int, scale: float = 3.0, dtype=torch.float64) -> torch.Tensor:

@@ -6,9 +6,16 @@ from packaging.version import Version
 
 from sparse_attn import functional as maps
 
-from .cases import FLOAT64, ONE_EACH, random_mask, random_scores
-
-one_each = pytest.mark.parametrize("case", ONE_EACH, ids=str)
+from .cases import (
+    FLOAT64,
+    close,
+    forms,
+    function_of,
+    learnable,
+    one_each,
+    random_mask,
+    random_scores,
+)
 
 # The tracer of torch.compile instantiates autograd functions, of which torch itself then warns.
 pytestmark = pytest.mark.filterwarnings(
@@ -39,33 +46,16 @@ def assert_compiles(function, *leaves, backend="aot_eager", **tolerance):
 
 
 @one_each
-def test_compiles_in_one_graph(case):
+@forms
+def test_compiles_in_one_graph(case, log):
     mask = random_mask(3, 9)
-    assert_compiles(lambda z: case(z, mask=mask), random_scores(3, 9), **FLOAT64)
+    assert_compiles(lambda z: case(z, mask=mask, log=log), random_scores(3, 9), **FLOAT64)
 
 
-@one_each
-def test_the_log_form_compiles_in_one_graph(case):
-    mask = random_mask(3, 9)
-    assert_compiles(lambda z: case(z, mask=mask, log=True), random_scores(3, 9), **FLOAT64)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("t_softmax", 1.0),
-        ("r_softmax", 0.3),
-        ("sparsegen", 0.3),
-        ("sparsehourglass", 0.3),
-        ("entmax", 1.4),
-        ("sigsoftmax", 0.5),
-        ("spherical_softmax", 0.1),
-        ("temperature_softmax", 0.5),
-    ],
-)
-def test_compiles_with_a_learned_parameter(name, value):
-    value = torch.full((3,), value, dtype=torch.float64)
-    assert_compiles(getattr(maps, name), random_scores(3, 9), value, **FLOAT64)
+@learnable
+def test_compiles_with_a_learned_parameter(parameter):
+    value = torch.full((3,), parameter.values[1], dtype=torch.float64)
+    assert_compiles(parameter, random_scores(3, 9), value, **FLOAT64)
 
 
 # torch's own inductor imports a module that torch deprecates.
@@ -90,7 +80,7 @@ def test_vmap_equals_a_batch(case):
         pytest.skip("torch 2.11 has no vmap of a tensor seen as another dtype")
     scores, mask = random_scores(4, 3, 9), random_mask(4, 3, 9)
     mapped = torch.vmap(lambda z, keep: case(z, mask=keep))(scores, mask)
-    torch.testing.assert_close(mapped, case(scores, mask=mask), **FLOAT64)
+    close(mapped, case(scores, mask=mask))
 
 
 @one_each
@@ -100,7 +90,7 @@ def test_runs_without_data(case):
     if case.name in ("plif", "monotone"):
         params = {k: v.to("meta") if torch.is_tensor(v) else v for k, v in
                   case.arguments(scores).items()}  # fmt: skip
-        assert getattr(maps, case.function)(scores, **params).shape == (3, 9)
+        assert function_of(case.name)(scores, **params).shape == (3, 9)
         return
     mask = torch.empty(3, 9, dtype=torch.bool, device="meta")
     assert case(scores, mask=mask).shape == (3, 9)

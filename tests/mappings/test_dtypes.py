@@ -8,12 +8,10 @@ import torch
 
 from sparse_attn import functional as maps
 
-from .cases import CASES, ONE_EACH, random_mask, random_scores
+from .cases import CASES, LEARNABLE, cases, close, each, forms, one_each, random_mask, random_scores
 
-cases = pytest.mark.parametrize("case", CASES, ids=str)
-one_each = pytest.mark.parametrize("case", ONE_EACH, ids=str)
-LOW = [torch.float32, torch.bfloat16, torch.float16]
-dtypes = pytest.mark.parametrize("dtype", LOW, ids=str)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+MOST = torch.finfo(torch.float32).max
 
 
 def budget(dtype: torch.dtype, scale: float = 1.0) -> dict[str, float]:
@@ -30,31 +28,21 @@ def budget(dtype: torch.dtype, scale: float = 1.0) -> dict[str, float]:
 @cases
 @dtypes
 @pytest.mark.parametrize("n", [1, 5, 64, 513])
-def test_probabilities_in_low_precision(case, dtype, n):
+def test_values_in_low_precision(case, dtype, n):
     scores, mask = random_scores(4, n, dtype=dtype), random_mask(4, n)
-    p = case(scores, mask=mask)
-    assert p.dtype == dtype
-    expected = case.log_rows(scores, mask).exp()
-    torch.testing.assert_close(p.double(), expected, **budget(dtype))
-    assert (p[~mask] == 0).all()
-
-
-@cases
-@dtypes
-@pytest.mark.parametrize("n", [1, 5, 64, 513])
-def test_log_probabilities_in_low_precision(case, dtype, n):
-    scores, mask = random_scores(4, n, dtype=dtype), random_mask(4, n)
-    log_p = case(scores, mask=mask, log=True)
-    assert log_p.dtype == dtype
+    p, log_p = case(scores, mask=mask), case(scores, mask=mask, log=True)
+    assert p.dtype == log_p.dtype == dtype
     expected = case.log_rows(scores, mask)
+    close(p.double(), expected.exp(), **budget(dtype))
+    assert (p[~mask] == 0).all()
     assert (log_p[~mask] == -math.inf).all()
     # An error of 2e-6 in p is one of 2e-5 in log p where p > 0.1.
     clear = mask & (expected > math.log(0.1)) if case.zeros else mask
-    torch.testing.assert_close(log_p[clear].double(), expected[clear], **budget(dtype, 10))
+    close(log_p[clear].double(), expected[clear], **budget(dtype, 10))
 
 
 # The weights of this case are made of the scores, so two rounded gradients meet outside the map.
-@pytest.mark.parametrize("case", [c for c in CASES if c.name != "weighted-softmax"], ids=str)
+@each([case for case in CASES if case.name != "weighted-softmax"])
 @dtypes
 def test_gradients_in_low_precision(case, dtype):
     scores, cotangent = random_scores(4, 33, dtype=dtype), random_scores(4, 33, dtype=dtype)
@@ -66,13 +54,7 @@ def test_gradients_in_low_precision(case, dtype):
     result = gradient(dtype)
     assert result.dtype == dtype
     # Sums of cotangents up to 10; alpha = 1.2 divides by small p.
-    torch.testing.assert_close(result.double(), gradient(torch.float64), **budget(dtype, 10))
-
-
-@one_each
-def test_double_stays_double(case):
-    assert case(random_scores(3, 5)).dtype == torch.float64
-    assert case(random_scores(3, 5), log=True).dtype == torch.float64
+    close(result.double(), gradient(torch.float64), **budget(dtype, 10))
 
 
 @one_each
@@ -86,30 +68,19 @@ def test_autocast_changes_nothing(case, dtype):
     assert torch.equal(result, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("t_softmax", {"t": 2.0}),
-        ("r_softmax", {"r": 0.15}),
-        ("entmax", {"alpha": 1.3}),
-        ("sigsoftmax", {"bias": 0.7}),
-        ("sparsegen", {"lam": 0.3}),
-        ("spherical_softmax", {"eps": 0.0198}),
-        ("temperature_softmax", {"temperature": 0.3}),
-    ],
-)
+@pytest.mark.parametrize("parameter", LEARNABLE, ids=str)
 @pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])
-def test_parameters_keep_their_precision(name, params, value_dtype):
+def test_parameters_keep_their_precision(parameter, value_dtype):
     """bfloat16 scores with a float, or a wider tensor: the parameter is not rounded to bfloat16."""
-    scores = random_scores(4, 30, dtype=torch.bfloat16)
-    ((argument, value),) = params.items()
-    call = getattr(maps, name)
-    expected = call(scores.float(), **params).bfloat16()
-    assert torch.equal(call(scores, **params), expected)
-    tensor = torch.tensor(value, dtype=value_dtype)
-    result = call(scores, **{argument: tensor})
-    assert result.dtype == torch.bfloat16
-    assert torch.equal(result, expected)
+    scores, value = random_scores(4, 30, dtype=torch.bfloat16), parameter.values[1]
+    expected = parameter(scores.float(), value).bfloat16()
+    assert torch.equal(parameter(scores, value), expected)
+    assert torch.equal(parameter(scores, torch.tensor(value, dtype=value_dtype)), expected)
+
+
+def test_a_constant_weight_is_not_rounded_to_half_precision():
+    scores = torch.randn(5).half()
+    assert torch.equal(maps.weighted_softmax(scores, 1e-8), maps.softmax(scores))
 
 
 # Large scores
@@ -133,8 +104,8 @@ def test_log_probabilities_of_large_scores(case, row):
     expected = case.log_rows(scores)
     assert torch.equal(log_p.isfinite(), expected.isfinite())
     # Scores of 1e4 are rounded at 5e-4 by the least float32 operation on them.
-    torch.testing.assert_close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
-    torch.testing.assert_close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
+    close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
+    close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
 
 
 @cases
@@ -145,8 +116,7 @@ def test_float16_scores_up_to_its_end(case, n):
     p = case(scores)
     assert p.isfinite().all()
     # Scores of 6e4 are rounded at 2e-3 inside.
-    expected = case.log_rows(scores).exp()
-    torch.testing.assert_close(p.double(), expected, rtol=1e-2, atol=1e-5)
+    close(p.double(), case.log_rows(scores).exp(), rtol=1e-2, atol=1e-5)
     leaf = scores.requires_grad_()
     case(leaf).float().pow(2).sum().backward()
     assert leaf.grad.isfinite().all()
@@ -163,23 +133,111 @@ def test_finite_logarithms_stay_finite_in_float16(case):
 
 def test_float16_logarithms_saturate():
     scores = torch.tensor([6e4, -6e4], dtype=torch.float16)
-    expected = torch.tensor([0.0, -65504.0], dtype=torch.float16)
-    assert torch.equal(maps.log_softmax(scores), expected)
-    mask = torch.tensor([True, False])
-    expected[1] = -math.inf
-    assert torch.equal(maps.log_softmax(scores, mask=mask), expected)
+    assert maps.log_softmax(scores).tolist() == [0.0, -65504.0]
+    assert maps.log_softmax(scores, mask=torch.tensor([True, False])).tolist() == [0.0, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "row", "expected"),
+    [
+        (maps.r_softmax, (0.15,), [MOST, -MOST, -MOST], [1, 0, 0]),
+        (maps.t_softmax, (math.inf,), [MOST, -MOST, MOST], [0.5, 0, 0.5]),
+        (maps.sparsehourglass, (0.0,), [MOST, MOST, 0], [0.5, 0.5, 0]),
+        (maps.sparsecone, (0.0,), [MOST, MOST, 0], [0.5, 0.5, 0]),
+        (maps.sparsehourglass, (1e300,), [0.25, 0, 0.75], [0.25, 0, 0.75]),
+        (maps.sparsecone, (MOST,), [0.25, 0, 0.75], [0.25, 0, 0.75]),
+        (maps.sigsoftmax, (), [-MOST, -MOST], [0.5, 0.5]),
+        (maps.temperature_softmax, (1e-3,), [MOST, 0, MOST], [0.5, 0, 0.5]),
+        (maps.plif, (torch.tensor([3.0, 3.0]),), [MOST, 0, MOST], [0.5, 0, 0.5]),
+        (maps.spherical_softmax, (1e300,), [0, 1, 2], [1 / 3, 1 / 3, 1 / 3]),
+        (maps.weighted_softmax, (torch.tensor([MOST, MOST]),), [0, 0], [0.5, 0.5]),
+        (maps.weighted_softmax, (1e300,), [0, 0], [0.5, 0.5]),
+        (maps.weighted_softmax, (1e-300,), [0, 0], [0.5, 0.5]),
+    ],
+)
+def test_what_overflows_float32_on_the_way_is_no_nan(function, arguments, row, expected):
+    p = function(torch.tensor(row, dtype=torch.float32), *arguments)
+    torch.testing.assert_close(p, torch.tensor(expected, dtype=torch.float32))
+
+
+def test_an_overflowing_temperature_still_learns():
+    temperature = torch.tensor(1e-3, requires_grad=True)
+    p = maps.temperature_softmax(torch.tensor([[MOST, 0.0], [1e-3, 0.0]]), temperature)
+    (gradient,) = torch.autograd.grad(p[:, 0].sum(), temperature)
+    assert gradient.isfinite()
+    assert gradient != 0
+
+
+# Small scores, and sums of many
 
 
 @cases
 def test_small_scores_do_not_vanish(case):
     """Squares of 1e-20 underflow in float32."""
     scores = torch.tensor([[1e-20, 3e-20, -2e-20, 0.0]], dtype=torch.float32)
-    expected = case.log_rows(scores).exp()
-    torch.testing.assert_close(case(scores).double(), expected, **budget(torch.float32))
+    close(case(scores).double(), case.log_rows(scores).exp(), **budget(torch.float32))
 
 
-def test_half_precision_sums_of_long_rows():
+def test_subnormal_scores_of_spherical_softmax():
+    p = maps.spherical_softmax(torch.tensor([1e-41, 5e-42, 0.0]), 0.0)
+    # twelve bits of 5e-42 are left
+    close(p, torch.tensor([0.8, 0.2, 0.0]), rtol=1e-3, atol=0)
+    single = torch.tensor([1e-45, 0.0, 0.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(maps.spherical_softmax(single, 0.0)[0], single)
+    assert gradient.isfinite().all()
+
+
+def test_a_subnormal_t_leaves_other_entries_without_gradient():
+    scores = torch.tensor([2.0, 2.0, 1.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(maps.log_t_softmax(scores, 1.4e-45)[0], scores)
+    assert gradient.isfinite().all()
+
+
+SUBNORMAL = [
+    [2.0**-133, 2.0**-125],
+    [2.0**-131, 2.0**-126, -(2.0**-133), 2.0**-132],
+    [2.0**-125] * 3,
+]
+
+
+@pytest.mark.parametrize("row", SUBNORMAL, ids=len)
+@dtypes
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("sparsecone", 0.0), ("sparsehourglass", 0.0), ("sparsecone", 2.0**-130), ("sparsegen", 0.5)],
+)
+def test_log_form_of_subnormal_scores(name, parameter, dtype, row):
+    """log p has slopes of 1e40 here, which are infinite in these dtypes, but none that is NaN."""
+    scale = 2.0**110 if dtype == torch.float16 else 1.0
+    scores = torch.tensor([score * scale for score in row], dtype=dtype)
+    assert (scores != 0).all()
+    upstream = torch.arange(1.0, 1 + len(row)).cos()
+
+    def gradients(dtype):
+        leaf = scores.to(dtype).requires_grad_()
+        value = torch.tensor(parameter, dtype=dtype, requires_grad=True)
+        log_p = getattr(maps, f"log_{name}")(leaf, value)
+        log_p = torch.where(log_p > -math.inf, log_p, 0)
+        return torch.autograd.grad(log_p, (leaf, value), upstream.to(log_p))
+
+    for gradient, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
+        rounding = 1e-3 + 4 * torch.finfo(dtype).eps
+        close(gradient, exact.to(gradient), rtol=rounding, atol=rounding)
+
+
+@forms
+def test_half_precision_sums_of_long_rows(log):
     """2049 equal probabilities of 1/2049: float16 could not even count them."""
     for case in CASES:
-        p = case(torch.ones(2049, dtype=torch.float16))
-        np.testing.assert_array_equal(p.numpy(), np.float16(1 / 2049), err_msg=str(case))
+        p = case(torch.ones(2049, dtype=torch.float16), log=log)
+        expected = np.float16(-math.log(2049) if log else 1 / 2049)
+        np.testing.assert_array_equal(p.numpy(), expected, err_msg=str(case))
+
+
+def test_sparsemax_of_a_plateau_in_float32():
+    scores = torch.full((2048,), -0.999)
+    scores[0] = 0.0
+    p, exact = maps.sparsemax(scores), maps.sparsemax(scores.double())
+    # tau is a sum of 2048 differences, each right to a float32 ulp of 1
+    close(p.double(), exact, rtol=0, atol=6e-8)
+    assert abs(p.double().sum().item() - 1) < 2048 * 6e-8

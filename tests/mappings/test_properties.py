@@ -1,4 +1,7 @@
-"""What each mapping promises of every row, as hypothesis properties (spec: invariant table)."""
+"""What each mapping promises of every row, as hypothesis properties.
+
+That every row lies on the simplex is in tests/fuzz/test_mappings.py.
+"""
 
 import math
 
@@ -10,10 +13,7 @@ from hypothesis import strategies as st
 
 from sparse_attn import functional as maps
 
-from .cases import CALM, CASES, FLOAT64, ONE_EACH
-
-cases = pytest.mark.parametrize("case", CASES, ids=str)
-one_each = pytest.mark.parametrize("case", ONE_EACH, ids=str)
+from .cases import CASES, calm, cases, close, each
 
 
 def grid(low: float, high: float) -> st.SearchStrategy[float]:
@@ -27,22 +27,13 @@ def row_strategy(low=-5.0, high=5.0, *, min_size=1, unique=False):
 
 
 @cases
-@given(row=row_strategy())
-def test_lies_on_the_simplex(case, row):
-    p = case(row)
-    assert p.shape == row.shape
-    assert (p >= 0).all()
-    torch.testing.assert_close(p.sum(), torch.ones((), dtype=torch.float64), **FLOAT64)
-
-
-@cases
 @given(row=row_strategy(), data=st.data())
 def test_matches_the_reference_with_any_mask(case, row, data):
     n = len(row)
     mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     p = case(row, mask=mask)
     expected = case.log_rows(row[None], mask[None])[0].exp()
-    torch.testing.assert_close(p, expected, **FLOAT64)
+    close(p, expected)
     assert (p[~mask] == 0).all()
 
 
@@ -50,7 +41,7 @@ def test_matches_the_reference_with_any_mask(case, row, data):
 @given(row=row_strategy(), data=st.data())
 def test_is_permutation_equivariant(case, row, data):
     order = data.draw(st.permutations(range(len(row))))
-    torch.testing.assert_close(case(row[order]), case(row)[order], **FLOAT64)
+    close(case(row[order]), case(row)[order])
 
 
 @cases
@@ -66,11 +57,11 @@ def test_equal_scores_get_equal_probabilities(case, row):
 def test_an_all_equal_row_is_uniform(case, value, n):
     """n = 1 gives exactly one; the rows at which a formula is 0/0 are included."""
     p = case(torch.full((n,), value, dtype=torch.float64))
-    torch.testing.assert_close(p, torch.full_like(p, 1 / n), **FLOAT64)
+    close(p, torch.full_like(p, 1 / n))
     assert n > 1 or p.item() == 1
 
 
-@pytest.mark.parametrize("case", CALM, ids=str)
+@calm
 @given(row=row_strategy())
 def test_keeps_its_order(case, row):
     """p does not fall where z rises; |z| for spherical and abs, |z + 1| for Taylor."""
@@ -78,35 +69,35 @@ def test_keeps_its_order(case, row):
     assert (case(row)[order].diff() >= -1e-15).all()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.shift], ids=str)
+@each([c for c in CASES if c.shift])
 @given(row=row_strategy(), shift=grid(-50, 50))
 def test_ignores_a_common_shift(case, row, shift):
     # tau and the quantile are rounded at the size of the shifted scores.
-    torch.testing.assert_close(case(row + shift), case(row), rtol=1e-11, atol=1e-12)
+    close(case(row + shift), case(row), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.scale], ids=str)
+@each([c for c in CASES if c.scale])
 @given(row=row_strategy(), factor=st.sampled_from([1e-3, 0.5, 3.0, 64.0, 1e4]))
 def test_ignores_a_positive_factor(case, row, factor):
     # |sum z| is a difference that rounding may move from zero when the factor is not a power of 2.
     assume(case.name != "sparsehourglass" or row.sum() != 0 or factor in (0.5, 64.0))
-    torch.testing.assert_close(case(row * factor), case(row), rtol=1e-10, atol=1e-12)
+    close(case(row * factor), case(row), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.shift], ids=str)
+@each([c for c in CASES if not c.shift])
 def test_a_common_shift_matters_elsewhere(case):
     """The table's `no`: these mappings do react to a shift, so a bias changes them."""
     row = torch.tensor([-0.4, 1.0, 2.0], dtype=torch.float64)
     assert (case(row + 1) - case(row)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.scale], ids=str)
+@each([c for c in CASES if not c.scale])
 def test_a_factor_matters_elsewhere(case):
     row = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     assert (case(3 * row) - case(row)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@cases
 def test_zeros_are_returned_by_the_sparse_mappings_only(case):
     row = torch.tensor([3.0, 0.0, -2.0, 1.0], dtype=torch.float64)
     assert (case(row) == 0).any() == case.zeros
@@ -116,9 +107,9 @@ def test_zeros_are_returned_by_the_sparse_mappings_only(case):
 @given(row=row_strategy())
 def test_log_form_is_the_logarithm(case, row):
     p, log_p = case(row), case(row, log=True)
-    torch.testing.assert_close(log_p.exp(), p, **FLOAT64)
+    close(log_p.exp(), p)
     assert torch.equal(log_p == -math.inf, p == 0)
-    torch.testing.assert_close(log_p[p > 1e-3], p[p > 1e-3].log(), rtol=1e-11, atol=1e-11)
+    close(log_p[p > 1e-3], p[p > 1e-3].log(), rtol=1e-11, atol=1e-11)
 
 
 # t-softmax
@@ -127,8 +118,8 @@ def test_log_form_is_the_logarithm(case, row):
 @given(row=row_strategy(min_size=2))
 def test_t_softmax_with_a_large_t_is_softmax(row):
     t = 1e6 * (row.max() - row.min()) + 1e6
-    torch.testing.assert_close(maps.t_softmax(row, t), maps.softmax(row), rtol=0, atol=1e-5)
-    torch.testing.assert_close(maps.t_softmax(row, math.inf), maps.softmax(row), **FLOAT64)
+    close(maps.t_softmax(row, t), maps.softmax(row), rtol=0, atol=1e-5)
+    close(maps.t_softmax(row, math.inf), maps.softmax(row))
 
 
 @given(row=row_strategy(), small=grid(0, 8), large=grid(0, 8))
@@ -147,7 +138,7 @@ def test_t_softmax_as_t_vanishes(row):
     expected = (row == row.max()).double()
     expected /= expected.sum()
     for t in (0.0, 1e-300, 1 / 128):
-        torch.testing.assert_close(maps.t_softmax(row, t), expected, **FLOAT64)
+        close(maps.t_softmax(row, t), expected)
 
 
 # r-softmax
@@ -185,7 +176,7 @@ def test_r_softmax_supports_nest_and_keep_the_maximum(row, r, s):
 def test_r_softmax_is_t_softmax_at_the_quantile(row, r):
     t = row.max() - np.quantile(row.numpy(), r)
     assume(t == 0 or t > 1e-6)  # else the rounding of the quantile is all there is of t
-    torch.testing.assert_close(maps.r_softmax(row, r), maps.t_softmax(row, t), rtol=1e-8, atol=1e-8)
+    close(maps.r_softmax(row, r), maps.t_softmax(row, t), rtol=1e-8, atol=1e-8)
 
 
 @given(row=row_strategy(), junk=st.lists(grid(-99, 99), max_size=9), r=st.floats(0, 1))
@@ -193,7 +184,7 @@ def test_r_counts_valid_positions_only(row, junk, r):
     padded = torch.cat([torch.tensor(junk, dtype=torch.float64), row])
     mask = torch.arange(len(padded)) >= len(junk)
     p = maps.r_softmax(padded, r, mask=mask)
-    torch.testing.assert_close(p[len(junk) :], maps.r_softmax(row, r), **FLOAT64)
+    close(p[len(junk) :], maps.r_softmax(row, r))
 
 
 # Projections
@@ -202,26 +193,26 @@ def test_r_counts_valid_positions_only(row, junk, r):
 @given(row=row_strategy())
 def test_sparsemax_leaves_the_simplex_alone(row):
     p = maps.sparsemax(row)
-    torch.testing.assert_close(maps.sparsemax(p), p, **FLOAT64)
+    close(maps.sparsemax(p), p)
 
 
 @given(row=row_strategy())
 def test_entmax_meets_softmax_and_sparsemax(row):
-    torch.testing.assert_close(maps.entmax(row, 1.0), maps.softmax(row), **FLOAT64)
-    torch.testing.assert_close(maps.entmax(row, 2.0), maps.sparsemax(row), **FLOAT64)
+    close(maps.entmax(row, 1.0), maps.softmax(row))
+    close(maps.entmax(row, 2.0), maps.sparsemax(row))
 
 
 @given(row=row_strategy(), lam=grid(-8, 0.9))
 def test_sparsegen_is_sparsemax_of_scaled_scores(row, lam):
-    torch.testing.assert_close(maps.sparsegen(row, lam), maps.sparsemax(row / (1 - lam)), **FLOAT64)
+    close(maps.sparsegen(row, lam), maps.sparsemax(row / (1 - lam)))
 
 
 @given(row=row_strategy())
 def test_sparsegen_at_its_limits(row):
     uniform = torch.full_like(row, 1 / len(row))
-    torch.testing.assert_close(maps.sparsegen(row, -1e12), uniform, rtol=0, atol=1e-11)
+    close(maps.sparsegen(row, -1e12), uniform, rtol=0, atol=1e-11)
     top = (row == row.max()).double()
-    torch.testing.assert_close(maps.sparsegen(row, 1 - 1e-6), top / top.sum(), **FLOAT64)
+    close(maps.sparsegen(row, 1 - 1e-6), top / top.sum())
 
 
 @given(row=row_strategy(), q=grid(0, 4))
@@ -232,14 +223,14 @@ def test_sparsehourglass_mirrors_sparsecone(row, q):
     mirrored = row if total >= 0 else row - 2 * total / len(row)
     # q = 0 with a small sum multiplies the scores, and their rounding, by up to 64 n.
     expected = maps.sparsecone(mirrored, q)
-    torch.testing.assert_close(maps.sparsehourglass(row, q), expected, rtol=1e-9, atol=1e-11)
+    close(maps.sparsehourglass(row, q), expected, rtol=1e-9, atol=1e-11)
 
 
 @given(row=row_strategy())
 def test_sparsehourglass_with_a_large_q_is_sparsemax(row):
     p = maps.sparsehourglass(row, 1e12)
     # The factor is 1 + O(1/q), times scores of at most 5 * 40.
-    torch.testing.assert_close(p, maps.sparsemax(row), rtol=0, atol=1e-8)
+    close(p, maps.sparsemax(row), rtol=0, atol=1e-8)
 
 
 # Pointwise mappings
@@ -247,32 +238,32 @@ def test_sparsehourglass_with_a_large_q_is_sparsemax(row):
 
 @given(row=row_strategy(), bias=grid(-5, 5))
 def test_sigsoftmax_bias_is_a_shift(row, bias):
-    torch.testing.assert_close(maps.sigsoftmax(row, bias), maps.sigsoftmax(row + bias), **FLOAT64)
+    close(maps.sigsoftmax(row, bias), maps.sigsoftmax(row + bias))
 
 
 @given(row=row_strategy())
 def test_sigsoftmax_at_the_ends_of_its_bias(row):
     """b = 50 is softmax(z), b = -50 is softmax(2z), and so is a shift of the scores."""
     for shifted in (maps.sigsoftmax(row, 50.0), maps.sigsoftmax(row + 50)):
-        torch.testing.assert_close(shifted, maps.softmax(row), **FLOAT64)
+        close(shifted, maps.softmax(row))
     for shifted in (maps.sigsoftmax(row, -50.0), maps.sigsoftmax(row - 50)):
-        torch.testing.assert_close(shifted, maps.softmax(2 * row), **FLOAT64)
+        close(shifted, maps.softmax(2 * row))
 
 
 @given(row=row_strategy(), eps=grid(0, 2))
 def test_symmetries_of_the_even_mappings(row, eps):
     assert torch.equal(maps.spherical_softmax(-row, eps), maps.spherical_softmax(row, eps))
     assert torch.equal(maps.softmax_abs(-row), maps.softmax_abs(row))
-    torch.testing.assert_close(maps.taylor_softmax(-2 - row), maps.taylor_softmax(row), **FLOAT64)
+    close(maps.taylor_softmax(-2 - row), maps.taylor_softmax(row))
 
 
 @given(row=row_strategy(), scale=st.sampled_from([1e-6, 1.0, 300.0, 1e6]))
 def test_taylor_is_a_shifted_spherical_softmax(row, scale):
     row = row * scale
     expected = maps.spherical_softmax(row + 1, 1.0)
-    torch.testing.assert_close(maps.taylor_softmax(row), expected, **FLOAT64)
+    close(maps.taylor_softmax(row), expected)
     log_expected = maps.log_spherical_softmax(row + 1, 1.0)
-    torch.testing.assert_close(maps.log_taylor_softmax(row), log_expected, **FLOAT64)
+    close(maps.log_taylor_softmax(row), log_expected)
 
 
 # Weighted softmax
@@ -287,15 +278,15 @@ def test_weighted_softmax_is_its_formula(row, weights):
     mass = weights * row.exp()
     expected = mass / mass.sum() if mass.any() else mass
     p = maps.weighted_softmax(row, weights)
-    torch.testing.assert_close(p, expected, **FLOAT64)
+    close(p, expected)
     assert torch.equal(p == 0, weights == 0)
-    torch.testing.assert_close(maps.log_weighted_softmax(row, weights).exp(), expected, **FLOAT64)
+    close(maps.log_weighted_softmax(row, weights).exp(), expected)
 
 
 @given(row=ROW, constant=st.floats(1e-300, 1e300))
 def test_constant_weights_are_softmax(row, constant):
     weights = torch.full_like(row, constant)
-    torch.testing.assert_close(maps.weighted_softmax(row, weights), maps.softmax(row), **FLOAT64)
+    close(maps.weighted_softmax(row, weights), maps.softmax(row))
 
 
 def test_a_zero_weight_cannot_lower_the_maximum():
@@ -303,4 +294,4 @@ def test_a_zero_weight_cannot_lower_the_maximum():
     row = torch.tensor([1000.0, 1.0, 2.0])
     expected = torch.tensor([0.0, 1.0, math.e]) / (1 + math.e)
     p = maps.weighted_softmax(row, torch.tensor([0.0, 1.0, 1.0]))
-    torch.testing.assert_close(p, expected, rtol=0, atol=1e-6)
+    close(p, expected, rtol=0, atol=1e-6)

@@ -1,0 +1,159 @@
+"""What the mappings, their module and their registry refuse."""
+
+import math
+import re
+
+import torch
+
+from sparse_attn import Mapping, MappingSpec, functional, register_mapping
+from sparse_attn.mappings import get_spec, pointwise_spec
+from tests.bad_input import Wrong
+
+from .cases import ONE_EACH, PARAMETERS, function_of
+
+SCORES = torch.randn(2, 5)
+R = "r-softmax"
+
+
+def out_of_range(parameter, value, log):
+    """The error names the parameter, its value and the range."""
+    return Wrong(
+        f"{'log ' * log}{parameter} of {value}",
+        lambda _: parameter(SCORES, value, log=log),
+        ValueError,
+        rf"^{parameter.name}={value} is out of range: .*{re.escape(parameter.range)}",
+    )
+
+
+def of_another_shape(parameter, shape):
+    return Wrong(
+        f"{parameter} of shape {shape}",
+        lambda _: parameter(torch.randn(2, 3, 9), torch.full(shape, 1.0)),
+        ValueError,
+        rf"^{parameter.name}: shape .*does not broadcast",
+    )
+
+
+def of_a_mapping(case, log):
+    call = function_of(case.name, log)
+
+    def row(what, error, says, scores=SCORES, **options):
+        arguments = {**case.arguments(SCORES), **options}
+        if case.name == "weighted-softmax":
+            arguments["weights"] = 1.0
+        name = f"{what} of {'log ' * log}{case.name}"
+        return Wrong(name, lambda _: call(scores, **arguments), error, says)
+
+    for dtype in (torch.int64, torch.bool, torch.uint8):
+        scores = torch.ones(2, 3, dtype=dtype)
+        yield row(f"{dtype} scores", TypeError, f"scores: .*{dtype}", scores=scores)
+    for dtype in (torch.float32, torch.int64):
+        mask = torch.ones(2, 5, dtype=dtype)
+        yield row(f"a {dtype} mask", TypeError, f"mask: .*boolean.*{dtype}", mask=mask)
+    for shape in [(2, 4), (3, 5), (3, 2, 5)]:
+        mask = torch.ones(shape, dtype=torch.bool)
+        yield row(f"a mask {shape}", ValueError, "mask: shape .*does not broadcast", mask=mask)
+
+
+def of_weights(shape):
+    weights = torch.ones(shape)
+    call = functional.weighted_softmax
+    return Wrong(f"weights {shape}", lambda _: call(SCORES, weights), ValueError, "weights: shape")
+
+
+def of_gradient(call):
+    says = r"gradient.*'exakt'.*exact.*detached"
+    name = f"an unknown gradient of {call.__name__}"
+    return Wrong(name, lambda _: call(SCORES, 0.3, gradient="exakt"), ValueError, says)
+
+
+def module(name, error, says, **arguments):
+    return Wrong(
+        f"Mapping {name} of {arguments}", lambda _: Mapping(name, **arguments), error, says
+    )
+
+
+def unknown(wrong, says):
+    """By the registry, and by the module."""
+    return [
+        Wrong(f"get_spec of {wrong!r}", lambda _: get_spec(wrong), ValueError, says),
+        Wrong(f"Mapping of {wrong!r}", lambda _: Mapping(wrong), ValueError, says),
+    ]
+
+
+def set_value(parameter, value, error, says, **arguments):
+    name = f"set_value {parameter}={value}"
+    return Wrong(name, lambda _: Mapping(R, **arguments).set_value(parameter, value), error, says)
+
+
+def record(name, error, says, **fields):
+    spec = {"name": name, "function": functional.softmax, **fields}
+    return Wrong(f"record {name}", lambda _: register_mapping(MappingSpec(**spec)), error, says)
+
+
+NEAREST = {
+    "r-sofmax": "r-softmax",
+    "r_softmax": "r-softmax",
+    "sparse-max": "sparsemax",
+    "entmx": "entmax",
+    "spherical": "spherical-softmax",
+    "Softmax": "softmax",
+    "plf": "plif",
+    "random-drop": "random-drop-softmax",
+    "topk-softmax": "top-k-softmax",
+    "mixed-r-sofmax": "r-softmax",
+    "mixed-sparsemix": "sparsemax",
+}
+
+ROWS = [
+    *(out_of_range(p, x, log) for p in PARAMETERS for x in p.outside for log in (False, True)),
+    out_of_range(PARAMETERS[2], 1.0, log=False),  # the open end
+    *(of_another_shape(p, shape) for p in PARAMETERS for shape in [(9,), (3, 1, 1), (2, 3, 1)]),
+    *(row for case in ONE_EACH for log in (False, True) for row in of_a_mapping(case, log)),
+    *(of_weights(shape) for shape in [(4,), (3, 5), (2, 2, 5)]),
+    *(of_gradient(call) for call in (functional.r_softmax, functional.log_r_softmax)),
+    Wrong("r of rows without positions", lambda _: functional.r_softmax(torch.zeros(2, 0), 2.0),
+          ValueError, r"r=2\.0"),
+    Wrong("mask of rows without positions",
+          lambda _: functional.softmax(torch.zeros(2, 0), mask=torch.ones(9, 9, dtype=torch.bool)),
+          ValueError, "mask: shape"),
+    Wrong("a parameter that mixed has not",
+          lambda _: get_spec("mixed-r-softmax").function(SCORES, t=1.0),
+          TypeError, "^t: unknown parameter; expected r, mix"),
+    Wrong("a parameter that log g has not",
+          lambda _: pointwise_spec("own", torch.abs).function(SCORES, power=2.0),
+          TypeError, "^power: unknown parameter; expected no parameters"),
+
+    *(module(p.mapping, ValueError, rf"{p.name}={x}.*{re.escape(p.range)}", **{p.name: x})
+      for p in PARAMETERS for x in p.outside),
+    module("mixed-r-softmax", ValueError, r"mix=1\.5", mix=1.5),
+    module("mixed-r-softmax", ValueError, r"r=-0\.5", r=-0.5),
+    module("softmax", TypeError, r"t=1\.0: unknown parameter; softmax takes", t=1.0),
+    module("t-softmax", TypeError, r"r=0\.5: unknown parameter; t-softmax takes t", r=0.5),
+    module("t-softmax", TypeError, "learn='alpha'", learn="alpha"),
+    module("top-k-softmax", TypeError, "learn='k'.*can learn no parameter", learn="k"),
+    module("random-drop-softmax", TypeError, "learn='r'.*can learn no parameter", learn="r"),
+    module(R, ValueError, "r=1.5", learn="r", r=1.5),
+    module("t-softmax", ValueError, "t=-1.0", learn="t", t=-1.0),
+    module("plif", ValueError, r"\bknots\b.*0", knots=0),
+    module("plif", ValueError, r"\bknots\b.*2\.5", knots=2.5),
+    module("plif", ValueError, r"\bbound\b.*0\.0", bound=0.0),
+    module("monotone", ValueError, r"\bunits\b.*0", units=0),
+    *(set_value("r", x, ValueError, rf"r={x}.*\[0, 1\]") for x in (-0.1, 1.5, math.nan)),
+    set_value("t", 1.0, TypeError, r"\bt\b"),
+    set_value("r", 0.3, TypeError, r"\br\b", learn="r"),
+
+    *(row for wrong, right in NEAREST.items()
+      for row in unknown(wrong, rf"{wrong.removeprefix('mixed-')}.*\b{right}\b")),
+    *(unknown(wrong, "is unknown; there are softmax, ")[0]
+      for wrong in ("", "mixed-", "mixed", None, 3)),
+    *(row for name in ("plif", "monotone", "weighted-softmax")
+      for row in unknown(f"mixed-{name}", f"mixed-{name}.*tensor arguments.*use it alone")),
+    *unknown("mixed-mixed-sparsemax", "mixed-mixed-sparsemax.*parameter mix already"),
+
+    record("sparsemax", ValueError, "name='sparsemax' is already registered"),
+    record("own", ValueError, "kernel='softmax': expected None for own",
+           kernel=get_spec("softmax").kernel),
+    record("logless", TypeError, "function: that of logless takes no `log`.*log_function",
+           function=lambda scores, *, mask=None, dim=-1: scores),
+]  # fmt: skip

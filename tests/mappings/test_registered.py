@@ -1,0 +1,192 @@
+"""A mapping of a user's own, sparse, with its loss: it works wherever the built-in ones do."""
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+
+from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_mapping
+from sparse_attn import functional as maps
+from sparse_attn.commands import main
+from sparse_attn.heads import LinearHead, MultiLabelHead
+from sparse_attn.inspection import looks
+from sparse_attn.losses.rows import labelled_rows
+from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
+from sparse_attn.mappings.base import on_rows
+
+from .cases import close, random_mask, random_scores
+
+SCALE = ParameterSpec("scale", 2.0, low=0.1)
+
+
+def _rows(rows, valid, scale, *, log):
+    return maps.sparsemax(scale * rows, mask=valid, log=log)
+
+
+def scaled(scores, scale, *, mask=None, dim=-1, log=False):
+    """sparsemax(s z)."""
+    return on_rows(_rows, scores, scale, mask=mask, dim=dim, log=log, checks=(SCALE,))
+
+
+def scaled_loss(scores, target, scale, *, mask=None, reduction="mean"):
+    """|p - eta|^2 / 2 + <eta, max z - z>."""
+    rows = labelled_rows(scores, target, mask)
+    p = scaled(rows.scores, scale, mask=rows.valid)
+    squares = (p - rows.eta).square().sum(-1) / 2
+    return rows.reduced(squares - rows.labels.dot(rows.shifted), reduction)
+
+
+def pairs_loss(scores, target, scale, *, mask=None, reduction="mean"):
+    return losses.sparsegen_hinge_loss(scale * scores, target, mask=mask, reduction=reduction)
+
+
+OWN = MappingSpec(
+    "scaled",
+    scaled,
+    parameters=(SCALE,),
+    zeros=True,
+    translation_invariant=True,
+    losses={"pairs": pairs_loss, "squares": scaled_loss},
+    multilabel_only=("pairs",),
+    color="#7F3C8D",
+    source="these tests",
+)
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    register_mapping(OWN)
+
+
+def test_it_is_in_the_registry_once():
+    assert "scaled" in mapping_names()
+    assert get_spec("scaled") is OWN
+    with pytest.raises(ValueError, match="name='scaled' is already registered"):
+        register_mapping(OWN)
+    with pytest.raises(ValueError, match=r"did you mean .*scaled"):
+        Mapping("scale")
+    assert get_spec("sparsemax").function is maps.sparsemax
+
+
+def test_a_module_holds_it():
+    scores, module = random_scores(4, 9), Mapping("scaled", scale=3.0)
+    close(module(scores), maps.sparsemax(3 * scores))
+    close(module.log(scores), maps.log_sparsemax(3 * scores))
+    module.set_value("scale", 4.0)
+    close(pickle.loads(pickle.dumps(module))(scores), maps.sparsemax(4 * scores))
+    mixed = Mapping("mixed-scaled", mix=0.5)
+    close(mixed(scores), (maps.softmax(scores) + maps.sparsemax(2 * scores)) / 2)
+
+
+def test_its_parameter_is_learned():
+    module = Mapping("scaled", learn="scale", num_heads=3)
+    p = module(random_scores(2, 3, 4, 9, scale=0.2, dtype=torch.float32))
+    (gradient,) = torch.autograd.grad(p.pow(2).sum(), module.raw_scale)
+    assert gradient.shape == (3,)
+    assert (gradient != 0).all()
+
+
+def test_a_function_and_a_log_function_apart():
+    apart = MappingSpec(
+        "apart",
+        lambda z, *, mask=None, dim=-1: maps.softmax(-z, mask=mask, dim=dim),
+        lambda z, *, mask=None, dim=-1: maps.log_softmax(-z, mask=mask, dim=dim),
+    )
+    register_mapping(apart)
+    scores = random_scores(4, 9)
+    close(Mapping("apart")(scores), maps.softmax(-scores))
+    close(Mapping("apart").log(scores), maps.log_softmax(-scores))
+
+
+def test_one_line_of_log_g(capsys):
+    def power_of(z, power):
+        """g(z) = (1 + |z|)^power."""
+        return power * torch.log1p(z.abs())
+
+    power = ParameterSpec("power", 2.0, low=0.0, high_open=True)
+    register_mapping(pointwise_spec("powers", power_of, (power,), source="this test"))
+    scores, mask = random_scores(4, 9), random_mask(4, 9)
+    weights = (1 + scores.abs()).pow(3).masked_fill(~mask, 0)
+    mapping = Mapping("powers", power=3.0)
+    close(mapping(scores, mask), weights / weights.sum(-1, keepdim=True))
+    close(mapping.log(scores, mask).exp(), mapping(scores, mask))
+    assert not mapping.spec.zeros
+    main(["mappings", "powers"])
+    assert "g(z) = (1 + |z|)^power." in capsys.readouterr().out
+
+
+# Its losses
+
+
+def test_it_is_trained_by_its_own_loss():
+    """The first that is not for sets of labels alone."""
+    scores, target = random_scores(3, 5).requires_grad_(), torch.tensor([4, -100, 1])
+    assert get_spec("scaled").own_loss is scaled_loss
+    for mapping, options in (("scaled", {"scale": 1.5}), (Mapping("scaled", scale=1.5), {})):
+        loss = losses.mapping_loss(scores, target, mapping, **options)
+        close(loss, scaled_loss(scores, target, 1.5))
+    with pytest.raises(ValueError, match=r"mapping='scaled': it may return .* use pairs_loss"):
+        losses.mapping_nll(scores, target, "scaled")
+    # built-in mappings: their own, or -log p
+    close(losses.mapping_loss(scores, target, "entmax"), losses.entmax_loss(scores, target))
+    nll = losses.mapping_nll(scores, target, "sigsoftmax", bias=0.5)
+    close(losses.mapping_loss(scores, target, "sigsoftmax", bias=0.5), nll)
+    with pytest.raises(ValueError, match="mapping='sparsegen': it may return exact zeros"):
+        losses.mapping_loss(scores, target, "sparsegen")
+
+
+def test_a_head_of_a_language_model_learns_by_it():
+    head = LinearHead(8, 50, Mapping("scaled", learn="scale"))
+    hidden, words = torch.randn(20, 8), torch.arange(20)
+    scores = hidden @ head.weight.T + head.bias
+    close(head.loss(hidden, words), scaled_loss(scores, words, head.mapping.value("scale")),
+          rtol=1e-5, atol=1e-6)  # fmt: skip
+    with pytest.raises(ValueError, match=r"use loss\(\), which is scaled's own"):
+        head.nll(hidden, words)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        head.loss(hidden, words).backward()
+        optimizer.step()
+    p = head.log_prob(hidden).exp()
+    assert torch.equal(p.argmax(-1), words)
+    assert (p == 0).any(-1).all()
+
+
+@pytest.mark.parametrize(("name", "loss"), [("pairs", pairs_loss), ("squares", scaled_loss)])
+def test_a_multi_label_head_learns_by_any_of_them(name, loss):
+    head = MultiLabelHead(8, 6, Mapping("scaled", scale=1.5), loss=name)
+    assert MultiLabelHead(8, 6, "scaled").criterion == "pairs"
+    hidden, labels = torch.randn(5, 8), torch.eye(6)[:5] + torch.eye(6)[1:]
+    expected = loss(head.scores(hidden), labels, 1.5)
+    torch.testing.assert_close(head.loss(hidden, labels), expected)
+    head.loss(hidden, labels).backward()
+    assert head.weight.grad.abs().sum() > 0
+    assert (head(hidden) == -torch.inf).any()
+    with pytest.raises(ValueError, match="loss='nll': scaled can be trained by pairs, squares"):
+        MultiLabelHead(8, 6, "scaled", loss="nll")
+
+
+def test_the_command_line_tells_of_it(capsys):
+    main(["mappings", "scaled"])
+    told = capsys.readouterr().out
+    assert "sparsemax(s z)." in told
+    assert "pairs, squares" in told
+    assert "scale = 2 in [0.1, inf]" in told
+
+
+def test_its_colour_goes_before_that_of_its_place():
+    assert looks.style_of("scaled", 1)["color"] == "#7F3C8D"
+    assert looks.style_of("scaled", 1)["marker"] == looks.style(1)["marker"]
+    assert looks.style_of("sparsemax", 1) == looks.style(1)
+    assert looks.style_of("softmax", 1) == looks.BASE
+
+
+def test_a_changed_record_keeps_no_kernel():
+    own = dataclasses.replace(get_spec("entmax"), name="own")
+    with pytest.raises(ValueError, match="kernel='entmax': expected None for own"):
+        register_mapping(own)
+    register_mapping(dataclasses.replace(own, kernel=None))
+    assert get_spec("own").own_loss is losses.entmax_loss
