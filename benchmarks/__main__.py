@@ -119,7 +119,7 @@ def _listed() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
-        description="Time and peak memory of this library beside other people's. Whoever is not\n"
+        description="Time and peak memory of this library beside others. A contestant that is not\n"
         "installed, cannot do a case or runs out of memory gets a row that says so.",
         epilog=f"suites and their groups:\n{_listed()}\n\n"
         "Contestants take turns in rounds of shuffled order; a ratio is the median over rounds,\n"
@@ -141,13 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(out=OWN)
     groups = dict.fromkeys(group for suite in SUITES.values() for group in suite.groups)
-    add("--only", nargs="+", choices=groups, metavar="GROUP", help="measure these groups alone")
-    add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in their name")
-    add("--skip", metavar="TEXT", help="leave out contestants with this in their name")
+    add("--only", nargs="+", choices=groups, metavar="GROUP", help="only these groups")
+    add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in the name")
+    add("--skip", metavar="TEXT", help="leave out contestants with this in the name")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     add("--quick", action="store_true", help="small shapes and few rounds, about one minute")
-    add("--budget", type=above(float), metavar="SECONDS", help="begin nothing after this time")
-    add("--rounds", type=above(int), help="how often everyone is timed at least")
+    add("--budget", type=above(float), metavar="SECONDS", help="start no case after this time")
+    add("--rounds", type=above(int), help="time everyone at least so often")
     add("--keep", action="store_true", help="keep the other cases of the record in --out")
     Glue.add_options(parser.add_argument_group("glue"))
     return parser

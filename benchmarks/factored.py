@@ -55,7 +55,7 @@ is looked for when a bound on them has passed a limit; most looks find nothing t
 what does not depend on the vocabulary."""
     groups: ClassVar = {"factored": "training steps"}
     base = FACTORED
-    paces: ClassVar = {"cpu": Pace(600, 6, 5), "cuda": Pace(600, 6, 5), "quick": Pace(60, 0.5, 3)}
+    paces: ClassVar = {"cpu": Pace(6, 5), "cuda": Pace(6, 5), "quick": Pace(0.5, 3)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Factors]:
         sizes = itertools.product((100, 300), (10_000, 31_000, 100_000, 316_000, 1_000_000))

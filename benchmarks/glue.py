@@ -104,7 +104,7 @@ model, data, threads, batch size and optimizer, float32."""
     }
     base = RECIPE
     # rounds, and each of them an epoch
-    paces: ClassVar = {"cpu": Pace(3600, 0, 3), "cuda": Pace(3600, 0, 3), "quick": Pace(600, 0, 2)}
+    paces: ClassVar = {"cpu": Pace(0, 3), "cuda": Pace(0, 3), "quick": Pace(0, 2)}
     keeps = True
 
     @staticmethod

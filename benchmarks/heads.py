@@ -83,7 +83,7 @@ as a fraction of its norm."""
         Column("memory_mib", "peak, MiB", relative=True),
         Column("beyond_gradients_mib", "beyond, MiB", relative=True),
     )
-    paces: ClassVar = {"cpu": Pace(340, 5, 5), "cuda": Pace(300, 5, 5), "quick": Pace(60, 1, 3)}
+    paces: ClassVar = {"cpu": Pace(5, 5, 340), "cuda": Pace(5, 5, 300), "quick": Pace(1, 3, 60)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
         """Fewer tokens for a mixture, which has K scores for one."""

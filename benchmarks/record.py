@@ -22,7 +22,7 @@ PACKAGES = (
     *("torch", "triton", "transformers"),
     *("entmax", "adasplash", "liger-kernel", "cut-cross-entropy"),
 )
-OPTIONS = ("quick", "budget", "skip", "only", "case")
+OPTIONS = ("quick", "budget", "rounds", "skip", "only", "case")
 
 
 class Files:

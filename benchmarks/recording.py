@@ -45,11 +45,7 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
 `unpatched` runs PyTorch's SDPA, and the library's softmax while it is recorded."""
     groups: ClassVar = {"recording": "forward passes of MiniLM"}
     base = FORWARD
-    paces: ClassVar = {
-        "cpu": Pace(300, 2, 5),
-        "cuda": Pace(300, 2, 5),
-        "quick": Pace(60, 0.5, 3),
-    }
+    paces: ClassVar = {"cpu": Pace(2, 5), "cuda": Pace(2, 5), "quick": Pace(0.5, 3)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Recorded]:
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,11 +43,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds for a whole run, seconds shared by the contestants of one measurement, rounds."""
+    """Seconds that the contestants of a case share, rounds at least, seconds for a whole run."""
 
-    budget: float
     seconds: float
     least: int
+    budget: float = math.inf
 
 
 C = TypeVar("C", bound=Case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,23 +105,27 @@ def bottleneck() -> list[str]:
     ]
 
 
+def _benchmark(name: str) -> list[dict[str, Any]]:
+    """The cases of a benchmark's record."""
+    return json.loads((_RESULTS / f"benchmarks/{name}.json").read_text())["cases"]
+
+
 def steps() -> list[str]:
     """Whole training steps with attention of ours and of others."""
-    record = json.loads((_RESULTS / "benchmarks/attention-cpu.json").read_text())
-    steps = [Attention().section(case) for case in record["cases"] if case["group"] == "step"]
-    return [line.replace("## ", "### ") for lines in steps for line in [*lines, ""]]
+    cases = [case for case in _benchmark("attention-cpu") if case["group"] == "step"]
+    page = "\n\n".join("\n".join(Attention().section(case)) for case in cases)
+    return page.replace("## ", "### ").splitlines()
 
 
 def heads() -> list[str]:
     """Time and memory of our loss beside those of the plain form."""
     rows = []
-    for name in ("heads-cpu.json", "128k/heads-cpu.json"):
-        for case in json.loads((_RESULTS / "benchmarks" / name).read_text())["cases"]:
-            by_name = {row["name"]: row for row in case["rows"]}
-            ours, plain = by_name[OURS], by_name[PLAIN]
-            memory = short(ours["memory_mib"] / plain["memory_mib"])
-            time = short(ours["to"][PLAIN]["median"])
-            rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
+    for case in _benchmark("heads-cpu") + _benchmark("128k/heads-cpu"):
+        by_name = {row["name"]: row for row in case["rows"]}
+        ours, plain = by_name[OURS], by_name[PLAIN]
+        memory = short(ours["memory_mib"] / plain["memory_mib"])
+        time = short(ours["to"][PLAIN]["median"])
+        rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
     caption = f"{OURS} / {PLAIN}: below 1 is less."
     return markdown(Table(caption, ["head", "vocabulary", "tokens", "time", "peak memory"], rows))
 
@@ -166,15 +170,10 @@ def _family(rows: dict[str, Any]) -> list[str]:
     return ["; ".join(cells), "; ".join(reasons)]
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {
-    "machines": machines,
-    "glue": glue,
-    "images": images,
-    "multilabel": multilabel,
-    "language_modeling": language_modeling,
-    "bottleneck": bottleneck,
-    "steps": steps,
-    "heads": heads,
-    "demo": demo,
-    "families": families,
+TABLES = {
+    make.__name__: make
+    for make in (
+        *(machines, glue, images, multilabel, language_modeling, bottleneck),
+        *(steps, heads, demo, families),
+    )
 }

@@ -53,7 +53,7 @@ timed by CUDA events with launches hidden, `cold` with the L2 cache overwritten 
 after the same call; steps are timed by the wall clock."""
     groups = cases.GROUPS
     base = BASE
-    paces: ClassVar = {"cpu": Pace(660, 10, 5), "cuda": Pace(450, 2.5, 7), "quick": Pace(60, 1, 3)}
+    paces: ClassVar = {"cpu": Pace(10, 5, 660), "cuda": Pace(2.5, 7, 450), "quick": Pace(1, 3, 60)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
         return cases.cases(device, options.quick)

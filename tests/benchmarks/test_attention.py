@@ -113,6 +113,9 @@ def test_cases(device, quick):
     assert len({(c.group, c.name) for c in found}) == len(found)
     for case in found:
         assert case.group in Attention.groups
+        names = [c.name for c in Attention().contestants(case, torch.device(device))]
+        assert len(set(names)) == len(names)
+        assert names[0] == Attention.base
         assert case.lengths is None or (
             len(case.lengths) == case.batch and max(case.lengths) == case.length
         )

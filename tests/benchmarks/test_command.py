@@ -156,7 +156,7 @@ def test_bad_arguments(arguments, message, tmp_path, capsys):
     ("more", "folder"), [([], "runs/benchmarks"), (["--publish"], "results/benchmarks")]
 )
 def test_only_publish_writes_into_results(more, folder, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(Attention, "paces", {"cpu": Pace(60, 0, 2)})
+    monkeypatch.setattr(Attention, "paces", {"cpu": Pace(0, 2, 60)})
     monkeypatch.chdir(tmp_path)
     published = tmp_path / "results/benchmarks/attention-cpu.json"
     published.parent.mkdir(parents=True)
