@@ -1,32 +1,64 @@
-"""Command line of the language-model experiments.
+"""Word and character language models with any output mapping.
 
 Run as:
     python -m experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml
     python -m experiments.language_modeling train --config configs/language_modeling/ptb-awd.yaml \\
         --config configs/language_modeling/heads/mos.yaml --output_dir runs/ptb-mos
     python -m experiments.language_modeling measure runs/ptb-mos --rank_contexts 10000
-    python -m experiments.language_modeling report results/language_modeling docs/lm.md
+    python -m experiments.language_modeling sweep --config \\
+        configs/language_modeling/ptb-small-sweep.yaml
+    python -m experiments.language_modeling report runs/language_modeling/ptb-small
 """
 
 from __future__ import annotations
 
-from experiments.language_modeling.config import MeasureConfig, ReportConfig, RunConfig
-from pipeline.command import Command, Program, input_errors, work_errors
-from pipeline.hub import settle_hub
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-PROGRAM = Program(
-    name="experiments.language_modeling",
-    description="Language models with any output mapping. Such as: python -m "
-    "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml",
-    commands=(
-        Command(
-            "train",
-            "one training run",
-            "Train a language model with any head; perplexity as the papers count it. Lay a head "
-            "over a model: --config configs/language_modeling/ptb-awd.yaml --config "
-            "configs/language_modeling/heads/moss.yaml",
-            (RunConfig,),
-        ),
+from pipeline.experiment import Experiment
+
+from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
+from pipeline.command import Command
+
+if TYPE_CHECKING:
+    from pipeline.report.page import Page
+    from pipeline.sweep.results import Results
+
+    from experiments.language_modeling.train import Parts
+    from pipeline.sweep.plan import Plan
+
+
+def measure(config: MeasureConfig) -> None:
+    """Measure a run and print what was found."""
+    from experiments.language_modeling.train import measure
+
+    for name, value in measure(config).items():
+        shown = value
+        if name == "rank":
+            shown = {key: part for key, part in value.items() if key != "spectrum"}
+        print(f"{name}: {shown}")
+    print(f"results: {config.run_dir}/results.json")
+
+
+class LanguageModeling(Experiment[RunConfig, SweepConfig]):
+    """One model with many heads, learning rates first if several."""
+
+    name = "experiments.language_modeling"
+    description = (
+        "Language models with any output mapping. Such as: python -m "
+        "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml"
+    )
+    about = (
+        "Train a language model with any head; perplexity as the papers count it. Lay a head over "
+        "a model: --config configs/language_modeling/ptb-awd.yaml --config "
+        "configs/language_modeling/heads/moss.yaml",
+        "One model with many heads x seeds.",
+        "Our numbers beside the published ones; also of a folder of runs that `train` has made.",
+    )
+    run, sweep = RunConfig, SweepConfig
+    further = (
         Command(
             "measure",
             "rank, top-10 error, ... of a run",
@@ -34,56 +66,81 @@ PROGRAM = Program(
             "of a PLIF, and what the options ask for.",
             (MeasureConfig,),
             positional=True,
+            work=measure,
         ),
-        Command(
-            "report",
-            "what runs show, beside the published",
-            "Our numbers beside the published ones, as a page.",
-            (ReportConfig,),
-            positional=True,
-        ),
-    ),
-)
-parse = PROGRAM.parse
+    )
+
+    def assemble(self, config: RunConfig) -> Parts:
+        from experiments.language_modeling.train import assemble
+
+        return assemble(config)
+
+    def perform(self, parts: Parts, folder: Path | None) -> dict[str, Any]:
+        from experiments.language_modeling.train import perform
+
+        return perform(parts, folder)
+
+    def tidy(self, folder: Path) -> None:
+        from experiments.language_modeling.train import tidy
+
+        tidy(folder)
+
+    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+        for split in ("valid", "test"):
+            yield f"{results['head']} {split} perplexity: {results[f'{split}_perplexity']:.2f}"
+        error = f"top-10 error: {results['top_10_error']:.4f}"
+        zeros = results["test_perplexity"] == float("inf")
+        yield f"inf: the head gives some targets p = 0; {error}" if zeros else error
+        yield f"results: {config.output_dir}/results.json"
+
+    def plan(self, sweep: SweepConfig) -> Plan:
+        from pipeline.sweep.config import FIRST_TRIAL_SEED
+        from pipeline.sweep.plan import best_of, grid
+
+        rates, seeds = sweep.learning_rates, range(sweep.seeds)
+        one_rate = len(rates) == 1
+        settings = [(rate, FIRST_TRIAL_SEED) for rate in rates]
+        if one_rate:
+            settings = [(rates[0], seed) for seed in seeds]
+        runs = {
+            (sweep.corpus.name, label): [sweep.run_of(head, *setting) for setting in settings]
+            for label, head in sweep.heads.items()
+        }
+        if one_rate:
+            return grid(runs)
+        return best_of(runs, lambda best, seed: replace(best, seed=seed), sweep.seeds)
+
+    def check(self, sweep: SweepConfig, plan: Plan) -> None:
+        """Also raises ValueError where no learning rate could be chosen."""
+        from experiments.language_modeling.models import build_mapping
+        from sparse_attn.heads.base import positive
+
+        super().check(sweep, plan)
+        zeros = [name for name, head in sweep.heads.items() if not positive(build_mapping(head))]
+        if zeros and len(sweep.learning_rates) > 1:
+            raise ValueError(
+                f"learning_rates={sweep.learning_rates}: expected one for {', '.join(zeros)}, whose "
+                "perplexity is infinite where it gives a word exactly 0, and chooses none"
+            )
+
+    def read(self, folder: Path) -> Results:
+        """The records of a sweep, or the runs below a folder that were trained one by one."""
+        from pipeline.sweep.records import SWEEP_FILE
+
+        if (folder / SWEEP_FILE).is_file():
+            return super().read(folder)
+        from experiments.language_modeling.report.runs import read_runs
+
+        return read_runs(folder)
+
+    def page(self, results: Results) -> Page:
+        from experiments.language_modeling.report import make_page
+
+        return make_page(results)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, check everything that can be checked, then work and say where the results are."""
-    with input_errors():
-        parsed = parse(arguments)
-        settle_hub(parsed)
-    # heavy imports, which --help does not need
-    match parsed:
-        case RunConfig():
-            from experiments.language_modeling.train import prepare, train
-
-            with input_errors():
-                run = prepare(parsed)
-            with work_errors():
-                results = train(run)
-            for split in ("valid", "test"):
-                value = results[f"{split}_perplexity"]
-                print(f"{results['head']} {split} perplexity: {value and f'{value:.2f}'}")
-            if results["test_perplexity"] == float("inf"):
-                print("inf: the head gives some targets p = 0; `measure` has its top-10 error")
-            print(f"results: {parsed.output_dir}/results.json")
-        case MeasureConfig():
-            from experiments.language_modeling.measuring import measure
-
-            with input_errors():
-                found = measure(parsed)
-            for name in ("top_10_error", "slopes", "simlex", "dynamic"):
-                if found[name] is not None:
-                    print(f"{name}: {found[name]}")
-            if found["rank"] is not None:
-                print(f"rank: { {k: v for k, v in found['rank'].items() if k != 'spectrum'} }")
-            print(f"results: {parsed.run_dir}/results.json")
-        case ReportConfig():
-            from experiments.language_modeling.report import report
-
-            with input_errors():
-                print(report(parsed.results_dir, parsed.output))
-
+EXPERIMENT = LanguageModeling()
+main = EXPERIMENT.main
 
 if __name__ == "__main__":
     main()

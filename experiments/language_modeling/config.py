@@ -1,354 +1,174 @@
-"""What a run is: one dataclass, filled from YAML and the command line."""
+"""What a run and a sweep are: dataclasses, filled from YAML and the command line."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import PurePath
 from typing import Any, Literal
 
-INF = float("inf")
+from experiments.language_modeling.sections import (
+    CorpusConfig,
+    DynamicConfig,
+    EvaluationConfig,
+    HeadConfig,
+    ModelConfig,
+    StageConfig,
+)
+from pipeline.config import check_fields, check_labels, check_left_alone
+
+BASELINE = "softmax"
+# may differ between a run and its continuation
+FREE = ("output_dir", "checkpoint_minutes", "device", "chunk", "resume")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuresConfig:
+    """What to measure of a trained model beside its perplexity, top-10 error and slopes of a PLIF.
+
+    Args:
+        rank_contexts: contexts of the test split in the matrix of log-probabilities; no rank if
+            left out. The matrix takes 4 bytes a context and word.
+        simlex: SimLex-999.txt, to correlate the embedding with; not done if left out.
+        dynamic: dynamic evaluation on the validation and the test split; not done if left out.
+    """
+
+    rank_contexts: int | None = None
+    simlex: str | None = None
+    dynamic: DynamicConfig | None = None
 
 
 @dataclass(frozen=True)
-class CorpusConfig:
-    """What to train on.
+class MeasureConfig(MeasuresConfig):
+    """What to measure of a run that has ended.
 
     Args:
-        name: ptb, wikitext-2, text8 (characters) or one-billion-word.
-        data_dir: folder of its files, such as ptb.train.txt; the hub if left out.
-        vocabulary_size: keep so many words, the most frequent, and read the others as <unk>; all
-            if left out.
+        run_dir: its output_dir.
+        data_dir: folder of the corpus; that of the run if left out.
     """
 
-    name: Literal["ptb", "wikitext-2", "text8", "one-billion-word"] = "ptb"
+    run_dir: str
     data_dir: str | None = None
-    vocabulary_size: int | None = None
-
-    def __post_init__(self) -> None:
-        size = self.vocabulary_size
-        _check("corpus", self, vocabulary_size=(size is None or size > 2, "at least 3"))
 
 
-@dataclass(frozen=True)
-class HeadConfig:
-    """The output layer.
+@dataclass(frozen=True, kw_only=True)
+class SetupConfig:
+    """What the runs of a sweep share.
 
     Args:
-        kind: linear, mixture (of `components`) or adaptive (by frequency, in `cutoffs`).
-        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or
-            relu-eps, which is registered here.
-        params: its parameters, such as `--head.params.knots 1000`.
-        learn: names of its parameters to learn, such as `--head.learn "[bias]"`.
-        mapping_lr: the mapping's own learning rate; that of the stage if left out.
-        bias: add a bias to each word's score.
-        tie: use the embedding as output weights, where the sizes agree.
-        start: of the bias: zero, or prior: the words' frequencies.
-        components: of a mixture.
-        latent: size of a mixture's states; that of the embedding if left out.
-        prior: mapping of the mixture's weights; its own default if left out.
-        dropout: on a mixture's states.
-        cutoffs: sizes of the adaptive head's clusters, summed up, such as [2000, 10000].
-    """
-
-    kind: Literal["linear", "mixture", "adaptive"] = "linear"
-    mapping: str = "softmax"
-    params: dict[str, float] = field(default_factory=dict)
-    learn: list[str] = field(default_factory=list)
-    mapping_lr: float | None = None
-    bias: bool = True
-    tie: bool = True
-    start: Literal["zero", "prior"] = "zero"
-    components: int = 15
-    latent: int | None = None
-    prior: str | None = None
-    dropout: float = 0.0
-    cutoffs: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        _check(
-            "head",
-            self,
-            mapping_lr=(self.mapping_lr is None or 0 <= self.mapping_lr < INF, "0 or more"),
-            components=(self.components > 0, "at least 1"),
-            dropout=(0 <= self.dropout < 1, "a number in [0, 1)"),
-            cutoffs=(self.kind != "adaptive" or self.cutoffs != [], "the clusters of the head"),
-            start=(
-                self.start == "zero" or (self.bias and self.kind != "adaptive"),
-                "zero: only a linear or mixture head with a bias starts at the prior",
-            ),
-        )
-
-    @property
-    def name(self) -> str:
-        """Short name of the head: softmax, sigsoftmax-bias, mos, moss, mos-plif, ..."""
-        mapping = "-".join((self.mapping, *self.learn))
-        if self.kind == "mixture":
-            return {"softmax": "mos", "sigsoftmax": "moss"}.get(mapping, f"mos-{mapping}")
-        return mapping if self.kind == "linear" else f"adaptive-{mapping}"
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """What turns words into hidden states.
-
-    Args:
-        kind: lstm (AWD-LSTM, or a plain one where every dropout is 0), feed-forward, transformer.
-        embedding: size of a word's vector.
-        hidden: size of a hidden layer.
-        layers: number of hidden layers.
-        last: size of an LSTM's last layer; that of the embedding if left out.
-        dropout: on the last layer's output.
-        dropout_hidden: between layers.
-        dropout_input: on the embedding's output.
-        dropout_embedding: share of the vocabulary whose words are left out of a batch.
-        weight_drop: share of an LSTM's hidden-to-hidden weights that are left out of a batch.
-        alpha: weight of the mean square of the last layer's output (AR).
-        beta: weight of the mean square of its change from one word to the next (TAR).
-        context: words that the feed-forward model sees.
-        heads: attention heads of the Transformer.
-        output_std: standard deviation of the feed-forward model's first output weights. Some
-            mappings do not start from 0.
-    """
-
-    kind: Literal["lstm", "feed-forward", "transformer"] = "lstm"
-    embedding: int = 400
-    hidden: int = 1150
-    layers: int = 3
-    last: int | None = None
-    dropout: float = 0.0
-    dropout_hidden: float = 0.0
-    dropout_input: float = 0.0
-    dropout_embedding: float = 0.0
-    weight_drop: float = 0.0
-    alpha: float = 0.0
-    beta: float = 0.0
-    context: int = 6
-    heads: int = 4
-    output_std: float = 0.0
-
-    def __post_init__(self) -> None:
-        shares = [name for name in self.__dataclass_fields__ if "drop" in name]
-        _check(
-            "model",
-            self,
-            **{name: (0 <= getattr(self, name) < 1, "a number in [0, 1)") for name in shares},
-            embedding=(self.embedding > 0, "at least 1"),
-            hidden=(self.hidden > 0, "at least 1"),
-            layers=(self.layers >= (self.kind == "lstm"), "a number of layers"),
-            context=(self.context > 0, "at least 1"),
-            heads=(
-                self.kind != "transformer" or self.embedding % self.heads == 0,
-                f"a divisor of model.embedding={self.embedding}",
-            ),
-            output_std=(self.output_std >= 0, "0 or more"),
-        )
-
-
-@dataclass(frozen=True)
-class StageConfig:
-    """How to train: one stage, or, with `finetune`, the first of two.
-
-    Args:
-        optimizer: sgd or adam.
-        learning_rate: at its highest.
-        schedule: constant, or linear: down to 0 at the end of the budget.
-        warmup_steps: steps in which the learning rate rises from 0.
-        average_from: average the weights (ASGD) from this epoch on, 0 being the first; `trigger`:
-            once the validation loss is above the lowest of all but the last `patience` epochs;
-            never.
-        patience: epochs that the trigger looks away from.
-        stop_on_trigger: end the stage when the trigger fires while averaging, or if it never
-            averages.
-        batch: parallel pieces of the training text.
-        bptt: tokens of each piece in a step.
-        vary: draw bptt anew in each step, as AWD-LSTM does, and scale the learning rate with it.
-        longest: most tokens of a step above bptt that `vary` may draw; no limit if left out.
-        clip: norm that the gradient is cut to; None: not at all.
-        weight_decay: of all parameters.
-        epochs: passes over the training text.
-        max_steps: stop after so many steps, even before that.
-    """
-
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 30.0
-    schedule: Literal["constant", "linear"] = "constant"
-    warmup_steps: int = 0
-    average_from: int | Literal["never", "trigger"] = "never"
-    patience: int = 5
-    stop_on_trigger: bool = False
-    batch: int = 20
-    bptt: int = 70
-    vary: bool = False
-    longest: int | None = None
-    clip: float | None = 0.25
-    weight_decay: float = 0.0
-    epochs: int = 1
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        averages = self.average_from != "never"
-        from_epoch = self.average_from if isinstance(self.average_from, int) else 0
-        _check(
-            "train",
-            self,
-            learning_rate=(0 < self.learning_rate < INF, "a finite number above 0"),
-            warmup_steps=(self.warmup_steps >= 0, "0 or more"),
-            optimizer=(not averages or self.optimizer == "sgd", "sgd, whose weights are averaged"),
-            average_from=(from_epoch >= 0, "an epoch from 0 on, trigger or never"),
-            patience=(self.patience > 0, "at least 1"),
-            batch=(self.batch > 0, "at least 1"),
-            bptt=(self.bptt > 0, "at least 1"),
-            longest=(self.longest is None or self.longest >= 0, "0 or more"),
-            clip=(self.clip is None or self.clip > 0, "above 0"),
-            weight_decay=(0 <= self.weight_decay < INF, "0 or more"),
-            epochs=(self.epochs > 0, "at least 1"),
-            max_steps=(self.max_steps is None or self.max_steps > 0, "at least 1"),
-        )
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """How perplexity is computed.
-
-    Args:
-        batch: parallel pieces of the validation text.
-        test_batch: of the test text; with 1 no word of it goes unread.
-        segment: tokens of each piece at a time.
-    """
-
-    batch: int = 10
-    test_batch: int = 1
-    segment: int = 70
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "test_batch", "segment"):
-            _check("evaluation", self, **{name: (getattr(self, name) > 0, "at least 1")})
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """One training run.
-
-    Args:
-        output_dir: where results.json, model.pt and checkpoint.pt go.
         corpus: what to train on.
         model: what turns words into hidden states.
-        head: what turns hidden states into probabilities.
         train: how to train.
         finetune: a second stage, from the best weights of the first.
         evaluation: how perplexity is computed.
-        seed: of the first weights, the dropout and the lengths of the steps.
+        measures: what else is measured in the end.
         precision: float32, or bfloat16: matrix products in bfloat16 (autocast).
         device: cpu or cuda; auto: cuda where there is one.
-        checkpoint_minutes: write checkpoint.pt this often, and at the end of each epoch.
         chunk: rows of scores that the head holds at once.
-        resume: go on with the run that was cut off in output_dir.
     """
 
-    output_dir: str
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    head: HeadConfig = field(default_factory=HeadConfig)
     train: StageConfig = field(default_factory=StageConfig)
     finetune: StageConfig | None = None
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    seed: int = 0
+    measures: MeasuresConfig = field(default_factory=MeasuresConfig)
     precision: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_minutes: float = 10.0
     chunk: int = 256
-    resume: bool = False
 
     def __post_init__(self) -> None:
-        _check(
-            "",
-            self,
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
-            checkpoint_minutes=(self.checkpoint_minutes >= 0, "0 or more"),
-            chunk=(self.chunk > 0, "at least 1"),
-        )
+        check_fields(self, chunk=(self.chunk > 0, "at least 1"))
 
     @property
     def uses_hub(self) -> bool:
         """Whether the corpus comes from the hub."""
         return self.corpus.data_dir is None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as results.json holds them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> RunConfig:
-        """The run that `to_dict` has written down."""
-        sections = {
-            "corpus": CorpusConfig,
-            "model": ModelConfig,
-            "head": HeadConfig,
-            "train": StageConfig,
-            "finetune": StageConfig,
-            "evaluation": EvaluationConfig,
-        }
-        made = {
-            name: section(**content[name])
-            for name, section in sections.items()
-            if content[name] is not None
-        }
-        return cls(**{**content, **made})
+    def _deciding(self) -> dict[str, Any]:
+        """What decides results: not where files lie, which may differ between machines."""
+        content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        del content["corpus"]["data_dir"]
+        if self.measures.simlex is not None:
+            content["measures"]["simlex"] = PurePath(self.measures.simlex).name
+        return content
 
 
 @dataclass(frozen=True)
-class MeasureConfig:
-    """What to measure of a run that has ended.
+class RunConfig(SetupConfig):
+    """One training run.
 
     Args:
-        run_dir: its output_dir.
-        data_dir: folder of the corpus; that of the run if left out.
-        rank_contexts: contexts of the test split in the matrix of log-probabilities; no rank if
-            left out. The matrix takes 4 bytes a context and word.
-        simlex: SimLex-999.txt, to correlate the embedding with; not done if left out.
-        dynamic: form of dynamic evaluation, on the validation and the test split: new or old, as
-            the papers on softmax ran it; not done if left out.
-        dynamic_lamb: its decay towards the trained weights; that of the form if left out.
-        dynamic_lr: its learning rate; that of the form if left out.
-        dynamic_epsilon: added to its scale of gradients; that of the form if left out.
-        dynamic_choose: take the lr and lamb that are best on the validation split, of a grid of 24,
-            in place of those above. It takes 24 passes over that split.
+        output_dir: where results.json, model.pt and checkpoint.pt go.
+        head: what turns hidden states into probabilities.
+        seed: of the first weights, the dropout and the lengths of the steps.
+        checkpoint_minutes: write checkpoint.pt this often, and at the end of each epoch.
+        resume: go on with the run that was cut off in output_dir.
     """
 
-    run_dir: str
-    data_dir: str | None = None
-    rank_contexts: int | None = None
-    simlex: str | None = None
-    dynamic: Literal["new", "old"] | None = None
-    dynamic_lamb: float | None = None
-    dynamic_lr: float | None = None
-    dynamic_epsilon: float | None = None
-    dynamic_choose: bool = False
+    output_dir: str
+    head: HeadConfig = field(default_factory=HeadConfig)
+    seed: int = 0
+    checkpoint_minutes: float = 10.0
+    resume: bool = False
 
     def __post_init__(self) -> None:
-        given = self.dynamic_lamb is not None or self.dynamic_lr is not None
-        if self.dynamic_choose and (self.dynamic is None or given):
-            raise ValueError(
-                "dynamic_choose=True: expected dynamic, such as new, and neither dynamic_lr nor "
-                "dynamic_lamb, which it is to choose"
-            )
+        super().__post_init__()
+        check_fields(
+            self,
+            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            checkpoint_minutes=(self.checkpoint_minutes >= 0, "0 or more"),
+        )
+
+    def comparable(self) -> dict[str, Any]:
+        """What decides a run's result: two runs that agree in this are the same run."""
+        return self._deciding()
 
 
 @dataclass(frozen=True)
-class ReportConfig:
-    """What to report on.
+class SweepConfig(SetupConfig):
+    """Heads x seeds on one model and corpus.
+
+    With one learning rate every run counts. With several each head tries all of them, with a seed
+    of its own, and the runs that count get the best by perplexity on the validation split.
 
     Args:
-        results_dir: folder of records, one JSON file a run.
-        output: where the page goes.
+        output_dir: where sweep.json and one record a run go.
+        heads: a label for each head, and what it is. The others are compared with `softmax`.
+        learning_rates: of the first stage, those to try.
+        seeds: runs that count of each head, with seeds 0, 1, ...
     """
 
-    results_dir: str
-    output: str
+    output_dir: str
+    heads: dict[str, HeadConfig]
+    learning_rates: list[float]
+    seeds: int = 5
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(
+            self,
+            learning_rates=(
+                0 < len(self.learning_rates) == len(set(self.learning_rates)),
+                "one at least, each once",
+            ),
+            seeds=(self.seeds > 0, "at least 1"),
+        )
+        for rate in self.learning_rates:
+            replace(self.train, learning_rate=rate)  # checks it
+        check_left_alone(self.train, "train", learning_rate="learning_rates")
+        check_labels(self.heads)
+        if BASELINE not in self.heads:
+            raise ValueError(
+                f"heads: expected {BASELINE!r} among them, with which the others are compared, "
+                f"got {', '.join(self.heads) or 'none'}"
+            )
 
-def _check(section: str, config: Any, **limits: tuple[bool, str]) -> None:
-    """Raise ValueError for the first field that is out of its limits."""
-    for name, (holds, expected) in limits.items():
-        if not holds:
-            key = f"{section}.{name}" if section else name
-            raise ValueError(f"{key}={getattr(config, name)} is out of range: expected {expected}")
+    def run_of(self, head: HeadConfig, rate: float, seed: int) -> RunConfig:
+        """One run of the sweep, which keeps nothing but its record."""
+        shared = {key.name: getattr(self, key.name) for key in fields(SetupConfig)}
+        shared["train"] = replace(self.train, learning_rate=rate)
+        return RunConfig("", head, seed, **shared)
+
+    def content(self) -> dict[str, Any]:
+        """What sweep.json holds: what decides the results."""
+        return self._deciding()

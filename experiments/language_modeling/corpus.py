@@ -8,18 +8,16 @@ any other word reads as `<unk>`.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
-from experiments.language_modeling.config import CorpusConfig
+from experiments.language_modeling.sections import CorpusConfig
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -103,12 +101,13 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             `<unk>`; or the file of text8 is too short for its held-out parts.
         OSError: the hub does not answer.
     """
-    if config.name == "text8":
-        return _characters(_text8(config))
-    train, valid, test = (_Lines(config, split) for split in SPLITS)
-    vocabulary = _vocabulary(train, config.vocabulary_size)
-    index = {word: number for number, word in enumerate(vocabulary)}
-    return Corpus(vocabulary, *(_encode(lines, index) for lines in (train, valid, test)))
+    texts = [_texts(config, split) for split in SPLITS]
+    train, valid, test = (_tokens(text, config.name == "text8") for text in texts)
+    index: dict[str, int] = {}  # by first appearance
+    numbers = _stream(index.setdefault(token, len(index)) for token in train)
+    vocabulary, numbers = _by_frequency(list(index), numbers, config.vocabulary_size)
+    index = {token: number for number, token in enumerate(vocabulary)}
+    return Corpus(vocabulary, numbers, *(_encode(split, index) for split in (valid, test)))
 
 
 def batchify(stream: Tensor, batch: int) -> Tensor:
@@ -126,23 +125,32 @@ def batchify(stream: Tensor, batch: int) -> Tensor:
     return stream[: batch * steps].view(batch, steps)
 
 
-class _Lines:
-    """The lines of a split, each as its words and `<eos>`; read again on every iteration."""
+def _tokens(texts: Iterable[str], characters: bool) -> Iterator[str]:
+    """The words of each text and `<eos>`, or its characters."""
+    for text in texts:
+        yield from text if characters else (*text.split(), EOS)
 
-    def __init__(self, config: CorpusConfig, split: str) -> None:
-        self.source = SOURCES[config.name]
-        self.paths = _find(config, split) if config.data_dir is not None else []
-        self.rows = _hub_rows(config, split) if config.data_dir is None else None
 
-    def __iter__(self) -> Iterator[list[str]]:
-        texts = self._file_lines() if self.rows is None else iter(self.rows[self.source.column])
-        for text in texts:
-            yield [*text.split(), EOS]
+def _texts(config: CorpusConfig, split: str) -> Iterable[str]:
+    """The lines of a split; of text8 its part of the one file."""
+    if config.data_dir is None:
+        return _hub_texts(config, split)
+    if config.name != "text8":
+        return chain.from_iterable(map(_lines, _find(config, split)))
+    (path,) = _find(config, "train")
+    text, held_out = path.read_text(encoding="ascii"), TEXT8_HELD_OUT
+    if len(text) <= 2 * held_out:
+        raise ValueError(
+            f"{path}: {len(text)} characters, expected more than {2 * held_out}, which are held "
+            "out; text8 has 100000000"
+        )
+    ends = {"train": (0, -2 * held_out), "valid": (-2 * held_out, -held_out)}
+    return [text[slice(*ends.get(split, (-held_out, None)))]]
 
-    def _file_lines(self) -> Iterator[str]:
-        for path in self.paths:
-            with path.open(encoding="utf-8", newline="\n") as file:
-                yield from file
+
+def _lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", newline="\n") as file:
+        yield from file
 
 
 def _find(config: CorpusConfig, split: str) -> list[Path]:
@@ -164,74 +172,54 @@ def _find(config: CorpusConfig, split: str) -> list[Path]:
     )
 
 
-def _hub_rows(config: CorpusConfig, split: str) -> Any:
-    """A split of the hub's data set."""
+def _hub_texts(config: CorpusConfig, split: str) -> Iterable[str]:
+    """The texts of a split of the hub's data set."""
     import datasets
 
     source = SOURCES[config.name]
     name, part = source.hub
     hub_split = source.hub_splits[SPLITS.index(split)]
     try:
-        return datasets.load_dataset(name, part, split=hub_split, revision=source.revision)
+        rows = datasets.load_dataset(name, part, split=hub_split, revision=source.revision)
     except Exception as error:  # the hub's HTTP library, and so its errors, change by release
         raise OSError(
             f"could not get {split} of {config.name} from the hub's data set {name} "
             f"({type(error).__name__}: {error}); --corpus.data_dir reads it from a folder"
         ) from error
+    return rows[source.column]
 
 
-def _vocabulary(lines: _Lines, size: int | None) -> tuple[str, ...]:
-    counts = Counter(word for words in lines for word in words)
-    ranked = [word for word, _ in counts.most_common()]
-    if size is None or size >= len(ranked):
-        return tuple(ranked)
-    # these two are kept, and are among the most frequent of what is left
-    return (EOS, UNK, *[word for word in ranked if word not in (EOS, UNK)][: size - 2])
+def _stream(numbers: Iterable[int]) -> Tensor:
+    """int64 [tokens], eight bytes each while it grows."""
+    return torch.from_numpy(numpy.frombuffer(array("q", numbers), dtype=numpy.int64))
 
 
-def _encode(lines: _Lines, index: dict[str, int]) -> Tensor:
-    """Token numbers of all lines, int64 [tokens]."""
-    numbers = array("q")
+def _by_frequency(
+    words: list[str], numbers: Tensor, size: int | None
+) -> tuple[tuple[str, ...], Tensor]:
+    """The vocabulary, the most frequent first, and the stream in its numbers."""
+    ranked = torch.bincount(numbers).argsort(descending=True, stable=True).tolist()
+    vocabulary = [words[number] for number in ranked]
+    if size is not None and size < len(vocabulary):
+        # these two are kept, and are among the most frequent of what is left
+        kept = [word for word in vocabulary if word not in (EOS, UNK)]
+        vocabulary = [EOS, UNK, *kept[: size - 2]]
+    index = {word: number for number, word in enumerate(vocabulary)}
+    table = torch.tensor([index.get(word, index.get(UNK, 0)) for word in words], dtype=torch.int64)
+    return tuple(vocabulary), table[numbers]
+
+
+def _encode(tokens: Iterable[str], index: dict[str, int]) -> Tensor:
+    """Their numbers, int64 [tokens]."""
     unknown = index.get(UNK)
-    for words in lines:
-        for word in words:
-            number = index.get(word, unknown)
-            if number is None:
-                raise ValueError(
-                    f"the word {word!r} is not in the training split, which has no {UNK} for such; "
-                    "check that the splits belong together"
-                )
-            numbers.append(number)
-    return torch.from_numpy(numpy.frombuffer(numbers, dtype=numpy.int64))
 
+    def number(token: str) -> int:
+        found = index.get(token, unknown)
+        if found is None:
+            raise ValueError(
+                f"{token!r} is not in the training split, which has no {UNK} for such; check that "
+                "the splits are whole and belong together"
+            )
+        return found
 
-def _text8(config: CorpusConfig) -> tuple[str, str, str]:
-    """Training, validation and test characters."""
-    if config.data_dir is None:
-        column = SOURCES["text8"].column
-        train, valid, test = ("".join(_hub_rows(config, split)[column]) for split in SPLITS)
-        return train, valid, test
-    (path,) = _find(config, "train")
-    text, held_out = path.read_text(encoding="ascii"), TEXT8_HELD_OUT
-    if len(text) <= 2 * held_out:
-        raise ValueError(
-            f"{path}: {len(text)} characters, expected more than {2 * held_out}, which are held "
-            "out; text8 has 100000000"
-        )
-    return text[: -2 * held_out], text[-2 * held_out : -held_out], text[-held_out:]
-
-
-def _characters(texts: tuple[str, str, str]) -> Corpus:
-    vocabulary = tuple(character for character, _ in Counter(texts[0]).most_common())
-    unknown = set().union(*texts[1:]) - set(vocabulary)
-    if unknown:
-        raise ValueError(
-            f"text8: {sorted(unknown)} are not among the characters of the training split; check "
-            "that the file is whole"
-        )
-    # the characters of text8 are ASCII: one byte, and one row of the table, each
-    table = torch.zeros(128, dtype=torch.int64)
-    for number, character in enumerate(vocabulary):
-        table[ord(character)] = number
-    streams = (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) for text in texts)
-    return Corpus(vocabulary, *(table[stream.long()] for stream in streams))
+    return _stream(map(number, tokens))

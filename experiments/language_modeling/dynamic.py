@@ -8,81 +8,21 @@ gradients of each parameter. On the test set, segment after segment: score, then
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from experiments.language_modeling.config import INF
 from experiments.language_modeling.measures import evaluating, segments
 from experiments.language_modeling.models import LanguageModel
+from experiments.language_modeling.sections import INF, RATES, DynamicConfig
 
-
-class Rates(NamedTuple):
-    """The three numbers of an update."""
-
-    lamb: float
-    lr: float
-    epsilon: float
-
-
-# of benkrause/dynamic-evaluation as it is, and as MoS's code took it over
-RATES = {"new": Rates(2e-3, 5e-5, 2e-5), "old": Rates(2e-2, 2e-3, 1e-3)}
-# its grid for the new form and segments of 5 tokens
+# of benkrause/dynamic-evaluation: its grid for the new form and segments of 5 tokens
 LRS = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
 LAMBS = (1e-3, 2e-3, 3e-3, 5e-3)
-
-
-@dataclass(frozen=True)
-class DynamicConfig:
-    """How a model learns while it is tested.
-
-    The forms differ in what G and rho are, over the B segments of the training set:
-    new: G = sqrt(mean_B g^2), rho = G / (mean of the mean G of each tensor).
-    old: G = sqrt(sum_B g^2), rho = G / (sum of the mean G of each tensor).
-    So new equals old with lamb / (number of tensors), lr / sqrt(B), epsilon / sqrt(B).
-
-    Args:
-        form: new, that of the code today; old, that of MoS's code, which the papers built on (MoS
-            on PTB: lamb 0.075; on WikiText-2: epsilon 0.002).
-        lamb: decay towards the trained weights, from 0 on. Default: new 0.002, old 0.02.
-        lr: learning rate, from 0 on. Default: new 5e-5, old 0.002.
-        epsilon: added to G, above 0. Default: new 2e-5, old 0.001.
-        segment: tokens that are scored before each update.
-        batch: rows of the training stream when G is gathered.
-    """
-
-    form: Literal["new", "old"] = "new"
-    lamb: float | None = None
-    lr: float | None = None
-    epsilon: float | None = None
-    segment: int = 5
-    batch: int = 100
-
-    def __post_init__(self) -> None:
-        if self.form not in RATES:
-            raise ValueError(f"form={self.form!r}: expected new or old")
-        lamb, lr, epsilon = self.rates
-        limits = {
-            "lamb": (0 <= lamb < INF, "a finite number from 0 on"),
-            "lr": (0 <= lr < INF, "a finite number from 0 on"),
-            "epsilon": (0 < epsilon < INF, "a finite number above 0"),
-            "segment": (self.segment > 0, "at least 1"),
-            "batch": (self.batch > 0, "at least 1"),
-        }
-        for name, (holds, expected) in limits.items():
-            if not holds:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range: {expected}")
-
-    @property
-    def rates(self) -> Rates:
-        """What is given, and the form's default where nothing is."""
-        given = zip((self.lamb, self.lr, self.epsilon), RATES[self.form], strict=True)
-        return Rates(*(default if value is None else value for value, default in given))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +62,7 @@ def dynamic_evaluation(
     decay = [(lamb * rho).clamp(max=1) for rho in statistics.decay]
     total, count = 0.0, 0
     parameters = statistics.parameters
-    with _learning(model), _restored(parameters) as trained:
+    with evaluating(model), torch.enable_grad(), _restored(parameters) as trained:
         for nll, gradients in _steps(model, parameters, test_stream, 1, config.segment, "dynamic"):
             total += nll.sum(dtype=torch.float64).item()
             count += nll.numel()
@@ -146,7 +86,7 @@ def gradient_statistics(
         raise ValueError("model: no parameter is trained; set requires_grad for dynamic evaluation")
     squares = [torch.zeros_like(p) for p in parameters]
     batch, length, count = config.batch, config.segment, 0
-    with _learning(model):
+    with evaluating(model), torch.enable_grad():
         for _, gradients in _steps(model, parameters, train_stream, batch, length, "gradients"):
             count += 1
             for square, gradient in zip(squares, gradients, strict=True):
@@ -184,9 +124,9 @@ def choose(
     stretch = config.segment / 5
     lrs = lrs or [lr / base.lr * default.lr * stretch for lr in LRS]
     lambs = lambs or [lamb / base.lamb * default.lamb * stretch for lamb in LAMBS]
-    best = replace(config, lr=lrs[0], lamb=lambs[0]), INF
-    for lr, lamb in itertools.product(lrs, lambs):
-        point = replace(config, lr=lr, lamb=lamb)
+    points = [replace(config, lr=lr, lamb=lamb, choose=False) for lr, lamb in product(lrs, lambs)]
+    best = points[0], INF
+    for point in points:
         nll = dynamic_evaluation(model, train_stream, valid_stream, point, statistics)
         if nll < best[1]:
             best = point, nll
@@ -207,13 +147,6 @@ def _steps(
         hidden, state = model(tokens, state)
         nll = model.head.nll(hidden, targets, reduction="none")
         yield nll.detach(), torch.autograd.grad(nll.mean(), parameters, materialize_grads=True)
-
-
-@contextmanager
-def _learning(model: LanguageModel) -> Iterator[None]:
-    """Gradients without dropout."""
-    with evaluating(model), torch.enable_grad():
-        yield
 
 
 @contextmanager

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from experiments.language_modeling.config import INF
 from experiments.language_modeling.corpus import batchify
 from experiments.language_modeling.models import LanguageModel
+from experiments.language_modeling.sections import INF
 
 # contexts whose distribution over the vocabulary is held at once
 _ROWS = 256
@@ -97,11 +97,7 @@ def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment
     Raises:
         ValueError: the stream has fewer contexts than asked, or as `segments`.
     """
-    if not 1 <= contexts < len(stream):
-        raise ValueError(
-            f"contexts={contexts}: expected 1 to {len(stream) - 1}, as many as the stream of "
-            f"{len(stream)} tokens has before its last"
-        )
+    check_contexts(stream, contexts)
     dtype = model.embedding.weight.dtype
     matrix, filled = torch.empty(contexts, model.head.vocab, dtype=dtype), 0
     with evaluating(model), torch.no_grad():
@@ -111,6 +107,15 @@ def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment
                 matrix[filled : filled + len(part)] = log_p.masked_fill(log_p == -INF, LOG_ZERO)
                 filled += len(part)
     return matrix
+
+
+def check_contexts(stream: Tensor, contexts: int) -> None:
+    """Raise ValueError where the stream has not so many."""
+    if not 1 <= contexts < len(stream):
+        raise ValueError(
+            f"contexts={contexts}: expected 1 to {len(stream) - 1}, as many as the stream of "
+            f"{len(stream)} tokens has before its last"
+        )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from experiments.language_modeling.config import StageConfig
+from experiments.language_modeling.sections import StageConfig
 from sparse_attn.heads import parameter_groups
 
 

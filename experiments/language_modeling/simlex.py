@@ -49,7 +49,7 @@ def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> S
             f"embeddings: expected one row for each of {len(vocabulary)} words, got shape "
             f"{tuple(embeddings.shape)}"
         )
-    pairs = _read(Path(path))
+    pairs = read_pairs(Path(path))
     places = {word: place for place, word in enumerate(vocabulary)}
     found = [(places[a], places[b], human) for a, b, human in pairs if {a, b} <= places.keys()]
     if len(found) < 2:
@@ -63,7 +63,8 @@ def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> S
     return SimLex(rho, len(found), len(pairs))
 
 
-def _read(path: Path) -> list[tuple[str, str, float]]:
+def read_pairs(path: Path) -> list[tuple[str, str, float]]:
+    """Two words and the human score of each pair of the file; raises as `simlex`."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]

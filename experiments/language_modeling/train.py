@@ -1,134 +1,157 @@
-"""One training run: from a config to results.json and the best weights, model.pt."""
+"""One run: from a config to what results.json holds and the best weights, model.pt."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import experiments.language_modeling.mappings  # noqa: F401
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import MeasureConfig, RunConfig
 from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity
+from experiments.language_modeling.measuring import check_measures, measures
 from experiments.language_modeling.models import LanguageModel, build_model
-from experiments.language_modeling.records import (
-    CHECKPOINT_FILE,
-    MODEL_FILE,
-    check_output_dir,
-    claim_output_dir,
-)
 from experiments.language_modeling.training import Training
-from pipeline.files import write_json
+from pipeline.command import from_dict
+from pipeline.files import write_json, write_tensors
 from pipeline.fitting import DivergedError
 from pipeline.folders import RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
 
+MODEL_FILE, CHECKPOINT_FILE = "model.pt", "checkpoint.pt"
+
 
 @dataclass
-class Run:
-    """A run whose parts have been made and found to fit together."""
+class Parts:
+    """What a run is made of, found to fit together."""
 
     config: RunConfig
     corpus: Corpus
     model: LanguageModel
 
 
-def prepare(config: RunConfig) -> Run:
-    """Read the corpus, build the model, and only then claim output_dir.
+def assemble(config: RunConfig) -> Parts:
+    """Read the corpus and build the model, with its first weights, on its device.
 
     Raises:
         ValueError, TypeError, OSError: what is wrong with the config, the corpus or the head.
-            Nothing has been written then.
     """
-    check_output_dir(config)
-    corpus, model = assemble(config)
+    device = choose_device(config.device)
+    corpus = load_corpus(config.corpus)
     for stage in filter(None, (config.train, config.finetune)):
         batchify(corpus.train, stage.batch)
     batchify(corpus.valid, config.evaluation.batch)
     batchify(corpus.test, config.evaluation.test_batch)
-    claim_output_dir(config)
-    return Run(config, corpus, model)
-
-
-def assemble(config: RunConfig) -> tuple[Corpus, LanguageModel]:
-    """The corpus, and the model with its first weights on its device; raises as `prepare`."""
-    device = choose_device(config.device)
-    corpus = load_corpus(config.corpus)
+    check_measures(corpus, config.measures)
     torch.manual_seed(config.seed)
-    return corpus, build_model(config.model, config.head, corpus).to(device)
+    return Parts(config, corpus, build_model(config.model, config.head, corpus).to(device))
 
 
-def train(run: Run) -> dict[str, Any]:
-    """Train, evaluate the best weights, write results.json and return what it holds.
+def perform(parts: Parts, folder: Path | None) -> dict[str, Any]:
+    """Train, measure the best weights and return what results.json is to hold.
+
+    Args:
+        folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
 
     Raises:
-        DivergedError: a loss is not finite; results.json says so, with what came before.
+        DivergedError: a loss is not finite. results.json says so, with what came before.
     """
-    config, model = run.config, run.model
-    folder = Path(config.output_dir)
-    results = {
-        "config": config.to_dict(),
-        "head": config.head.name,
-        "corpus": config.corpus.name,
-        "tokens": run.corpus.tokens(),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "epochs": [],
-        "valid_perplexity": None,
-        "test_perplexity": None,
-        "top_10_error": None,
-        "rank": None,
-        "slopes": None,
-        "simlex": None,
-        "dynamic": None,
-        "seconds": 0.0,
-        "seed": config.seed,
-        "device": device_name(model.embedding.weight.device),
-        "versions": versions("torch"),
-        "status": "running",
-    }
-
-    def write() -> None:
-        results["epochs"] = training.progress.epochs
-        results["seconds"] = training.progress.seconds
-        results["peak_memory_mib"] = peak_memory_mib(training.device)
-        write_json(folder / RESULTS_FILE, results)
-
-    def finish(status: str) -> None:
-        if (folder / MODEL_FILE).exists():
-            training.load_best()
-            results.update(perplexities(run))
-        results["status"] = status
-        write()
-        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
-
-    training = Training(config, run.corpus, model, write)
+    config, corpus, model = parts.config, parts.corpus, parts.model
+    checkpoint = None if folder is None else folder / CHECKPOINT_FILE
+    training = Training(config, corpus, model, checkpoint)
     try:
         training.run()
     except DivergedError:
-        finish("diverged")
+        if folder is not None:
+            results = _results(parts, training, folder) | {"status": "diverged"}
+            write_json(folder / RESULTS_FILE, results | {"config": asdict(config)})
+            tidy(folder)
         raise
-    finish("finished")
+    results = _results(parts, training, folder) | {"status": "finished"}
+    return results | measures(model, corpus, config.evaluation, config.measures)
+
+
+def tidy(folder: Path) -> None:
+    """Delete what only a run that was cut off needs."""
+    (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+
+def _results(parts: Parts, training: Training, folder: Path | None) -> dict[str, Any]:
+    """What every run tells, with the perplexities of its best weights, if it has come to any."""
+    config, corpus, model, progress = parts.config, parts.corpus, parts.model, training.progress
+    results: dict[str, Any] = {
+        "head": config.head.name,
+        "corpus": config.corpus.name,
+        "tokens": corpus.tokens(),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "epochs": progress.epochs,
+        "valid_perplexity": None,
+        "test_perplexity": None,
+        "seconds": progress.seconds,
+        "seed": config.seed,
+        "device": device_name(training.device),
+        "versions": versions("torch"),
+        "peak_memory_mib": peak_memory_mib(training.device),
+    }
+    if training.best is not None:
+        if folder is not None:
+            write_tensors(folder / MODEL_FILE, model.state_dict())
+        evaluation = config.evaluation
+        splits = {"valid": evaluation.batch, "test": evaluation.test_batch}
+        for split, batch in splits.items():
+            stream, bar = getattr(corpus, split), split if sys.stderr.isatty() else None
+            nll = mean_nll(model, stream, batch, evaluation.segment, config.chunk, bar)
+            results[f"{split}_perplexity"] = perplexity(nll)
+        # inf where the head gives a word exactly 0
+        results["score"] = -math.log(results["valid_perplexity"])
     return results
 
 
-def perplexities(run: Run) -> dict[str, float]:
-    """Of the validation and the test split, with the model as it is."""
-    evaluation, chunk = run.config.evaluation, run.config.chunk
-    splits = {
-        "valid": (run.corpus.valid, evaluation.batch),
-        "test": (run.corpus.test, evaluation.test_batch),
-    }
-    return {
-        f"{split}_perplexity": perplexity(
-            mean_nll(run.model, stream, batch, evaluation.segment, chunk, _bar(split))
+def measure(config: MeasureConfig) -> dict[str, Any]:
+    """Measure the best weights of a run, into its results.json; returns what is new there.
+
+    What is not asked for stays as it is there.
+
+    Raises:
+        ValueError, OSError: what is wrong with the folder, the corpus or SimLex's file.
+    """
+    folder = Path(config.run_dir)
+    results = _read(folder)
+    run = replace(from_dict(RunConfig, results["config"]), measures=config)
+    if config.data_dir is not None:
+        run = replace(run, corpus=replace(run.corpus, data_dir=config.data_dir))
+    parts = assemble(run)
+    weights = torch.load(folder / MODEL_FILE, "cpu", weights_only=True)
+    words = weights["embedding.weight"].shape[0]
+    if words != len(parts.corpus.vocabulary):
+        raise ValueError(
+            f"data_dir: its corpus has {len(parts.corpus.vocabulary):,} words, that of the run had "
+            f"{words:,}; expected the same files"
         )
-        for split, (stream, batch) in splits.items()
-    }
+    parts.model.load_state_dict(weights)
+    found = measures(parts.model, parts.corpus, run.evaluation, config)
+    write_json(folder / RESULTS_FILE, results | found)
+    return found
 
 
-def _bar(name: str) -> str | None:
-    """The name of a progress bar, where someone sees it."""
-    return name if sys.stderr.isatty() else None
+def _read(folder: Path) -> dict[str, Any]:
+    """results.json of a run that has ended and kept its weights."""
+    try:
+        results: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"run_dir={folder}: {RESULTS_FILE} is not readable ({error}); expected the folder of a "
+            "run that has ended; go on with one that was cut off by train --resume"
+        ) from None
+    if not (folder / MODEL_FILE).exists():
+        raise ValueError(
+            f"run_dir={folder}: the run is {results['status']} and has no {MODEL_FILE}; expected "
+            "one that has kept its weights"
+        )
+    return results

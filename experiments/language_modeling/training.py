@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from experiments.language_modeling.config import RunConfig, StageConfig
+from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.corpus import Corpus, batchify
 from experiments.language_modeling.measures import mean_nll
 from experiments.language_modeling.models import LanguageModel
@@ -25,7 +25,7 @@ from experiments.language_modeling.optimizer import (
     set_learning_rate,
     triggered,
 )
-from experiments.language_modeling.records import CHECKPOINT_FILE, MODEL_FILE
+from experiments.language_modeling.sections import StageConfig
 from pipeline.files import write_tensors
 from pipeline.fitting import DivergedError
 from sparse_attn.heads.base import positive
@@ -43,8 +43,8 @@ class Progress:
         averaging: whether the optimizer averages the weights.
         history: validation losses of the stage.
         epochs: the record of each epoch, over all stages.
-        best: lowest validation loss, that of model.pt.
-        seconds: time spent, and that of the epoch.
+        best: lowest validation loss.
+        seconds: time spent.
     """
 
     stage: int = 0
@@ -59,36 +59,35 @@ class Progress:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best: float = math.inf
     seconds: float = 0.0
-    epoch_seconds: float = 0.0
 
 
 class Training:
-    """Trains `model` in place; model.pt holds its best weights, checkpoint.pt where it stands.
+    """Trains `model` in place.
+
+    A loop of its own beside `pipeline.fitting.fit`: a run can be cut off in the middle of an epoch,
+    which may take hours, and goes on from the states of the text's rows at that place.
 
     Args:
-        config: the run; its output_dir exists.
+        config: the run.
         corpus: what to train and validate on.
         model: on its device.
-        after_epoch: called after every epoch, with `progress` up to date.
+        checkpoint: file written every `checkpoint_minutes` and after every epoch, whole or not at
+            all; if it is there already, training goes on from it. None: never written.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        corpus: Corpus,
-        model: LanguageModel,
-        after_epoch: Callable[[], None],
+        self, config: RunConfig, corpus: Corpus, model: LanguageModel, checkpoint: Path | None
     ) -> None:
-        self.config, self.corpus, self.model = config, corpus, model
-        self.after_epoch = after_epoch
-        self.folder = Path(config.output_dir)
+        self.config, self.corpus, self.model, self.checkpoint = config, corpus, model, checkpoint
         self.device = model.embedding.weight.device
         self.stages = [stage for stage in (config.train, config.finetune) if stage is not None]
         self.progress = Progress()
+        self.best: dict[str, Tensor] | None = None
         self.clock = self.saved = time.perf_counter()
-        self._begin_stage()
-        if config.resume and (self.folder / CHECKPOINT_FILE).exists():
-            self._load()
+        if checkpoint is not None and checkpoint.exists():
+            self._load(checkpoint)
+        else:
+            self._begin_stage(self.stage.average_from == 0)
 
     @property
     def stage(self) -> StageConfig:
@@ -100,39 +99,40 @@ class Training:
         return ("train", "finetune")[self.progress.stage]
 
     def run(self) -> None:
-        """Train to the end of the last stage.
+        """Train to the end of the last stage, and leave the best weights in the model.
 
         Raises:
-            DivergedError: a loss is not finite; model.pt holds the best weights before, if any.
+            DivergedError: a loss is not finite. The model has the best weights before, if any.
         """
-        while True:
-            while not self.progress.over:
+        try:
+            while not (self.progress.over and self.stage is self.stages[-1]):
+                if self.progress.over:
+                    self._next_stage()
                 self._epoch()
-            if self.stage is self.stages[-1]:
-                return
-            self.load_best()
-            done = self.progress
-            self.progress = Progress(
-                stage=done.stage + 1, epochs=done.epochs, best=done.best, seconds=done.seconds
-            )
-            self._begin_stage()
-            # from here on model.pt may come to hold weights of this stage
-            self._save()
+        finally:
+            self._restore_best()
 
-    def load_best(self) -> None:
-        """The best weights so far, from model.pt."""
-        weights = torch.load(self.folder / MODEL_FILE, self.device, weights_only=True)
-        self.model.load_state_dict(weights)
+    def _next_stage(self) -> None:
+        self._restore_best()
+        done = self.progress
+        self.progress = Progress(
+            stage=done.stage + 1, epochs=done.epochs, best=done.best, seconds=done.seconds
+        )
+        self._begin_stage(self.stage.average_from == 0)
 
-    def _begin_stage(self) -> None:
-        self.progress.averaging = self.stage.average_from == 0
-        self._make_optimizer()
+    def _restore_best(self) -> None:
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+
+    def _begin_stage(self, averaging: bool) -> None:
+        self._make_optimizer(averaging)
         self.rows = batchify(self.corpus.train, self.stage.batch).to(self.device)
         self.state = self.model.initial_state(self.stage.batch)
 
-    def _make_optimizer(self) -> None:
+    def _make_optimizer(self, averaging: bool) -> None:
+        self.progress.averaging = averaging
         self.optimizer = make_optimizer(
-            self.model, self.stage, self.config.head.mapping_lr, self.progress.averaging
+            self.model, self.stage, self.config.head.mapping_lr, averaging
         )
 
     def _epoch(self) -> None:
@@ -177,13 +177,18 @@ class Training:
 
     def _end_epoch(self) -> None:
         """Evaluate, record, keep the weights if they are the best, and see what is next."""
-        progress, stage = self.progress, self.stage
+        progress, stage, evaluation = self.progress, self.stage, self.config.evaluation
         with averaged(self.optimizer):
-            nll = self._validate()
+            nll = mean_nll(
+                self.model,
+                self.corpus.valid,
+                evaluation.batch,
+                evaluation.segment,
+                self.config.chunk,
+            )
             # also where all are inf, as those of a head with exact zeros are
             if nll <= progress.best:
-                progress.best = nll
-                write_tensors(self.folder / MODEL_FILE, self.model.state_dict())
+                progress.best, self.best = nll, copy.deepcopy(self.model.state_dict())
         self._record(nll)
         fired = triggered(progress.history, nll, stage.patience)
         progress.history.append(nll)
@@ -192,8 +197,7 @@ class Training:
         self.state = self.model.initial_state(stage.batch)
         switch = fired if stage.average_from == "trigger" else progress.epoch == stage.average_from
         if switch and not progress.averaging:
-            progress.averaging = True
-            self._make_optimizer()
+            self._make_optimizer(averaging=True)
         elif fired and stage.stop_on_trigger:
             progress.over = progress.averaging or stage.average_from == "never"
         if progress.epoch >= stage.epochs or self._out_of_steps():
@@ -202,21 +206,10 @@ class Training:
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
             raise self._diverged(f"the validation loss of epoch {progress.epoch} is {nll}")
         self._save()
-        self.after_epoch()
 
     def _diverged(self, fault: str) -> DivergedError:
         stage = self._stage_name
         return DivergedError(f"{fault}: training has diverged; lower {stage}.learning_rate")
-
-    def _validate(self) -> float:
-        evaluation = self.config.evaluation
-        return mean_nll(
-            self.model,
-            self.corpus.valid,
-            evaluation.batch,
-            evaluation.segment,
-            self.config.chunk,
-        )
 
     def _record(self, nll: float) -> None:
         progress = self.progress
@@ -227,12 +220,11 @@ class Training:
             "steps": progress.step,
             "train_nll": progress.loss / progress.tokens,
             "valid_nll": nll,
-            "seconds": progress.epoch_seconds,
+            "seconds": progress.seconds - sum(epoch["seconds"] for epoch in progress.epochs),
             "lr": self.stage.learning_rate,
             "averaging": progress.averaging,
         }
         progress.epochs.append(entry)
-        progress.epoch_seconds = 0.0
         tqdm.write(
             f"epoch {entry['epoch']} ({entry['stage']}): train {entry['train_nll']:.4f}, "
             f"valid {nll:.4f}, {entry['seconds']:.0f} s"
@@ -251,31 +243,32 @@ class Training:
         """Add the time since the last tick."""
         now = time.perf_counter()
         self.progress.seconds += now - self.clock
-        self.progress.epoch_seconds += now - self.clock
         self.clock = now
 
     def _save(self) -> None:
         self._tick()
+        self.saved = self.clock
+        if self.checkpoint is None:
+            return
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         content = {
             "progress": asdict(self.progress),
             "model": self.model.state_dict(),
+            "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "state": self.state,
             "random": torch.get_rng_state(),
             "random_cuda": cuda,
         }
-        write_tensors(self.folder / CHECKPOINT_FILE, content)
+        write_tensors(self.checkpoint, content)
         self.saved = time.perf_counter()
 
-    def _load(self) -> None:
-        content = torch.load(self.folder / CHECKPOINT_FILE, "cpu", weights_only=True)
+    def _load(self, checkpoint: Path) -> None:
+        content = torch.load(checkpoint, "cpu", weights_only=True)
         self.progress = Progress(**content["progress"])
-        averaging = self.progress.averaging
-        self._begin_stage()
-        self.progress.averaging = averaging
-        self._make_optimizer()
+        self._begin_stage(self.progress.averaging)
         self.model.load_state_dict(content["model"])
+        self.best = content["best"]
         self.optimizer.load_state_dict(content["optimizer"])
         self.state = tuple(part.to(self.device) for part in content["state"])
         torch.set_rng_state(content["random"])

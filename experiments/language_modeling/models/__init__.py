@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from experiments.language_modeling.config import HeadConfig, ModelConfig
 from experiments.language_modeling.corpus import EOS, Corpus
 from experiments.language_modeling.models import feedforward, lstm, transformer
 from experiments.language_modeling.models.base import LanguageModel, State
+from experiments.language_modeling.sections import HeadConfig, ModelConfig
 from sparse_attn import Mapping
 from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead, match_prior
 from sparse_attn.heads.base import positive
@@ -25,17 +25,14 @@ def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> Languag
         ValueError, TypeError: what is wrong with the head or its mapping.
     """
     embedding = nn.Embedding(len(corpus.vocabulary), model.embedding)
+    output = build_head(head, model.output, embedding)
     if model.kind == "feed-forward":
-        output = build_head(head, feedforward.hidden_size(model), embedding)
         # the characters of text8 have no end of a line
         first = corpus.vocabulary.index(EOS) if EOS in corpus.vocabulary else 0
         built: LanguageModel = feedforward.FeedForwardModel(model, embedding, output, first)
-    elif model.kind == "transformer":
-        output = build_head(head, transformer.hidden_size(model), embedding)
-        built = transformer.TransformerModel(model, embedding, output)
     else:
-        output = build_head(head, lstm.hidden_size(model), embedding)
-        built = lstm.LSTMModel(model, embedding, output)
+        kind = lstm.LSTMModel if model.kind == "lstm" else transformer.TransformerModel
+        built = kind(model, embedding, output)
     if isinstance(output, LinearHead | MixtureHead):
         if head.start == "prior":
             match_prior(output, corpus.counts())
@@ -44,11 +41,16 @@ def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> Languag
     return built
 
 
+def build_mapping(config: HeadConfig) -> Mapping:
+    """The mapping of a head."""
+    parameters: dict[str, Any] = dict(config.params)
+    return Mapping(config.mapping, learn=config.learn, **parameters)
+
+
 def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head:
     """The head on hidden states of size `hidden`."""
     vocab = embedding.num_embeddings
-    parameters: dict[str, Any] = dict(config.params)
-    mapping = Mapping(config.mapping, learn=config.learn, **parameters)
+    mapping = build_mapping(config)
     if not positive(mapping) and mapping.spec.own_loss is None:
         raise ValueError(
             f"head.mapping={mapping.name}: it returns zeros, whose -log p cannot train, and has no "

@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from experiments.language_modeling.config import ModelConfig
 from experiments.language_modeling.models.base import LanguageModel, State
+from experiments.language_modeling.sections import ModelConfig
 from sparse_attn.heads import Head, LinearHead, MixtureHead
 
 
@@ -48,11 +48,6 @@ class FeedForwardModel(LanguageModel):
         vectors = self.embedding(words).unfold(1, self.context, 1)  # (B, T, e, context)
         hidden = self.layers(vectors.transpose(2, 3).flatten(2))
         return hidden, (words[:, words.shape[1] - self.context + 1 :],)
-
-
-def hidden_size(config: ModelConfig) -> int:
-    """Size of the last layer's output, that of the words' vectors if there is no layer."""
-    return config.hidden if config.layers else config.context * config.embedding
 
 
 def check_start(head: LinearHead | MixtureHead) -> None:

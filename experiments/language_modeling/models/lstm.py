@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.language_modeling.config import ModelConfig
 from experiments.language_modeling.models.base import LanguageModel, State
-from experiments.language_modeling.models.dropout import embed, locked_dropout
+from experiments.language_modeling.sections import ModelConfig
 from sparse_attn.heads import Head
 
 
@@ -51,7 +50,7 @@ class LSTMModel(LanguageModel):
         self.config = config
         nn.init.uniform_(embedding.weight, -0.1, 0.1)
         inner = [config.hidden] * (config.layers - 1)
-        sizes = [config.embedding, *inner, hidden_size(config)]
+        sizes = [config.embedding, *inner, config.output]
         self.sizes = sizes[1:]
         self.layers = nn.ModuleList(
             DropConnectLSTM(size, hidden, config.weight_drop) for size, hidden in pairwise(sizes)
@@ -86,6 +85,20 @@ class LSTMModel(LanguageModel):
         return x, tuple(carried)
 
 
-def hidden_size(config: ModelConfig) -> int:
-    """Size of the last layer's output."""
-    return config.embedding if config.last is None else config.last
+def locked_dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """x (B, T, d) with one mask (B, 1, d) for all T positions, scaled by 1 / (1 - p).
+
+    Gal & Ghahramani 2016.
+    """
+    if not training or p == 0:
+        return x
+    return x * F.dropout(torch.ones_like(x[:, :1]), p)
+
+
+def embed(tokens: Tensor, weight: Tensor, p: float, training: bool) -> Tensor:
+    """Rows of weight [V, e] for tokens (B, T), a share p of the vocabulary dropped: (B, T, e)."""
+    embedded = F.embedding(tokens, weight)
+    if not training or p == 0:
+        return embedded
+    kept = F.dropout(weight.new_ones(len(weight), 1), p)  # [V, 1]
+    return embedded * F.embedding(tokens, kept)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.language_modeling.config import ModelConfig
 from experiments.language_modeling.models.base import LanguageModel, State
+from experiments.language_modeling.sections import ModelConfig
 from sparse_attn.heads import Head
 
 
@@ -68,8 +68,3 @@ def positions(length: int, size: int, like: Tensor) -> Tensor:
     i = torch.arange((size + 1) // 2, device=like.device)
     angle = t * torch.exp(i * (-2 * math.log(10_000.0) / size))
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :size]
-
-
-def hidden_size(config: ModelConfig) -> int:
-    """Size of the last layer's output."""
-    return config.embedding

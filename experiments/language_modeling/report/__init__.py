@@ -1,31 +1,31 @@
-"""What the language models have shown, beside what the papers printed: a page made from records."""
+"""What the language models have shown, beside what the papers printed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+
+from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status
+from pipeline.sweep.results import Results
 
 from experiments.language_modeling.report.plots import PLOTS
 from experiments.language_modeling.report.published import PublishedTable, published_tables
-from experiments.language_modeling.report.runs import Cell, read_experiments
+from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
     heads_table,
     published_table,
+    rates_table,
     slopes_table,
 )
-from pipeline.files import write_text
-from pipeline.report import canvas, text
-from pipeline.report.table import Report, markdown
+from pipeline.report import text
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "
     "over seeds, with n - 1.",
     "Test - softmax: mean over pairs of runs with the same seed, the other one with softmax and "
     "otherwise, where there is such a run, the same settings. Interval: mean ± t(0.975, n - 1) sd "
-    "/ sqrt(n) of the n differences. It is not corrected for the number of heads, and with three "
-    "pairs t is 4.3: few seeds show large differences only.",
+    "/ sqrt(n) of the n differences, each by itself; with three pairs t is 4.3: few seeds show "
+    "large differences only. p: of a two-sided paired t-test over seeds, corrected for the number "
+    "of heads (Holm 1979).",
     "Perplexity: exp of the mean negative log-likelihood, <eos> included, first token unscored. "
     "Dynamic: the model goes on learning from the text it has been tested on.",
     "Rank: singular values above sqrt(M + T + 1) / 2 times the largest times 2^-23, of the "
@@ -36,8 +36,8 @@ NOTES = (
     "over the pairs of SimLex-999 inside the vocabulary.",
 )
 _COMMAND = (
-    "Run a row with `python -m experiments.language_modeling train --config "
-    "configs/language_modeling/<model>.yaml --config configs/language_modeling/heads/<head>.yaml` "
+    "Run a row with python -m experiments.language_modeling train --config "
+    "configs/language_modeling/<model>.yaml --config configs/language_modeling/heads/<head>.yaml "
     "and the options beside them."
 )
 # published without a table
@@ -52,72 +52,56 @@ FIGURES = (
 )
 
 
-def report(results_dir: str | Path, output: str | Path) -> Report:
-    """Write the page and, into a folder beside it with its name, its plots.
-
-    The text depends on the records alone.
-
-    Args:
-        results_dir: folder of records, one JSON file a run in a folder for each experiment.
-        output: the Markdown file to write, such as docs/language-modeling.md.
-
-    Raises:
-        ValueError: as `read_experiments`. Nothing is written then.
-    """
-    experiments = read_experiments(Path(results_dir))
-    path = Path(output)
+def make_page(results: Results) -> Page:
+    """The page of a sweep, or of runs that were trained one by one."""
     tables = published_tables()
-    lines = ["# Language models: ours beside the published", ""]
-    for name, cells in experiments.items():
-        lines += _experiment(name, cells, tables, path)
-    lines += ["## The papers' tables", "", _COMMAND, ""]
+    blocks: list[Block] = [*map(Status, results.left_out)]
+    if results.sweep is not None:
+        blocks.insert(0, results.standing)
+    tasks = [task for task in results.tasks if cells_of(results, task)]
+    for task in tasks:
+        blocks += _experiment(results, task, tables)
+    blocks += [Heading("The papers' tables"), _COMMAND]
     for table in tables:
-        lines += [f"### {text.markdown(table.source)}: {text.markdown(table.title)}", ""]
-        lines += markdown(published_table(table, experiments))
-    lines += [f"- {text.markdown(line)}" for line in FIGURES]
-    lines += ["", "## How to read the numbers", ""]
-    lines += [f"- {text.markdown(line)}" for line in NOTES]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(lines) + "\n")
-    short = [
-        heads_table(cells).columns(*range(7), caption=f"{name}: perplexity, mean ± sd over seeds.")
-        for name, cells in experiments.items()
+        blocks += [Heading(f"{table.source}: {table.title}", 3), published_table(table, results)]
+    blocks += [Bullets(FIGURES), Heading("How to read the numbers"), Bullets(NOTES)]
+    overview = [
+        heads_table(results, task).columns(
+            *range(7), caption=f"{task}: perplexity, mean ± sd over seeds."
+        )
+        for task in tasks
     ]
-    return Report(path, short)
+    return Page("Language models: ours beside the published", blocks, overview)
 
 
-def _experiment(
-    name: str, cells: Sequence[Cell], tables: Sequence[PublishedTable], path: Path
-) -> list[str]:
-    lines = [f"## {text.markdown(name)}", ""]
-    if name not in {row.config for table in tables for row in table.rows}:
-        lines += ["No published table has these settings: compare the heads among themselves.", ""]
-    lines += [*(text.markdown(line) for line in _setup(cells)), ""]
-    lines += markdown(heads_table(cells))
-    slopes = slopes_table(cells)
-    lines += markdown(slopes) if slopes else []
-    for kind, (caption, draw) in PLOTS.items():
-        figure = draw(cells)
+def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> list[Block]:
+    blocks: list[Block] = [Heading(task)]
+    rows = [row for table in tables for row in table.rows]
+    if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
+        blocks.append("No published table has these settings: compare the heads among themselves.")
+    blocks += [_setup(results, task), heads_table(results, task)]
+    blocks += filter(None, [slopes_table(results, task), rates_table(results, task)])
+    for kind, (title, caption, draw) in PLOTS.items():
+        figure = draw(results, task)
         if figure:
-            image = Path(path.stem) / f"{name}-{kind}.png"
-            (path.parent / image).parent.mkdir(parents=True, exist_ok=True)
-            canvas.save(figure, path.parent / image)
-            lines += [f"![{caption}]({quote(image.as_posix())})", "", text.markdown(caption), ""]
-    return lines
+            blocks.append(Plot(f"{task}-{kind}", title, caption, figure))
+    return blocks
 
 
-def _setup(cells: Sequence[Cell]) -> list[str]:
+def _setup(results: Results, task: str) -> str:
     """Corpus, model and training of the first head, and what all ran on."""
-    config, records = cells[0].config, [run.record for cell in cells for run in cell.runs]
+    cells = cells_of(results, task)
+    config = config_of(results, cells[0])
+    runs = [run.results for cell in cells for run in results.counting(cell) if run.results]
     model, train, finetune = config["model"], config["train"], config["finetune"]
     stages = [_stage(train), *([f"finetuned with {_stage(finetune)}"] if finetune else [])]
-    devices = sorted({record["device"] for record in records if "device" in record})
-    versions = sorted({_versions(record) for record in records if "versions" in record})
-    return [
+    devices = sorted({run["device"] for run in runs})
+    versions = sorted({_versions(run["versions"]) for run in runs})
+    return (
         f"{config['corpus']['name']}; {model['kind']}, embedding {model['embedding']}, "
-        f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}.",
-        f"Device: {'; '.join(devices)}. Versions: {'; '.join(versions)}.",
-    ]
+        f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}. Device: "
+        f"{'; '.join(devices)}. Versions: {'; '.join(versions)}."
+    )
 
 
 def _stage(stage: dict[str, Any]) -> str:
@@ -132,5 +116,5 @@ def _stage(stage: dict[str, Any]) -> str:
     )
 
 
-def _versions(record: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+def _versions(found: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items())

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
+from pipeline.sweep.results import Results
 
-from experiments.language_modeling.measures import perplexity
-from experiments.language_modeling.report.runs import BASELINE, Cell
+from experiments.language_modeling.config import BASELINE
+from experiments.language_modeling.report.runs import cells_of
 from pipeline.report import canvas
+from pipeline.sweep.plan import Cell
 
 
-def learning(cells: Sequence[Cell]) -> Figure | None:
+def learning(results: Results, task: str) -> Figure | None:
     """Validation perplexity by epoch: mean over seeds, shaded from the lowest to the highest."""
-    curves = {cell.label: _curves(cell) for cell in cells}
+    curves = {cell[1]: _curves(results, cell) for cell in cells_of(results, task)}
     # a single evaluation is no curve
     if max((curve.shape[-1] for curve in curves.values()), default=0) < 2:
         return None
+    looks = canvas.looks(list(curves), BASELINE)
     figure, axes = canvas.single(height=5.0)
-    for look, (label, curve) in zip(_looks(cells), curves.items(), strict=True):
+    for label, curve in curves.items():
         if not curve.size:
             continue
         epochs = np.arange(1, curve.shape[1] + 1)
-        marks = {**look, "markersize": 4, "markevery": -(-len(epochs) // 10)}
+        marks = {**looks[label], "markersize": 4, "markevery": -(-len(epochs) // 10)}
         axes.plot(epochs, curve.mean(0), **marks, label=_drawn(label))
         if len(curve) > 1:
-            axes.fill_between(epochs, curve.min(0), curve.max(0), color=look["color"], alpha=0.15)
+            color = looks[label]["color"]
+            axes.fill_between(epochs, curve.min(0), curve.max(0), color=color, alpha=0.15)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 1)))
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 1)))
@@ -41,22 +44,24 @@ def learning(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
-def spectrum(cells: Sequence[Cell]) -> Figure | None:
+def spectrum(results: Results, task: str) -> Figure | None:
     """sigma_i / sigma_max of the log-probability matrix against i; dashed: what counts as 0."""
-    drawn = []
-    for look, cell in zip(_looks(cells), cells, strict=True):
-        ranks = [run.record["rank"] for run in cell.finished if run.record["rank"]]
-        spectra = [rank for rank in ranks if "spectrum" in rank]
-        if spectra:
-            drawn.append((look, cell, spectra[0]))
-    if not drawn:
+    cells = cells_of(results, task)
+    ranks = {
+        cell[1]: run["rank"]
+        for cell in cells
+        for run in reversed(results.finished(cell))
+        if "spectrum" in (run.get("rank") or {})
+    }
+    if not ranks:
         return None
+    looks = canvas.looks([label for _, label in cells], BASELINE)
     figure, axes = canvas.single(height=5.0)
-    for look, cell, rank in drawn:
+    for label, rank in ranks.items():
         places, values = zip(*rank["spectrum"], strict=True)
-        plain = {"color": look["color"], "linestyle": look["linestyle"]}
-        axes.plot(places, values, **plain, label=_drawn(cell.label))
-    _threshold(axes, [rank for _, _, rank in drawn])
+        plain = {key: looks[label][key] for key in ("color", "linestyle")}
+        axes.plot(places, values, **plain, label=_drawn(label))
+    _threshold(axes, list(ranks.values()))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -68,12 +73,13 @@ def spectrum(cells: Sequence[Cell]) -> Figure | None:
 
 PLOTS = {
     "learning": (
-        "Validation perplexity by epoch, mean over seeds; shaded: from the lowest to the highest.",
+        "Validation perplexity by epoch",
+        "Mean over seeds; shaded: from the lowest to the highest.",
         learning,
     ),
     "spectrum": (
-        "Singular values of the log-probability matrix of the first seed; dashed: the threshold "
-        "below which they count as 0.",
+        "Singular values of the log-probability matrix",
+        "Of the first seed; dashed: the threshold below which they count as 0.",
         spectrum,
     ),
 }
@@ -89,24 +95,16 @@ def _threshold(axes: Axes, ranks: list[dict[str, Any]]) -> None:
     axes.set_ylim(min(thresholds) / 100, 2)
 
 
-def _looks(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    others = [cell for cell in cells if cell.label != BASELINE]
-    return [
-        canvas.BASE if cell.label == BASELINE else canvas.style(others.index(cell))
-        for cell in cells
-    ]
-
-
 def _drawn(label: str) -> str:
     """The label as text: a dollar would begin a formula."""
     return label.replace("$", r"\$")
 
 
-def _curves(cell: Cell) -> np.ndarray:
+def _curves(results: Results, cell: Cell) -> np.ndarray:
     """Validation perplexities (runs, epochs), cut to the shortest run; without what is inf."""
     runs = [
-        [perplexity(epoch["valid_nll"]) for epoch in run.record["epochs"]] for run in cell.finished
+        np.array([epoch["valid_nll"] for epoch in run["epochs"]]) for run in results.finished(cell)
     ]
     length = min(map(len, runs), default=0)
-    curves = np.array([run[:length] for run in runs])
+    curves = np.exp([run[:length] for run in runs])
     return curves if np.isfinite(curves).all() else np.empty((0, 0))

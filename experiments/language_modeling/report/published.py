@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pipeline.sweep.results import Results
 
-from experiments.language_modeling.__main__ import parse
 from experiments.language_modeling.config import RunConfig
-from experiments.language_modeling.report.runs import Cell, keys
+from experiments.language_modeling.report.runs import at, config_of, keys
+from experiments.language_modeling.sections import StageConfig
+from pipeline.sweep.plan import Cell
 
 _FILE = Path(__file__).with_name("published.yaml")
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"
@@ -25,7 +27,7 @@ class PublishedRow:
 
     Attributes:
         model: as the paper calls it.
-        config: name of a file in configs/language_modeling, and of the experiment that runs it.
+        config: name of a file in configs/language_modeling.
         head: name of a file in configs/language_modeling/heads.
         options: what the paper sets besides, by keys of a run's config.
         published: one text for each column, as printed.
@@ -43,19 +45,23 @@ class PublishedRow:
             return "none"
         return " ".join([f"{self.config}.yaml + heads/{self.head}.yaml", *self._options()])
 
-    def wanted(self) -> RunConfig:
-        """The run that the command makes."""
-        files = [CONFIGS / f"{self.config}.yaml", CONFIGS / "heads" / f"{self.head}.yaml"]
-        words = [word for file in files for word in ("--config", str(file))]
-        return _parsed(*words, *(w for option in self._options() for w in option.split(" ", 1)))
+    def wanted(self) -> dict[str, Any]:
+        """What decides the result of the run that the command makes."""
+        config = RunConfig("").comparable()
+        for name in (self.config, f"heads/{self.head}"):
+            _lay(config, _content(CONFIGS / f"{name}.yaml"))
+        for key, value in self.options.items():
+            section, _, last = key.rpartition(".")
+            (at(config, section) if section else config)[last] = value
+        return config
 
-    def matches(self, experiments: dict[str, list[Cell]]) -> list[tuple[Cell, list[str]]]:
+    def matches(self, results: Results) -> list[tuple[Cell, list[str]]]:
         """Ours with the same corpus, model, head and stages, and keys of what is not the same."""
-        cells = [cell for cell in experiments.get(self.config or "", []) if cell.finished]
-        if not cells:
+        cells = [cell for cell in results.cells if results.finished(cell)]
+        if self.config is None or not cells:
             return []
-        wanted = self.wanted().to_dict()
-        found = [(cell, keys(cell.config, wanted)) for cell in cells]
+        wanted = self.wanted()
+        found = [(cell, keys(config_of(results, cell), wanted)) for cell in cells]
         return [
             (cell, differing)
             for cell, differing in found
@@ -85,11 +91,19 @@ def published_tables() -> list[PublishedTable]:
 
 
 @cache
-def _parsed(*words: str) -> RunConfig:
-    """What `train` makes of the command line; a quarter of a second each, and tables share many."""
-    run = parse(["train", *words])
-    assert isinstance(run, RunConfig)
-    return run
+def _content(file: Path) -> dict[str, Any]:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def _lay(config: dict[str, Any], over: dict[str, Any]) -> None:
+    """Lay a file over what decides a run's result, of which the places of files are no part."""
+    for key, value in over.items():
+        if isinstance(value, dict):
+            if config[key] is None:  # the second stage
+                config[key] = asdict(StageConfig())
+            _lay(config[key], value)
+        elif key not in ("output_dir", "data_dir"):
+            config[key] = value
 
 
 def _table(rows: list[dict[str, Any]], **content: Any) -> PublishedTable:

@@ -1,138 +1,72 @@
-"""The records of runs, put together by experiment, head and settings."""
+"""Runs that were trained one by one, read as the results of a sweep are; what tells cells apart."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from experiments.language_modeling.config import HeadConfig
-from experiments.language_modeling.records import FREE
+from pipeline.sweep.results import Results
+
+from experiments.language_modeling.config import BASELINE
+from experiments.language_modeling.sections import HeadConfig
 from pipeline.files import differences
-from pipeline.folders import RESULTS_FILE
+from pipeline.folders import CONFIG_FILE, RESULTS_FILE
 from pipeline.report import text
-from pipeline.report.spread import Difference, Estimate, estimate, paired
-
-BASELINE = "softmax"
-# what runs of one cell may differ in
-_IGNORED = {*FREE, "seed", "device", "chunk"}
+from pipeline.report.spread import Estimate, estimate
+from pipeline.sweep.plan import Cell
+from pipeline.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One record: results.json of a run, or a copy of it under the name of its head and seed."""
+def read_runs(folder: Path) -> Results:
+    """Every run below a folder: its task is the experiment, its mapping the head.
 
-    experiment: str
-    record: dict[str, Any]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return dict(self.record["config"])
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def head(self) -> str:
-        """Short name; a run that was cut off in its first epoch has written none."""
-        return str(self.record.get("head") or HeadConfig(**self.config["head"]).name)
-
-    def value(self, measure: str) -> float | None:
-        """A number of the record by its keys, joined by dots; None where it was not measured.
-
-        Also `epochs`, how many were trained, and `epoch_seconds`, what one took on average.
-        """
-        if measure == "epochs":
-            return len(self.record["epochs"])
-        if measure == "epoch_seconds":
-            seconds = [epoch["seconds"] for epoch in self.record["epochs"]]
-            return fmean(seconds) if seconds else None
-        found = at(self.record, measure)
-        return None if found is None else float(found)
-
-
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """Runs that differ in nothing but their seed."""
-
-    label: str
-    runs: Sequence[Run]
-
-    @property
-    def head(self) -> str:
-        return self.runs[0].head
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.runs[0].config
-
-    @property
-    def finished(self) -> list[Run]:
-        """What means are taken over."""
-        return [run for run in self.runs if run.record["status"] == "finished"]
-
-    def setting(self, key: str) -> str:
-        """A value of the config in words; of a section, such as finetune, whether it is there."""
-        value = at(self.config, key)
-        return "on" if isinstance(value, dict) else "off" if value is None else text.plain(value)
-
-    def values(self, measure: str) -> dict[int, float]:
-        """By seed, where it was measured."""
-        found = {run.seed: run.value(measure) for run in self.finished}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def estimate(self, measure: str) -> Estimate | None:
-        """None where no finished run has the measure."""
-        return estimate(self.values(measure).values())
-
-    def difference(self, base: Cell, measure: str) -> Difference | None:
-        """`paired` of value(self) and value(base)."""
-        return paired(self.values(measure), base.values(measure))
-
-
-def read_experiments(results_dir: Path) -> dict[str, list[Cell]]:
-    """The cells of each experiment, softmax first and then by test perplexity.
-
-    An experiment is a folder of records; of a folder of run folders, each of which holds its own
-    results.json, it is the outer one.
+    An experiment is a folder of run folders, or one with a file of records. Runs that differ in
+    nothing but their seed are one cell, named by its head, and by its settings where another cell
+    has the same head.
 
     Raises:
-        ValueError: no record below results_dir, one that is not readable or not a record, or two
-            of one cell with the same seed.
+        ValueError: no run below the folder, one that is not readable, or two of one cell with the
+            same seed.
     """
-    runs = defaultdict(list)
-    for path in sorted(results_dir.rglob("*.json")):
-        run = _read(path)
-        runs[run.experiment].append(run)
-    if not runs:
+    heads: dict[Cell, list[list[Record]]] = defaultdict(list)
+    for run in _runs(folder):
+        alike = heads[run.task, run.mapping]
+        cell = next((cell for cell in alike if not keys(cell[0].config, run.config)), None)
+        if cell is None:
+            alike.append([run])
+        else:
+            cell.append(run)
+    if not heads:
         raise ValueError(
-            f"results_dir={results_dir}: holds no record of a run; expected JSON files such as "
-            f"ptb-small/softmax-seed0.json, or run folders with {RESULTS_FILE}"
+            f"results_dir={folder}: holds no record of a run; expected the output_dir of a sweep, "
+            f"folders that `train` has made, or {PACKED_FILE}"
         )
-    return {name: _cells(found) for name, found in sorted(runs.items())}
-
-
-def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The softmax cell that differs from this one in its head alone, or the only one there is."""
-    found = [other for other in cells if other.head == BASELINE]
-    alike = [
-        other
-        for other in found
-        if all(key.startswith("head.") for key in keys(cell.config, other.config))
-    ]
-    return next(iter(alike or (found if len(found) == 1 else [])), None)
+    cells = {}
+    for (task, head), alike in sorted(heads.items()):
+        for cell in alike:
+            config = cell[0].config
+            told = sorted({key for other in alike for key in keys(config, other[0].config)})
+            settings = ", ".join(f"{key} {setting(config, key)}" for key in told)
+            label = f"{head} ({settings})" if settings else head
+            cells[task, label] = _by_seed(cell, label)
+    return Results(folder, None, sum(map(len, cells.values())), cells, [])
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Keys in which two configs differ and that decide a result, such as model.layers."""
+    """Keys in which two configs differ, such as model.layers; not the seed and what is measured."""
     found = [line.split(":")[0] for line in differences(one, other)]
-    return [key for key in found if key not in _IGNORED]
+    return [key for key in found if key != "seed" and not key.startswith("measures.")]
+
+
+def setting(config: dict[str, Any], key: str) -> str:
+    """A value of a config in words; of a section, such as finetune, whether it is there."""
+    value = at(config, key)
+    return "on" if isinstance(value, dict) else "off" if value is None else text.plain(value)
 
 
 def at(content: dict[str, Any], key: str) -> Any:
@@ -143,53 +77,101 @@ def at(content: dict[str, Any], key: str) -> Any:
     return found
 
 
-def _read(path: Path) -> Run:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"config", "status"} - record.keys()
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: not a readable record ({error}); move it away") from None
-    if missing:
-        raise ValueError(
-            f"{path}: not the record of a run, which has {', '.join(sorted(missing))}; move it away"
+def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
+    """A measure by its keys, joined by dots, of each run that has it, by seed.
+
+    Also `epochs`, how many were trained, and `epoch_seconds`, what one took on average.
+    """
+
+    def value(run: dict[str, Any]) -> float | None:
+        if measure == "epochs":
+            return len(run["epochs"])
+        if measure == "epoch_seconds":
+            return fmean([epoch["seconds"] for epoch in run["epochs"]] or [0.0])
+        return at(run, measure)
+
+    found = {run["seed"]: value(run) for run in results.finished(cell)}
+    return {seed: float(value) for seed, value in found.items() if value is not None}
+
+
+def spread(results: Results, cell: Cell, measure: str) -> Estimate | None:
+    """Over seeds; None where no finished run has the measure."""
+    return estimate(values(results, cell, measure).values())
+
+
+def cells_of(results: Results, task: str) -> list[Cell]:
+    """The cells of an experiment with runs that count: softmax first, then by test perplexity."""
+
+    def order(cell: Cell) -> tuple[bool, float, str]:
+        test = spread(results, cell, "test_perplexity")
+        head = results.counting(cell)[0].mapping
+        return head != BASELINE, float("inf") if test is None else test.mean, cell[1]
+
+    cells = [cell for cell in results.cells if cell[0] == task and results.counting(cell)]
+    return sorted(cells, key=order)
+
+
+def config_of(results: Results, cell: Cell) -> dict[str, Any]:
+    """What the runs of a cell that count share."""
+    return results.counting(cell)[0].config
+
+
+def baseline(results: Results, cell: Cell) -> Cell | None:
+    """The softmax cell that differs from this one in its head alone, or the only one there is."""
+    found = [
+        other
+        for other in cells_of(results, cell[0])
+        if results.counting(other)[0].mapping == BASELINE
+    ]
+    alike = [
+        other
+        for other in found
+        if all(
+            key.startswith("head.")
+            for key in keys(config_of(results, cell), config_of(results, other))
         )
-    folder = path.parent.parent if path.name == RESULTS_FILE else path.parent
-    return Run(folder.resolve().name, record)
+    ]
+    return next(iter(alike or (found if len(found) == 1 else [])), None)
 
 
-def _cells(runs: list[Run]) -> list[Cell]:
-    groups: list[Cell] = []
-    for run in runs:
-        for place, group in enumerate(groups):
-            if group.head == run.head and not keys(group.config, run.config):
-                groups[place] = Cell(group.label, [*group.runs, run])
-                break
-        else:
-            groups.append(Cell(run.head, [run]))
-    cells = [_checked(_labelled(group, groups)) for group in groups]
-    return sorted(cells, key=_order)
+def _runs(folder: Path) -> Iterator[Record]:
+    """Run folders, then files of records; as task, the name of the folder that they lie in."""
+    for file in sorted(folder.rglob(CONFIG_FILE)):
+        config, results = _read(file), None
+        if (file.parent / RESULTS_FILE).exists():
+            results = _read(file.parent / RESULTS_FILE)
+        try:
+            head, seed = HeadConfig(**config["head"]).name, config["seed"]
+            status: Any = results["status"] if results is not None else "failed"
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{file.parent}: not the folder of a run ({error})") from None
+        task = file.parent.resolve().parent.name
+        yield Record(task, head, "grid", seed, hash_of(config), config, status, None, results)
+    packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
+    for experiment in sorted(packed):
+        found = read_records(experiment)
+        if found.faults:
+            raise ValueError(f"{experiment}: {found.faults[0]}; move it away")
+        for record in found.by_hash.values():
+            yield replace(record, task=experiment.resolve().name)
 
 
-def _labelled(cell: Cell, cells: list[Cell]) -> Cell:
-    """Named by its head, and by its settings where another cell has the same head."""
-    twins = [other for other in cells if other.head == cell.head and other is not cell]
-    told = sorted({key for twin in twins for key in keys(cell.config, twin.config)})
-    settings = ", ".join(f"{key} {cell.setting(key)}" for key in told)
-    runs = sorted(cell.runs, key=lambda run: run.seed)
-    return Cell(f"{cell.head} ({settings})" if settings else cell.head, runs)
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: not readable ({error}); move it away") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: not of a run; move it away")
+    return content
 
 
-def _checked(cell: Cell) -> Cell:
-    seeds = [run.seed for run in cell.runs]
+def _by_seed(cell: list[Record], label: str) -> list[Record]:
+    seeds = [run.config["seed"] for run in cell]
     for seed in seeds:
         if seeds.count(seed) > 1:
             raise ValueError(
-                f"{cell.runs[0].experiment}: {seeds.count(seed)} records of {cell.label} have seed "
-                f"{seed} and the same settings; keep one of them"
+                f"{cell[0].task}: {seeds.count(seed)} records of {label} have seed {seed} and the "
+                "same settings; keep one of them"
             )
-    return cell
-
-
-def _order(cell: Cell) -> tuple[bool, float, str]:
-    test = cell.estimate("test_perplexity")
-    return cell.head != BASELINE, math.inf if test is None else test.mean, cell.label
+    return sorted(cell, key=lambda run: run.config["seed"])

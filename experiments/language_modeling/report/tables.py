@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.sweep.results import Results
+
 from experiments.language_modeling.report.published import PublishedTable
-from experiments.language_modeling.report.runs import Cell, baseline
+from experiments.language_modeling.report.runs import (
+    baseline,
+    cells_of,
+    config_of,
+    setting,
+    spread,
+    values,
+)
+from glue.report.statistics import holm, paired_p
 from pipeline.report import text
+from pipeline.report.spread import paired
 from pipeline.report.table import Table
+from pipeline.sweep.plan import Cell
 
 # how a measure is printed; all others with two decimals
 _PATTERNS = {
@@ -20,42 +32,69 @@ _PATTERNS = {
     "top_10_error": "{:.4f}",
     "simlex.rho": "{:.3f}",
 }
+_STATUS = {"Runs": "finished", "Diverged": "diverged", "Unfinished": "failed"}
 _SLOPES = ("mean", "std", "min", "max")
+_LAST = {
+    "Top-10 error": "top_10_error",
+    "SimLex": "simlex.rho",
+    "Parameters": "parameters",
+    "Seconds": "seconds",
+}
 
 
-def heads_table(cells: Sequence[Cell]) -> Table:
+def heads_table(results: Results, task: str) -> Table:
     """One row a head: perplexity, difference to softmax, and what else was measured."""
-    dynamic = any(cell.values("dynamic.test_perplexity") for cell in cells)
-    exact = any(cell.values("rank.float64.rank") for cell in cells)
-    headers = ["Head", "Runs", "Diverged", "Unfinished", "Valid", "Test"]
-    headers += ["Test - softmax", "95 % interval (pairs)"]
-    headers += ["Test, dynamic"] if dynamic else []
-    headers += ["Rank (d + 1, d + 2)"] + (["Rank in float64 (contexts)"] if exact else [])
-    headers += ["Top-10 error", "SimLex", "Parameters", "Seconds"]
-    rows = []
-    for cell in cells:
-        row = [cell.label, *_counts(cell)]
-        row += [shown(cell, "valid_perplexity"), shown(cell, "test_perplexity")]
-        row += _difference(cell, cells)
-        row += [shown(cell, "dynamic.test_perplexity")] if dynamic else []
-        row += [_rank(cell)] + ([_exact_rank(cell)] if exact else [])
-        row += [shown(cell, "top_10_error"), shown(cell, "simlex.rho")]
-        rows.append([*row, shown(cell, "parameters"), shown(cell, "seconds")])
-    return Table("Mean ± sd over seeds; Valid and Test are perplexities.", headers, rows)
+    cells = cells_of(results, task)
+    columns: dict[str, list[str]] = {"Head": [label for _, label in cells]}
+    for header, status in _STATUS.items():
+        count = [[run.status for run in results.counting(cell)].count(status) for cell in cells]
+        columns[header] = list(map(str, count))
+    for header, measure in (("Valid", "valid_perplexity"), ("Test", "test_perplexity")):
+        columns[header] = [shown(results, cell, measure) for cell in cells]
+    columns |= _differences(results, cells)
+    if any(values(results, cell, "dynamic.test_perplexity") for cell in cells):
+        columns["Test, dynamic"] = [
+            shown(results, cell, "dynamic.test_perplexity") for cell in cells
+        ]
+    columns["Rank (d + 1, d + 2)"] = [_rank(results, cell) for cell in cells]
+    if any(values(results, cell, "rank.float64.rank") for cell in cells):
+        columns["Rank in float64 (contexts)"] = [_exact_rank(results, cell) for cell in cells]
+    for header, measure in _LAST.items():
+        columns[header] = [shown(results, cell, measure) for cell in cells]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return Table("Mean ± sd over seeds; Valid and Test are perplexities.", list(columns), rows)
 
 
-def slopes_table(cells: Sequence[Cell]) -> Table | None:
+def slopes_table(results: Results, task: str) -> Table | None:
     """Slopes of the piecewise linear functions; None where there is none."""
     rows = [
-        [cell.label, *(shown(cell, f"slopes.{name}") for name in _SLOPES)]
-        for cell in cells
-        if cell.values("slopes.mean")
+        [cell[1], *(shown(results, cell, f"slopes.{name}") for name in _SLOPES)]
+        for cell in cells_of(results, task)
+        if values(results, cell, "slopes.mean")
     ]
     headers = ["Head", *(name.capitalize() for name in _SLOPES)]
     return Table("Slopes of the learned function (PLIF).", headers, rows) if rows else None
 
 
-def published_table(table: PublishedTable, experiments: dict[str, list[Cell]]) -> Table:
+def rates_table(results: Results, task: str) -> Table | None:
+    """What each learning rate of a sweep came to; None where none was chosen."""
+    rows = []
+    for cell in results.cells:
+        trials = results.of_stage(cell, "trial") if cell[0] == task else []
+        tried = [
+            f"{trial.config['train']['learning_rate']:g}: "
+            + (f"{trial.results['valid_perplexity']:.2f}" if trial.results else trial.status)
+            for trial in trials
+        ]
+        chosen = {run.config["train"]["learning_rate"] for run in results.counting(cell)}
+        if tried:
+            rate = ", ".join(f"{rate:g}" for rate in chosen) or text.MISSING
+            rows.append([cell[1], "; ".join(tried), rate])
+    caption = "Validation perplexity of every learning rate tried, and the one chosen."
+    return Table(caption, ["Head", "Tried", "Chosen"], rows) if rows else None
+
+
+def published_table(table: PublishedTable, results: Results) -> Table:
     """The published numbers, ours beside each, and the config that runs the row."""
     headers = ["Model"]
     for header, measure in table.columns.items():
@@ -65,66 +104,78 @@ def published_table(table: PublishedTable, experiments: dict[str, list[Cell]]) -
         measures = [measure for measure in table.columns.values() if measure]
         matches = [
             (cell, differing)
-            for cell, differing in row.matches(experiments)
-            if any(map(cell.values, measures))
+            for cell, differing in row.matches(results)
+            if any(values(results, cell, measure) for measure in measures)
         ]
         line = [row.model]
         for measure, printed in zip(table.columns.values(), row.published, strict=True):
             line.append(printed)
             if measure:
-                ours = "; ".join(shown(cell, measure) for cell, _ in matches)
+                ours = "; ".join(shown(results, cell, measure) for cell, _ in matches)
                 line.append(ours or text.NOTHING)
-        told = "; ".join(_told(cell, differing) for cell, differing in matches) or "not run here"
-        rows.append([*line, told, row.command()])
+        told = "; ".join(_told(results, cell, differing) for cell, differing in matches)
+        rows.append([*line, told or "not run here", row.command()])
     return Table(table.setup, [*headers, "Our runs", "Config"], rows)
 
 
-def shown(cell: Cell, measure: str) -> str:
+def shown(results: Results, cell: Cell, measure: str) -> str:
     """mean ± sd, or one number where seeds do not differ in it or there is one."""
-    found = cell.estimate(measure)
+    found = spread(results, cell, measure)
     return text.MISSING if found is None else found.text(_PATTERNS.get(measure, "{:,.2f}"))
 
 
-def _counts(cell: Cell) -> list[str]:
-    finished = len(cell.finished)
-    diverged = sum(run.record["status"] == "diverged" for run in cell.runs)
-    return [str(finished), str(diverged), str(len(cell.runs) - finished - diverged)]
+def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
+    """From softmax in test perplexity: columns of values, intervals and, of several seeds, p."""
+    ours: list[str] = []
+    intervals: list[str] = []
+    p: list[float | None] = []
+    for cell in cells:
+        base = baseline(results, cell)
+        mine = values(results, cell, "test_perplexity")
+        theirs = values(results, base, "test_perplexity") if base else {}
+        found = paired(mine, theirs) if base != cell else None
+        p.append(None)
+        if found is None:
+            ours.append(text.NOTHING if base == cell else text.MISSING)
+            intervals.append(ours[-1])
+            continue
+        ours.append(text.rounded(found.value, "{:+.2f}"))
+        if found.interval is None:
+            intervals.append("one pair")
+            continue
+        low, high = found.interval
+        intervals.append(f"[{low:+.2f}, {high:+.2f}] ({found.n})")
+        p[-1] = paired_p([mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys()])
+    columns = {"Test - softmax": ours, "95 % interval (pairs)": intervals}
+    if any(value is not None for value in p):
+        columns["p (Holm)"] = [
+            only if value is None else text.probability(value)
+            for only, value in zip(intervals, holm(p), strict=True)
+        ]
+    return columns
 
 
-def _difference(cell: Cell, cells: Sequence[Cell]) -> list[str]:
-    base = baseline(cell, cells)
-    if base is cell:
-        return [text.NOTHING] * 2
-    found = base and cell.difference(base, "test_perplexity")
-    if not found:
-        return [text.MISSING] * 2
-    # what rounds to nothing has no sign
-    value = f"{found.value + 0.0:+.2f}"
-    if found.interval is None:
-        return [value, "one pair"]
-    low, high = found.interval
-    return [value, f"[{low:+.2f}, {high:+.2f}] ({found.n})"]
-
-
-def _rank(cell: Cell) -> str:
+def _rank(results: Results, cell: Cell) -> str:
     """The rank beside the two numbers that softmax cannot exceed without and with a bias."""
-    sizes = cell.values("rank.d")
+    sizes = values(results, cell, "rank.d")
     if not sizes:
         return text.MISSING
     d = round(next(iter(sizes.values())))
-    return f"{shown(cell, 'rank.rank')} ({d + 1:,}, {d + 2:,})"
+    return f"{shown(results, cell, 'rank.rank')} ({d + 1:,}, {d + 2:,})"
 
 
-def _exact_rank(cell: Cell) -> str:
+def _exact_rank(results: Results, cell: Cell) -> str:
     """The rank of log-probabilities worked out in float64, and of how many contexts."""
-    contexts = cell.values("rank.float64.contexts")
+    contexts = values(results, cell, "rank.float64.contexts")
     if not contexts:
         return text.MISSING
-    return f"{shown(cell, 'rank.float64.rank')} ({next(iter(contexts.values())):,.0f})"
+    return f"{shown(results, cell, 'rank.float64.rank')} ({next(iter(contexts.values())):,.0f})"
 
 
-def _told(cell: Cell, differing: Sequence[str]) -> str:
+def _told(results: Results, cell: Cell, differing: Sequence[str]) -> str:
     """How many of our runs, how long, and in what they are not what the paper ran."""
-    told = [text.counted(len(cell.finished), "seed"), f"{shown(cell, 'epochs')} epochs"]
-    told += ["finetuned"] if cell.config["finetune"] else []
-    return ", ".join([*told, *(f"{key} {cell.setting(key)}" for key in differing)])
+    config = config_of(results, cell)
+    told = [text.counted(len(results.finished(cell)), "seed")]
+    told += [f"{shown(results, cell, 'epochs')} epochs"]
+    told += ["finetuned"] if config["finetune"] else []
+    return ", ".join([*told, *(f"{key} {setting(config, key)}" for key in differing)])

@@ -1,58 +1,63 @@
-"""The command line: every file under configs parses, and what is wrong is said in one line."""
+"""The command line: every file under configs parses, and runs, sweeps and reports are made."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
-from experiments.language_modeling.__main__ import main, parse
-from experiments.language_modeling.config import (
-    HeadConfig,
-    MeasureConfig,
-    ModelConfig,
-    ReportConfig,
-    RunConfig,
-    StageConfig,
-)
+from experiments.language_modeling.__main__ import EXPERIMENT, main
+from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
 from experiments.language_modeling.models import build_head
+from experiments.language_modeling.sections import DynamicConfig, HeadConfig, StageConfig
+from pipeline.command import from_dict
+from tests.commands import refusal
+from tests.experiments.language_modeling.toys import write_ptb
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"
-RUNS = sorted(path.name for path in CONFIGS.glob("*.yaml") if "output_dir" in path.read_text())
-HEADS = sorted(path.name for path in CONFIGS.glob("heads/*.yaml"))
+SWEEPS = sorted(CONFIGS.glob("*-sweep.yaml"))
+RUNS = sorted(p for p in CONFIGS.glob("*.yaml") if "output_dir" in p.read_text())
+RUNS = [path for path in RUNS if path not in SWEEPS]
+HEADS = sorted(CONFIGS.glob("heads/*.yaml"))
 
 
-def parse_run(*arguments: str) -> RunConfig:
-    config = parse(["train", *arguments])
-    assert isinstance(config, RunConfig)
-    return config
+def parse(command: str, *arguments: Any) -> Any:
+    return EXPERIMENT.program.read([command, *map(str, arguments)])[1][0]
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_configs_parse_and_come_back_from_their_record(name: str):
-    config = parse_run("--config", str(CONFIGS / name))
-    assert config.output_dir.startswith(f"runs/{name.removesuffix('.yaml')}/")
-    content = json.loads(json.dumps(config.to_dict()))
-    assert RunConfig.from_dict(content) == config
+def parse_run(*files: Path, **options: Any) -> RunConfig:
+    words = [word for file in files for word in ("--config", file)]
+    return parse("train", *words, *(w for key, v in options.items() for w in (f"--{key}", v)))
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_heads_lie_over_a_model(name: str):
-    files = [CONFIGS / "ptb-awd.yaml", CONFIGS / "heads" / name]
-    config = parse_run(*(word for file in files for word in ("--config", str(file))))
+@pytest.mark.parametrize("file", RUNS, ids=lambda path: path.stem)
+def test_configs_parse_and_come_back_from_their_record(file: Path):
+    config = parse_run(file)
+    assert config.output_dir.startswith(f"runs/{file.stem}/")
+    assert from_dict(RunConfig, json.loads(json.dumps(config.comparable()))) is not None
+
+
+@pytest.mark.parametrize("file", HEADS, ids=lambda path: path.stem)
+def test_heads_lie_over_a_model(file: Path):
+    config = parse_run(CONFIGS / "ptb-awd.yaml", file)
     assert config.model.hidden == 1150
-    head = build_head(config.head, 400, nn.Embedding(10, 400))
-    assert head.vocab == 10
-    known = {"normalized-relu.yaml": "relu-eps", "abs.yaml": "softmax-abs"}
-    known |= {f"{short}.yaml": f"{short}-softmax" for short in ("taylor", "spherical")}
-    assert config.head.name == known.get(name, name.removesuffix(".yaml"))
+    assert build_head(config.head, 400, nn.Embedding(10, 400)).vocab == 10
+    known = {"normalized-relu": "relu-eps", "abs": "softmax-abs"}
+    known |= {short: f"{short}-softmax" for short in ("taylor", "spherical")}
+    assert config.head.name == known.get(file.stem, file.stem)
+
+
+def test_names_of_heads():
+    assert HeadConfig(mapping="sigsoftmax", learn=["bias"]).name == "sigsoftmax-bias"
+    assert HeadConfig(kind="adaptive", cutoffs=[5]).name == "adaptive-softmax"
 
 
 def test_awd_lstm_is_finetuned_with_the_settings_of_training():
-    config = parse_run("--config", str(CONFIGS / "ptb-awd.yaml"), "--train.learning_rate", "20")
-    assert config.train.learning_rate == 20
-    assert config.train.average_from == "trigger"
+    awd = CONFIGS / "ptb-awd.yaml"
+    config = parse_run(awd, **{"train.learning_rate": 20})
+    assert (config.train.learning_rate, config.train.average_from) == (20, "trigger")
     assert config.finetune == StageConfig(
         average_from=0,
         stop_on_trigger=True,
@@ -61,97 +66,71 @@ def test_awd_lstm_is_finetuned_with_the_settings_of_training():
         weight_decay=1.2e-6,
         epochs=500,
     )
-    without = parse_run("--config", str(CONFIGS / "ptb-awd.yaml"), "--finetune", "null")
-    assert without.finetune is None
-    fixed = parse_run("--config", str(CONFIGS / "ptb-awd.yaml"), "--train.average_from", "200")
-    assert fixed.train.average_from == 200
+    assert parse_run(awd, finetune="null").finetune is None
+    assert parse_run(awd, **{"train.average_from": 200}).train.average_from == 200
 
 
-def test_the_other_commands_parse():
-    assert parse(["measure", "runs/a", "--rank_contexts", "100", "--dynamic", "old"]) == (
-        MeasureConfig("runs/a", rank_contexts=100, dynamic="old")
+def test_measure_parses():
+    words = ("--rank_contexts", 100, "--dynamic.form", "old", "--dynamic.choose", "true")
+    assert parse("measure", "runs/a", *words) == MeasureConfig(
+        "runs/a", rank_contexts=100, dynamic=DynamicConfig("old", choose=True)
     )
-    assert parse(["report", "results/a", "page.md"]) == ReportConfig("results/a", "page.md")
-
-
-@pytest.mark.parametrize("command", ["train", "measure", "report"])
-def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
-        parse([command, "--help"])
-    assert ended.value.code == 0
-    out = capsys.readouterr().out
-    told = {
-        "train": ("--train.learning_rate", "configs/language_modeling", "average the weights"),
-        "measure": ("rank_contexts", "run_dir"),
-        "report": ("results_dir", "output"),
-    }
-    assert all(part in out for part in told[command])
-
-
-def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"ptb.{split}.txt").write_text("a b <unk> c\n" * 30, encoding="utf-8")
-    out = tmp_path / "run"
-    arguments = ["--config", str(CONFIGS / "ptb-small.yaml"), "--output_dir", str(out)]
-    arguments += ["--config", str(CONFIGS / "heads" / "taylor.yaml")]
-    arguments += ["--model.embedding", "6", "--model.hidden", "6", "--train.max_steps", "2"]
-    arguments += ["--train.batch", "2", "--evaluation.test_batch", "1"]
-    main(["train", *arguments, "--corpus.data_dir", str(tmp_path), "--device", "cpu"])
-    printed = capsys.readouterr().out
-    record = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert f"taylor-softmax test perplexity: {record['test_perplexity']:.2f}" in printed
-    assert f"results: {out}/results.json" in printed
-    assert {path.name for path in out.iterdir()} == {"results.json", "model.pt"}
-    main(["measure", str(out)])
-    assert json.loads((out / "results.json").read_text())["top_10_error"] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "told"),
     [
-        (["--corpus.data_dir", "/nowhere"], "no such folder"),
-        (["--train.batch", "0"], r"train\.batch=0 is out of range: expected at least 1"),
-        (["--head.mapping", "sofmax"], "did you mean softmax"),
-        (["--head.kind", "mixture", "--head.components", "0"], r"head\.components=0"),
-        (["--head.params.r", "0.1"], "unknown parameter; softmax takes no parameters"),
-        (["--model.last", "30"], r"tie: expected shape \(4, 30\)"),
-        (["--train.batch", "60"], "batch=60: expected at most"),
+        ("train", ("--train.learning_rate", "configs/language_modeling", "average the weights")),
+        ("sweep", ("--heads", "--learning_rates", "--measures.rank_contexts", "--cpus_per_run")),
+        ("measure", ("rank_contexts", "run_dir")),
+        ("report", ("results_dir", "output_dir")),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"ptb.{split}.txt").write_text("a b <unk>\n" * 20, encoding="utf-8")
-    out = tmp_path / "run"
-    known = ["--config", str(CONFIGS / "ptb-small.yaml"), "--output_dir", str(out)]
+def test_help_teaches(command: str, told: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        main(["train", *known, "--corpus.data_dir", str(tmp_path), *arguments])
-    told = f"{ended.value.code} {capsys.readouterr().err}"
-    assert re.search(message, told), told
-    assert not out.exists()
+        main([command, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert all(part in out for part in told)
 
 
-def test_a_run_that_diverges_is_one_line(tmp_path: Path):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"ptb.{split}.txt").write_text("a b <unk> c\n" * 30, encoding="utf-8")
-    small = "--model.embedding 6 --model.hidden 6 --train.batch 2 --evaluation.test_batch 1"
-    wild = "--train.learning_rate 1e38 --train.clip null --train.epochs 9 --device cpu"
-    known = f"--config {CONFIGS / 'ptb-small.yaml'} --output_dir {tmp_path / 'run'} {small} {wild}"
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *known.split(), "--corpus.data_dir", str(tmp_path)])
-    message = str(ended.value.code)
+def small(folder: Path) -> list[str]:
+    """Options of a run that takes no time."""
+    words = f"--config {CONFIGS / 'ptb-small.yaml'} --model.embedding 6 --model.hidden 6"
+    words += f" --corpus.data_dir {write_ptb(folder / 'ptb')} --output_dir {folder / 'run'}"
+    return f"{words} --train.batch 2 --evaluation.test_batch 1 --device cpu".split()
+
+
+def test_a_run_is_trained_measured_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    taylor = ["--config", str(CONFIGS / "heads/taylor.yaml"), "--train.max_steps", "2"]
+    main(["train", *small(tmp_path), *taylor])
+    printed = capsys.readouterr().out
+    record = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert f"taylor-softmax test perplexity: {record['test_perplexity']:.2f}" in printed
+    assert f"top-10 error: {record['top_10_error']:.4f}\nresults: {run}/results.json" in printed
+    assert {path.name for path in run.iterdir()} == {"config.json", "results.json", "model.pt"}
+    main(["measure", str(run), "--rank_contexts", "20"])
+    rank = json.loads((run / "results.json").read_text())["rank"]
+    assert f"'rank': {rank['rank']}" in capsys.readouterr().out
+    main(["report", str(run), "--output_dir", str(tmp_path / "page")])
+    printed = capsys.readouterr().out
+    assert re.search(rf"^taylor-softmax +1 .* {record['test_perplexity']:.2f}", printed, re.M)
+    assert (tmp_path / "page/report.html").exists()
+
+
+def test_a_run_that_diverges_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    wild = ["--train.learning_rate", "1e38", "--train.clip", "null", "--train.epochs", "9"]
+    message = refusal(main, capsys, "train", *small(tmp_path), *wild)
     told = r"error: the loss of step \d+ is (nan|inf): .* diverged; lower train\.learning_rate"
-    assert re.fullmatch(told, message), message
+    assert re.search(told, message), message
     assert json.loads((tmp_path / "run/results.json").read_text())["status"] == "diverged"
 
 
-def test_configs_check_their_numbers():
-    with pytest.raises(ValueError, match=r"train\.optimizer=adam is out of range: expected sgd"):
-        StageConfig(optimizer="adam", average_from=0)
-    with pytest.raises(ValueError, match="only a linear or mixture head with a bias"):
-        HeadConfig(start="prior", bias=False)
-    with pytest.raises(ValueError, match=r"model\.heads=3 .* a divisor of model\.embedding=200"):
-        ModelConfig(kind="transformer", embedding=200, heads=3)
-    assert HeadConfig(mapping="sigsoftmax", learn=["bias"]).name == "sigsoftmax-bias"
-    assert HeadConfig(kind="adaptive", cutoffs=[5]).name == "adaptive-softmax"
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda path: path.stem)
+def test_sweeps_parse_and_come_back_from_their_record(file: Path):
+    sweep = parse("sweep", "--config", file)
+    content = json.loads(json.dumps(sweep.content()))
+    assert from_dict(SweepConfig, {"output_dir": "x", **content}).content() == content
+    heads = [build_head(head, 200, nn.Embedding(10, 200)) for head in sweep.heads.values()]
+    assert len(heads) == len(EXPERIMENT.plan(sweep).cells)

@@ -8,18 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from experiments.language_modeling.config import ModelConfig
-from experiments.language_modeling.dynamic import (
-    DynamicConfig,
-    Rates,
-    choose,
-    dynamic_evaluation,
-    gradient_statistics,
-)
+from experiments.language_modeling.dynamic import choose, dynamic_evaluation, gradient_statistics
 from experiments.language_modeling.measures import mean_nll
 from experiments.language_modeling.models.lstm import LSTMModel
+from experiments.language_modeling.sections import DynamicConfig, ModelConfig, Rates
 from sparse_attn.heads import LinearHead
-from tests.experiments.language_modeling.toys import Bigram, Recurrent, stream
+from tests.experiments.language_modeling.toys import Recurrent, stream
 
 TRAIN, TEST = stream(620, seed=2), stream(203, seed=3)
 FORMS = ("new", "old")
@@ -226,26 +220,3 @@ def test_defaults_of_each_form():
     assert DynamicConfig("old").rates == Rates(0.02, 0.002, 0.001)
     assert DynamicConfig("old", lamb=0.075).rates == Rates(0.075, 0.002, 0.001)
     assert (DynamicConfig().segment, DynamicConfig().batch) == (5, 100)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"form": "newer"}, {"lamb": -1.0}, {"lr": math.inf}, {"lr": math.nan}, {"epsilon": 0.0},
-     {"segment": 0}, {"batch": 0}],
-)  # fmt: skip
-def test_bad_config(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        DynamicConfig(**wrong)
-
-
-def test_bad_input():
-    model, config = recurrent(), DynamicConfig(batch=10)
-    with pytest.raises(ValueError, match="batch=10"):
-        dynamic_evaluation(model, TRAIN[:19], TEST, config)
-    with pytest.raises(ValueError, match="no parameter is trained"):
-        gradient_statistics(model.requires_grad_(False), TRAIN, config)
-    flat = Bigram(torch.zeros(2, 2))
-    with torch.no_grad():
-        flat.head.weight.zero_()
-    with pytest.raises(ValueError, match="every gradient on train_stream is 0"):
-        gradient_statistics(flat, torch.tensor([0, 1, 0]), DynamicConfig(batch=1, segment=2))

@@ -110,18 +110,3 @@ def test_log_of_an_exact_zero_is_floored_and_nothing_else():
     dense = log_prob_matrix(Bigram(scores), text, 3, 2)
     assert dense[0, 2] == pytest.approx(-200 - math.log(1 + math.exp(-2)), rel=1e-6)
     assert mean_nll(Bigram(scores, "sparsemax"), text, 1, 2) == math.inf
-
-
-def test_bad_input():
-    model, text = bigram(), torch.tensor(TEXT)
-    with pytest.raises(ValueError, match="batch=0, segment=5"):
-        mean_nll(model, text, 0, 5)
-    with pytest.raises(ValueError, match="batch=1, segment=0"):
-        top_k_error(model, text, 1, 0)
-    with pytest.raises(ValueError, match="batch=4"):
-        mean_nll(model, text, 4, 5)
-    with pytest.raises(ValueError, match="k=0"):
-        top_k_error(model, text, 1, 5, k=0)
-    for contexts in (0, 7):
-        with pytest.raises(ValueError, match=rf"contexts={contexts}: expected 1 to 6"):
-            log_prob_matrix(model, text, contexts, 5)

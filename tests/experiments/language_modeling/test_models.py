@@ -7,12 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from experiments.language_modeling.config import HeadConfig, ModelConfig
 from experiments.language_modeling.corpus import EOS, UNK, Corpus
 from experiments.language_modeling.models import LanguageModel, build_model
-from experiments.language_modeling.models.dropout import embed, locked_dropout
-from experiments.language_modeling.models.lstm import DropConnectLSTM
+from experiments.language_modeling.models.lstm import DropConnectLSTM, embed, locked_dropout
 from experiments.language_modeling.models.transformer import positions
+from experiments.language_modeling.sections import HeadConfig, ModelConfig
 from sparse_attn.heads import AdaptiveHead, MixtureHead
 from tests.experiments.language_modeling.toys import stream
 

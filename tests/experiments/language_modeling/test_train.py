@@ -1,8 +1,8 @@
 """Runs from config to record: the optimizers' steps, the switch, resuming, divergence."""
 
-import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,8 @@ import torch
 from torch import nn
 
 from experiments.language_modeling import training
-from experiments.language_modeling.config import (
-    CorpusConfig,
-    EvaluationConfig,
-    HeadConfig,
-    MeasureConfig,
-    ModelConfig,
-    RunConfig,
-    StageConfig,
-)
-from experiments.language_modeling.measuring import measure
+from experiments.language_modeling.__main__ import EXPERIMENT
+from experiments.language_modeling.config import MeasureConfig, MeasuresConfig, RunConfig
 from experiments.language_modeling.optimizer import (
     averaged,
     draw_length,
@@ -29,10 +21,17 @@ from experiments.language_modeling.optimizer import (
     set_learning_rate,
     triggered,
 )
-from experiments.language_modeling.records import read_results
-from experiments.language_modeling.train import prepare, train
-from pipeline.files import write_tensors
+from experiments.language_modeling.sections import (
+    CorpusConfig,
+    DynamicConfig,
+    EvaluationConfig,
+    HeadConfig,
+    ModelConfig,
+    StageConfig,
+)
+from experiments.language_modeling.train import measure
 from pipeline.fitting import DivergedError
+from tests.experiments.language_modeling.toys import write_ptb
 
 AWD = ModelConfig(
     embedding=8,
@@ -55,20 +54,20 @@ class CutOffError(Exception):
     """The power went."""
 
 
+SHORT = StageConfig(batch=4, bptt=7, learning_rate=1.0, vary=True, epochs=2)
+ADAM = replace(SHORT, optimizer="adam", learning_rate=0.01, schedule="linear")
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> RunConfig:
     """An AWD-LSTM in small, with an averaged second epoch and a finetuning stage."""
-    data = tmp_path / "data"
-    data.mkdir()
     line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
-    for split, times in {"train": 20, "valid": 3, "test": 3}.items():
-        (data / f"ptb.{split}.txt").write_text(line * times, encoding="utf-8")
     return RunConfig(
         output_dir=str(tmp_path / "run"),
-        corpus=CorpusConfig("ptb", str(data)),
+        corpus=CorpusConfig("ptb", write_ptb(tmp_path / "data", line * 3, train=line * 20)),
         model=AWD,
         train=STAGE,
-        finetune=dataclasses.replace(STAGE, average_from=0, epochs=1, longest=3),
+        finetune=replace(STAGE, average_from=0, epochs=1, longest=3),
         evaluation=EvaluationConfig(2, 1, 9),
         device="cpu",
         checkpoint_minutes=0.0,
@@ -76,7 +75,13 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def run(config: RunConfig) -> dict[str, Any]:
-    return train(prepare(config))
+    results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
+    assert results is not None
+    return results
+
+
+def read(config: RunConfig) -> dict[str, Any]:
+    return json.loads((Path(config.output_dir) / "results.json").read_text())
 
 
 def weights(folder: str) -> dict[str, torch.Tensor]:
@@ -103,122 +108,103 @@ def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     return [value for name, value in state.items() if name != "head.weight"]
 
 
+@pytest.mark.parametrize("minutes", [0.0, 10.0])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch, share: float, optimizer: str
+    config: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    optimizer: str,
+    minutes: float,
 ):
+    """With a checkpoint after each step, and after each epoch alone."""
+    config = replace(config, checkpoint_minutes=minutes)
     if optimizer == "adam":
-        adam = StageConfig(optimizer="adam", learning_rate=0.01, schedule="linear", **SHORT)
-        config = dataclasses.replace(config, train=adam, finetune=None)
-    whole = dataclasses.replace(config, output_dir=config.output_dir + "-whole")
-    drawn = 0
+        config = replace(config, train=ADAM, finetune=None)
+    whole = replace(config, output_dir=config.output_dir + "-whole")
+    drawn, last = 0, math.inf
 
-    def count(stage: StageConfig) -> int:
+    def draw(stage: StageConfig) -> int:
         nonlocal drawn
+        if drawn == last:
+            raise CutOffError
         drawn += 1
         return draw_length(stage)
 
-    monkeypatch.setattr(training, "draw_length", count)
+    monkeypatch.setattr(training, "draw_length", draw)
     expected = run(whole)
-    last = round(share * drawn)
-    drawn = 0
-
-    def cut_off(stage: StageConfig) -> int:
-        if drawn == last:
-            raise CutOffError
-        return count(stage)
-
-    monkeypatch.setattr(training, "draw_length", cut_off)
+    drawn, last = 0, round(share * drawn)
     with pytest.raises(CutOffError):
         run(config)
-    monkeypatch.setattr(training, "draw_length", draw_length)
-    compare(run(dataclasses.replace(config, resume=True)), expected)
+    monkeypatch.undo()
+    compare(run(replace(config, resume=True)), expected)
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Two runs are the same but for the time they took."""
-    timing = {"seconds"}
     for ours, theirs in zip(found["epochs"], expected["epochs"], strict=True):
-        assert {k: ours[k] for k in ours.keys() - timing} == {
-            k: theirs[k] for k in theirs.keys() - timing
-        }
+        assert ours | {"seconds": 0} == theirs | {"seconds": 0}
     assert found["test_perplexity"] == expected["test_perplexity"]
     uninterrupted = weights(expected["config"]["output_dir"])
     for name, value in weights(found["config"]["output_dir"]).items():
         assert torch.equal(value, uninterrupted[name]), name
 
 
-def test_a_second_stage_cut_off_after_its_first_best_weights_starts_as_it_did(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
-):
-    config = dataclasses.replace(config, checkpoint_minutes=10.0)
-    expected = run(dataclasses.replace(config, output_dir=config.output_dir + "-whole"))
-    first, second = (
-        [epoch["valid_nll"] for epoch in expected["epochs"] if epoch["stage"] == stage]
-        for stage in ("train", "finetune")
-    )
-    assert second[0] < min(first)
-
-    def cut_off(path: Path, content: Any) -> None:
-        if content.get("progress", {}).get("stage") == 1 and content["progress"]["epoch"] == 1:
-            raise CutOffError
-        write_tensors(path, content)
-
-    monkeypatch.setattr(training, "write_tensors", cut_off)
-    with pytest.raises(CutOffError):
-        run(config)
-    monkeypatch.undo()
-    compare(run(dataclasses.replace(config, resume=True)), expected)
-
-
-SHORT = {"batch": 4, "bptt": 7, "vary": True, "epochs": 2}
+def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: RunConfig):
+    alone = replace(config, output_dir=config.output_dir + "-sweep")
+    found = EXPERIMENT.perform(EXPERIMENT.assemble(alone), None)
+    assert not Path(alone.output_dir).exists()
+    expected = run(config)
+    times = {"seconds": 0, "peak_memory_mib": 0, "epochs": [], "config": {}}
+    assert found | times == expected | times
+    assert found["score"] == -math.log(found["valid_perplexity"])
 
 
 def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
+    short = replace(config, finetune=None, train=replace(SHORT, max_steps=2))
     with pytest.raises(ValueError, match="holds no run to resume"):
-        prepare(dataclasses.replace(config, resume=True))
-    short = dataclasses.replace(config, finetune=None, train=StageConfig(**SHORT, max_steps=2))
-    prepare(short)
+        EXPERIMENT.prepare(replace(short, resume=True))
+    EXPERIMENT.prepare(short)
     with pytest.raises(ValueError, match="cut off; pass --resume"):
-        prepare(short)
+        EXPERIMENT.prepare(short)
     with pytest.raises(ValueError, match=r"another config \(.*seed: asked 3, there 0"):
-        prepare(dataclasses.replace(short, seed=3, resume=True))
-    # where the corpus lies does not matter
-    assert run(dataclasses.replace(short, resume=True))["status"] == "finished"
+        EXPERIMENT.prepare(replace(short, seed=3, resume=True))
+    # where the corpus lies does not matter, nor how many rows of scores are held at once
+    moved = CorpusConfig("ptb", str((tmp_path / "data").rename(tmp_path / "moved")))
+    assert run(replace(short, resume=True, corpus=moved, chunk=7))["status"] == "finished"
     with pytest.raises(ValueError, match=r"holds a finished run of this config, see results\.json"):
-        prepare(dataclasses.replace(short, resume=True))
+        EXPERIMENT.prepare(replace(short, corpus=moved, resume=True))
     with pytest.raises(ValueError, match="is not the folder of a run"):
-        prepare(dataclasses.replace(short, output_dir=str(tmp_path / "data")))
+        EXPERIMENT.prepare(replace(short, corpus=moved, output_dir=str(tmp_path / "moved")))
 
 
 def test_a_budget_of_steps_ends_within_an_epoch(config: RunConfig):
-    stage = StageConfig(batch=4, bptt=7, learning_rate=1.0, max_steps=3, epochs=5)
-    results = run(dataclasses.replace(config, train=stage, finetune=None))
+    stage = replace(SHORT, vary=False, max_steps=3, epochs=5)
+    results = run(replace(config, train=stage, finetune=None))
     assert [epoch["steps"] for epoch in results["epochs"]] == [3]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunConfig):
-    wild = dataclasses.replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
+    wild = replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
     with pytest.raises(DivergedError, match=r"diverged; lower finetune\.learning_rate"):
-        run(dataclasses.replace(config, train=STAGE, finetune=wild))
-    results = read_results(Path(config.output_dir))
-    assert results["status"] == "diverged"
-    assert len(results["epochs"]) == 2
+        run(replace(config, finetune=wild))
+    results = read(config)
+    assert (results["status"], len(results["epochs"])) == ("diverged", 2)
     best = min(epoch["valid_nll"] for epoch in results["epochs"])
     assert results["valid_perplexity"] == pytest.approx(math.exp(best))
-    at_once = dataclasses.replace(
-        config, train=wild, finetune=None, output_dir=config.output_dir + "2"
-    )
+    assert weights(config.output_dir)
+    at_once = replace(config, train=wild, finetune=None, output_dir=config.output_dir + "2")
     with pytest.raises(DivergedError, match=r"diverged; lower train\.learning_rate"):
         run(at_once)
-    assert read_results(Path(at_once.output_dir))["valid_perplexity"] is None
+    assert read(at_once)["valid_perplexity"] is None
+    with pytest.raises(ValueError, match=r"the run is diverged and has no model\.pt"):
+        measure(MeasureConfig(at_once.output_dir))
 
 
 def test_a_mapping_with_zeros_trains_by_its_own_loss(config: RunConfig):
     head = HeadConfig(mapping="sparsemax")
-    adam = StageConfig(optimizer="adam", learning_rate=0.01, **SHORT)
-    results = run(dataclasses.replace(config, head=head, train=adam, finetune=None))
+    results = run(replace(config, head=head, train=ADAM, finetune=None))
     assert results["status"] == "finished"
     assert results["epochs"][-1]["train_nll"] < results["epochs"][0]["train_nll"]
     assert results["test_perplexity"] > 1
@@ -236,41 +222,39 @@ def lstm_in_bfloat16() -> bool:
 
 @pytest.mark.skipif(not lstm_in_bfloat16(), reason="this processor has no bfloat16 LSTM in oneDNN")
 def test_bfloat16_learns(config: RunConfig):
-    results = run(dataclasses.replace(config, precision="bfloat16", finetune=None))
+    results = run(replace(config, precision="bfloat16", finetune=None))
     assert results["epochs"][-1]["train_nll"] < math.log(10)
 
 
 def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     head = HeadConfig(mapping="plif", params={"knots": 50, "bound": 20.0}, mapping_lr=0.02)
-    trained = run(dataclasses.replace(config, head=head, finetune=None))
     simlex = tmp_path / "SimLex.txt"
     rows = ["word1\tword2\tSimLex999", "cat\tdog\t5", "cat\tmat\t1", "the\tend\t3", "a\tb\t2"]
     simlex.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    found = measure(MeasureConfig(config.output_dir, rank_contexts=40, simlex=str(simlex)))
-    assert json.loads(json.dumps(found)) == json.loads(
-        (Path(config.output_dir) / "results.json").read_text()
-    )
+    asked = MeasuresConfig(rank_contexts=40, simlex=str(simlex))
+    found = run(replace(config, head=head, finetune=None, measures=asked))
     assert 0 <= found["top_10_error"] <= 1
-    assert found["rank"]["contexts"] == 40
-    assert found["rank"]["vocab"] == 10
-    assert found["rank"]["d"] == 8
+    assert {key: found["rank"][key] for key in ("contexts", "vocab", "d")} == {
+        **{"contexts": 40, "vocab": 10, "d": 8}
+    }
     assert found["rank"]["float64"] == {"rank": 10, "contexts": 40}
     assert found["slopes"]["min"] > 0
     assert found["simlex"]["pairs_found"] == 3
-    assert found["dynamic"] is None
+    assert "dynamic" not in found
     # a second time keeps what is there; without learning, dynamic evaluation is evaluation
-    again = measure(
-        MeasureConfig(config.output_dir, dynamic="new", dynamic_lr=0.0, dynamic_lamb=0.0)
-    )
-    assert again["rank"]["rank"] == found["rank"]["rank"]
-    assert again["dynamic"]["test_perplexity"] == pytest.approx(trained["test_perplexity"])
-    with pytest.raises(ValueError, match=r"results\.json is not readable"):
-        measure(MeasureConfig(str(tmp_path / "nowhere")))
+    dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
+    again = measure(MeasureConfig(config.output_dir, dynamic=dynamic))
+    assert again["dynamic"]["test_perplexity"] == pytest.approx(found["test_perplexity"])
+    assert read(config) == json.loads(json.dumps(found | again))
+    # by the files of another corpus, and without those that the run had
+    other = write_ptb(tmp_path / "other", "the end of another text\n" * 30)
+    with pytest.raises(ValueError, match="its corpus has 6 words, that of the run had 10"):
+        measure(MeasureConfig(config.output_dir, data_dir=other))
 
 
 def test_what_has_not_ended_is_not_measured(config: RunConfig):
-    prepare(config)
-    with pytest.raises(ValueError, match=r"is running and has no model\.pt"):
+    EXPERIMENT.prepare(config)
+    with pytest.raises(ValueError, match=r"results\.json is not readable .* train --resume"):
         measure(MeasureConfig(config.output_dir))
 
 
@@ -293,7 +277,7 @@ def test_averaging_is_the_mean_of_the_weights_after_each_step():
 
 def test_the_slopes_of_a_plif_have_a_learning_rate_of_their_own(config: RunConfig):
     head = HeadConfig(mapping="plif", params={"knots": 50}, mapping_lr=0.02)
-    model = prepare(dataclasses.replace(config, head=head)).model
+    model = EXPERIMENT.assemble(replace(config, head=head)).model
     optimizer = make_optimizer(model, StageConfig(learning_rate=20.0), 0.02, averaging=False)
     rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
     assert rates[id(model.head.mapping.raw_slopes)] == 0.02
@@ -316,10 +300,8 @@ def test_the_trigger_starts_the_averaging_and_then_ends_the_stage(
 ):
     losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.6, 2.0, 2.7, 9.0])
     monkeypatch.setattr(training, "mean_nll", lambda *_: next(losses))
-    stage = dataclasses.replace(
-        STAGE, average_from="trigger", stop_on_trigger=True, patience=1, epochs=20
-    )
-    results = run(dataclasses.replace(config, train=stage, finetune=None))
+    stage = replace(STAGE, average_from="trigger", stop_on_trigger=True, patience=1, epochs=20)
+    results = run(replace(config, train=stage, finetune=None))
     # 2.5 is above 2.0, but that is the last, which does not count
     assert [epoch["averaging"] for epoch in results["epochs"]] == [False] * 6 + [True] * 2
     assert results["epochs"][-1]["valid_nll"] == 2.7
@@ -335,10 +317,10 @@ def test_lengths_are_those_of_awd_lstm():
     assert lengths[long].mean() == pytest.approx(69.5, abs=0.3)
     assert lengths[~long].mean() == pytest.approx(34.5, abs=1.5)
     assert lengths[long].std() == pytest.approx(5, abs=0.3)
-    capped = dataclasses.replace(stage, longest=2)
+    capped = replace(stage, longest=2)
     assert max(draw_length(capped) for _ in range(200)) == 72
-    assert min(draw_length(dataclasses.replace(stage, bptt=6)) for _ in range(200)) == 5
-    assert draw_length(dataclasses.replace(stage, vary=False)) == 70
+    assert min(draw_length(replace(stage, bptt=6)) for _ in range(200)) == 5
+    assert draw_length(replace(stage, vary=False)) == 70
 
 
 def test_the_schedule_warms_up_and_goes_down_to_zero():

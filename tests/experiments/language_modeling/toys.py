@@ -1,4 +1,6 @@
-"""Language models small enough to be worked out by hand."""
+"""Language models and corpora small enough to be worked out by hand."""
+
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -48,3 +50,12 @@ class Recurrent(LanguageModel):
 def stream(tokens: int, words: int = 11, seed: int = 1) -> Tensor:
     """Random words."""
     return torch.randint(words, (tokens,), generator=torch.Generator().manual_seed(seed))
+
+
+def write_ptb(folder: Path, lines: str = "a b <unk> c\n" * 30, **splits: str) -> str:
+    """A corpus of the layout of Penn Treebank; returns its folder."""
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "valid", "test"):
+        text = splits.get(split, lines)
+        (folder / f"ptb.{split}.txt").write_text(text, encoding="utf-8")
+    return str(folder)

@@ -1,0 +1,297 @@
+"""The sections of a config: corpus, head, model, stages of training, evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pipeline.config import check_fields
+
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """What to train on.
+
+    Args:
+        name: ptb, wikitext-2, text8 (characters) or one-billion-word.
+        data_dir: folder of its files, such as ptb.train.txt; the hub if left out.
+        vocabulary_size: keep so many words, the most frequent, and read the others as <unk>; all
+            if left out.
+    """
+
+    name: Literal["ptb", "wikitext-2", "text8", "one-billion-word"] = "ptb"
+    data_dir: str | None = None
+    vocabulary_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.vocabulary_size
+        check_fields(self, "corpus", vocabulary_size=(size is None or size > 2, "at least 3"))
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The output layer.
+
+    Args:
+        kind: linear, mixture (of `components`) or adaptive (by frequency, in `cutoffs`).
+        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or
+            relu-eps, which is registered here.
+        params: its parameters, such as `--head.params.knots 1000`.
+        learn: names of its parameters to learn, such as `--head.learn "[bias]"`.
+        mapping_lr: the mapping's own learning rate; that of the stage if left out.
+        bias: add a bias to each word's score.
+        tie: use the embedding as output weights, where the sizes agree.
+        start: of the bias: zero, or prior: the words' frequencies.
+        components: of a mixture.
+        latent: size of a mixture's states; that of the embedding if left out.
+        prior: mapping of the mixture's weights; its own default if left out.
+        dropout: on a mixture's states.
+        cutoffs: sizes of the adaptive head's clusters, summed up, such as [2000, 10000].
+    """
+
+    kind: Literal["linear", "mixture", "adaptive"] = "linear"
+    mapping: str = "softmax"
+    params: dict[str, float] = field(default_factory=dict)
+    learn: list[str] = field(default_factory=list)
+    mapping_lr: float | None = None
+    bias: bool = True
+    tie: bool = True
+    start: Literal["zero", "prior"] = "zero"
+    components: int = 15
+    latent: int | None = None
+    prior: str | None = None
+    dropout: float = 0.0
+    cutoffs: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            "head",
+            mapping_lr=(self.mapping_lr is None or 0 <= self.mapping_lr < INF, "0 or more"),
+            components=(self.components > 0, "at least 1"),
+            dropout=(0 <= self.dropout < 1, "a number in [0, 1)"),
+            cutoffs=(self.kind != "adaptive" or self.cutoffs != [], "the clusters of the head"),
+            start=(
+                self.start == "zero" or (self.bias and self.kind != "adaptive"),
+                "zero: only a linear or mixture head with a bias starts at the prior",
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """Short name of the head: softmax, sigsoftmax-bias, mos, moss, mos-plif, ..."""
+        mapping = "-".join((self.mapping, *self.learn))
+        if self.kind == "mixture":
+            return {"softmax": "mos", "sigsoftmax": "moss"}.get(mapping, f"mos-{mapping}")
+        return mapping if self.kind == "linear" else f"adaptive-{mapping}"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What turns words into hidden states.
+
+    Args:
+        kind: lstm (AWD-LSTM, or a plain one where every dropout is 0), feed-forward, transformer.
+        embedding: size of a word's vector.
+        hidden: size of a hidden layer.
+        layers: number of hidden layers.
+        last: size of an LSTM's last layer; that of the embedding if left out.
+        dropout: on the last layer's output.
+        dropout_hidden: between layers.
+        dropout_input: on the embedding's output.
+        dropout_embedding: share of the vocabulary whose words are left out of a batch.
+        weight_drop: share of an LSTM's hidden-to-hidden weights that are left out of a batch.
+        alpha: weight of the mean square of the last layer's output (AR).
+        beta: weight of the mean square of its change from one word to the next (TAR).
+        context: words that the feed-forward model sees.
+        heads: attention heads of the Transformer.
+        output_std: standard deviation of the feed-forward model's first output weights. Some
+            mappings do not start from 0.
+    """
+
+    kind: Literal["lstm", "feed-forward", "transformer"] = "lstm"
+    embedding: int = 400
+    hidden: int = 1150
+    layers: int = 3
+    last: int | None = None
+    dropout: float = 0.0
+    dropout_hidden: float = 0.0
+    dropout_input: float = 0.0
+    dropout_embedding: float = 0.0
+    weight_drop: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
+    context: int = 6
+    heads: int = 4
+    output_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = [name for name in self.__dataclass_fields__ if "drop" in name]
+        check_fields(
+            self,
+            "model",
+            **{name: (0 <= getattr(self, name) < 1, "a number in [0, 1)") for name in shares},
+            embedding=(self.embedding > 0, "at least 1"),
+            hidden=(self.hidden > 0, "at least 1"),
+            layers=(self.layers >= (self.kind == "lstm"), "a number of layers"),
+            context=(self.context > 0, "at least 1"),
+            heads=(
+                self.kind != "transformer" or self.embedding % self.heads == 0,
+                f"a divisor of model.embedding={self.embedding}",
+            ),
+            output_std=(self.output_std >= 0, "0 or more"),
+        )
+
+    @property
+    def output(self) -> int:
+        """Size of the hidden states that the head sees."""
+        if self.kind == "feed-forward":
+            return self.hidden if self.layers else self.context * self.embedding
+        last = self.last if self.kind == "lstm" else None
+        return self.embedding if last is None else last
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """How to train: one stage, or, with `finetune`, the first of two.
+
+    Args:
+        optimizer: sgd or adam.
+        learning_rate: at its highest.
+        schedule: constant, or linear: down to 0 at the end of the budget.
+        warmup_steps: steps in which the learning rate rises from 0.
+        average_from: average the weights (ASGD) from this epoch on, 0 being the first; `trigger`:
+            once the validation loss is above the lowest of all but the last `patience` epochs;
+            never.
+        patience: epochs that the trigger looks away from.
+        stop_on_trigger: end the stage when the trigger fires while averaging, or if it never
+            averages.
+        batch: parallel pieces of the training text.
+        bptt: tokens of each piece in a step.
+        vary: draw bptt anew in each step, as AWD-LSTM does, and scale the learning rate with it.
+        longest: most tokens of a step above bptt that `vary` may draw; no limit if left out.
+        clip: norm that the gradient is cut to; None: not at all.
+        weight_decay: of all parameters.
+        epochs: passes over the training text.
+        max_steps: stop after so many steps, even before that.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = 30.0
+    schedule: Literal["constant", "linear"] = "constant"
+    warmup_steps: int = 0
+    average_from: int | Literal["never", "trigger"] = "never"
+    patience: int = 5
+    stop_on_trigger: bool = False
+    batch: int = 20
+    bptt: int = 70
+    vary: bool = False
+    longest: int | None = None
+    clip: float | None = 0.25
+    weight_decay: float = 0.0
+    epochs: int = 1
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        averages = self.average_from != "never"
+        from_epoch = self.average_from if isinstance(self.average_from, int) else 0
+        check_fields(
+            self,
+            "train",
+            learning_rate=(0 < self.learning_rate < INF, "a finite number above 0"),
+            warmup_steps=(self.warmup_steps >= 0, "0 or more"),
+            optimizer=(not averages or self.optimizer == "sgd", "sgd, whose weights are averaged"),
+            average_from=(from_epoch >= 0, "an epoch from 0 on, trigger or never"),
+            patience=(self.patience > 0, "at least 1"),
+            batch=(self.batch > 0, "at least 1"),
+            bptt=(self.bptt > 0, "at least 1"),
+            longest=(self.longest is None or self.longest >= 0, "0 or more"),
+            clip=(self.clip is None or self.clip > 0, "above 0"),
+            weight_decay=(0 <= self.weight_decay < INF, "0 or more"),
+            epochs=(self.epochs > 0, "at least 1"),
+            max_steps=(self.max_steps is None or self.max_steps > 0, "at least 1"),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How perplexity is computed.
+
+    Args:
+        batch: parallel pieces of the validation text.
+        test_batch: of the test text; with 1 no word of it goes unread.
+        segment: tokens of each piece at a time.
+    """
+
+    batch: int = 10
+    test_batch: int = 1
+    segment: int = 70
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "test_batch", "segment"):
+            check_fields(self, "evaluation", **{name: (getattr(self, name) > 0, "at least 1")})
+
+
+class Rates(NamedTuple):
+    """The three numbers of an update in dynamic evaluation."""
+
+    lamb: float
+    lr: float
+    epsilon: float
+
+
+# of benkrause/dynamic-evaluation as it is, and as MoS's code took it over
+RATES = {"new": Rates(2e-3, 5e-5, 2e-5), "old": Rates(2e-2, 2e-3, 1e-3)}
+
+
+@dataclass(frozen=True)
+class DynamicConfig:
+    """How a model learns while it is tested.
+
+    The forms differ in what G and rho are, over the B segments of the training set:
+    new: G = sqrt(mean_B g^2), rho = G / (mean of the mean G of each tensor).
+    old: G = sqrt(sum_B g^2), rho = G / (sum of the mean G of each tensor).
+    So new equals old with lamb / (number of tensors), lr / sqrt(B), epsilon / sqrt(B).
+
+    Args:
+        form: new, that of the code today; old, that of MoS's code, which the papers built on (MoS
+            on PTB: lamb 0.075; on WikiText-2: epsilon 0.002).
+        lamb: decay towards the trained weights, from 0 on. Default: new 0.002, old 0.02.
+        lr: learning rate, from 0 on. Default: new 5e-5, old 0.002.
+        epsilon: added to G, above 0. Default: new 2e-5, old 0.001.
+        segment: tokens that are scored before each update.
+        batch: rows of the training stream when G is gathered.
+        choose: take the lr and lamb that are best on the validation split, of a grid of 24, in
+            place of those above. It takes 24 passes over that split.
+    """
+
+    form: Literal["new", "old"] = "new"
+    lamb: float | None = None
+    lr: float | None = None
+    epsilon: float | None = None
+    segment: int = 5
+    batch: int = 100
+    choose: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, "dynamic", form=(self.form in RATES, "new or old"))
+        lamb, lr, epsilon = self.rates
+        given = self.lamb is not None or self.lr is not None
+        check_fields(
+            self,
+            "dynamic",
+            lamb=(0 <= lamb < INF, "a finite number from 0 on"),
+            lr=(0 <= lr < INF, "a finite number from 0 on"),
+            epsilon=(0 < epsilon < INF, "a finite number above 0"),
+            segment=(self.segment > 0, "at least 1"),
+            batch=(self.batch > 0, "at least 1"),
+            choose=(not self.choose or not given, "neither lr nor lamb, which it is to choose"),
+        )
+
+    @property
+    def rates(self) -> Rates:
+        """What is given, and the form's default where nothing is."""
+        given = zip((self.lamb, self.lr, self.epsilon), RATES[self.form], strict=True)
+        return Rates(*(default if value is None else value for value, default in given))

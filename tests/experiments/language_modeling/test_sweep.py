@@ -1,0 +1,106 @@
+"""Sweeps over heads, learning rates and seeds: what is planned, done and reported."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.language_modeling.__main__ import EXPERIMENT, main
+from experiments.language_modeling.config import MeasuresConfig, SweepConfig
+from experiments.language_modeling.sections import (
+    CorpusConfig,
+    HeadConfig,
+    ModelConfig,
+    StageConfig,
+)
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.records import FOLDER, read_records, write_record
+from tests.experiments.language_modeling.toys import write_ptb
+
+RATES = [0.01, 0.1]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepConfig:
+    line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
+    return SweepConfig(
+        output_dir=str(tmp_path / "sweep"),
+        corpus=CorpusConfig("ptb", write_ptb(tmp_path / "ptb", line * 4)),
+        model=ModelConfig(embedding=6, hidden=6, layers=1),
+        heads={"softmax": HeadConfig(), "taylor": HeadConfig(mapping="taylor-softmax")},
+        learning_rates=RATES,
+        seeds=3,
+        train=StageConfig(optimizer="adam", batch=4, bptt=7),
+        measures=MeasuresConfig(rank_contexts=20),
+        device="cpu",
+    )
+
+
+def test_one_learning_rate_needs_no_trials(sweep: SweepConfig) -> None:
+    plan = EXPERIMENT.plan(replace(sweep, learning_rates=[0.1]))
+    runs = [run for cell in plan.first.values() for run in cell]
+    assert [(run.mapping, run.stage, run.config.seed) for run in runs] == [
+        (label, "grid", seed) for label in sweep.heads for seed in range(3)
+    ]
+    assert {run.config.train.learning_rate for run in runs} == {0.1}
+
+
+def test_trials_choose_the_rate_of_each_head(sweep: SweepConfig) -> None:
+    plan = EXPERIMENT.plan(sweep)
+    done = {}
+    for (_, label), trials in plan.first.items():
+        assert [trial.config.train.learning_rate for trial in trials] == RATES
+        assert {trial.config.seed for trial in trials} == {FIRST_TRIAL_SEED}
+        for trial in trials:
+            score = -trial.index if label == "softmax" else trial.index
+            done[trial.hash] = trial.record(status="finished", results={"score": score})
+    due = list(plan.due(done))
+    assert {(run.mapping, run.config.train.learning_rate) for run in due} == {
+        ("softmax", RATES[0]),
+        ("taylor", RATES[1]),
+    }
+    assert sorted(run.config.seed for run in due) == [0, 0, 1, 1, 2, 2]
+
+
+def test_places_do_not_decide_a_run(sweep: SweepConfig) -> None:
+    moved = replace(
+        sweep, corpus=CorpusConfig("ptb", "elsewhere"), output_dir="other", device="auto", chunk=9
+    )
+    hashes = [
+        {run.hash for cell in EXPERIMENT.plan(config).first.values() for run in cell}
+        for config in (sweep, moved)
+    ]
+    assert hashes[0] == hashes[1]
+    assert moved.content() == sweep.content()
+
+
+def test_a_sweep_from_the_command_line_to_the_page(
+    sweep: SweepConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "sweep.json"
+    config.write_text(json.dumps(sweep.content() | {"output_dir": sweep.output_dir}))
+    words = ["--corpus.data_dir", str(sweep.corpus.data_dir), "--device", "cpu"]
+    main(["sweep", "--config", str(config), *words])
+    records = read_records(Path(sweep.output_dir)).by_hash.values()
+    assert [record.status for record in records] == ["finished"] * 10
+    assert all(record.results["rank"]["contexts"] == 20 for record in records)
+    main(["report", sweep.output_dir])
+    results = EXPERIMENT.read(Path(sweep.output_dir))
+    assert (results.expected, results.mappings, results.faults) == (10, ["softmax", "taylor"], [])
+    page = (Path(sweep.output_dir) / "report.md").read_text()
+    assert "Runs, trials included: 10 finished of 10." in page
+    header, _, softmax, taylor = next(
+        block for block in page.split("\n\n") if block.startswith("| Head | Runs")
+    ).splitlines()
+    assert "| 95 % interval (pairs) | p (Holm) |" in header
+    assert softmax.startswith("| softmax | 3 | 0 | 0 |")
+    assert taylor.split(" | ")[7].endswith("(3)")
+    assert "| softmax | 0.01: " in page
+    # a trial that failed is done again, and leaves its head without runs that count until then
+    trial = next(record for record in records if record.stage == "trial")
+    for file in Path(sweep.output_dir, FOLDER).glob(f"*{trial.mapping}.final*"):
+        file.unlink()
+    write_record(Path(sweep.output_dir), replace(trial, status="failed", results=None, error="x"))
+    main(["report", sweep.output_dir])
+    assert capsys.readouterr().out.count(f"\n{trial.mapping} ") == 1
