@@ -13,10 +13,15 @@ from pipeline.sweep.records import read_records
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-LANGUAGE_MODELS = [
-    json.loads(path.read_text())
-    for path in sorted((RESULTS / "language_modeling/ptb-small").glob("*.json"))
-]
+
+
+def language_models(experiment: str) -> list[dict[str, Any]]:
+    """What every run has given."""
+    records = read_records(RESULTS / "language_modeling" / experiment).by_hash.values()
+    return [record.results for record in records if record.results]
+
+
+LANGUAGE_MODELS = language_models("ptb-small")
 with (ROOT / "docs/glue-minilm/report.csv").open() as file:
     GLUE = list(csv.DictReader(file))
 
@@ -71,7 +76,7 @@ def test_rank_of_softmax_is_the_bottleneck() -> None:
 
 
 def test_the_start_explains_softmax_abs() -> None:
-    record = json.loads((RESULTS / "language_modeling/ptb-small-prior/softmax-0.json").read_text())
+    (record,) = language_models("ptb-small-prior")
     found = f"{record['valid_perplexity']:.1f} and {record['test_perplexity']:.1f}"
     assert f"softmax with it reaches {found}" in page("docs/language-models.md")
 

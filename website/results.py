@@ -18,7 +18,7 @@ from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
-from experiments.language_modeling.report.runs import read_experiments
+from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import scores
@@ -91,7 +91,8 @@ def multilabel() -> list[str]:
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head."""
-    return markdown(heads_table(read_experiments(_RESULTS / "language_modeling")["ptb-small"]))
+    results = LANGUAGE_MODELING.read(_RESULTS / "language_modeling/ptb-small")
+    return markdown(heads_table(results, "ptb-small"))
 
 
 def bottleneck() -> list[str]:

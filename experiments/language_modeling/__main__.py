@@ -17,17 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.experiment import Experiment
-
 from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
 from pipeline.command import Command
+from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.report.page import Page
-    from pipeline.sweep.results import Results
-
     from experiments.language_modeling.train import Parts
-    from pipeline.sweep.plan import Plan
+    from pipeline.report.page import Page
+    from pipeline.sweep.plan import Cell, Plan
+    from pipeline.sweep.results import Results
 
 
 def measure(config: MeasureConfig) -> None:
@@ -102,7 +100,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         settings = [(rate, FIRST_TRIAL_SEED) for rate in rates]
         if one_rate:
             settings = [(rates[0], seed) for seed in seeds]
-        runs = {
+        runs: dict[Cell, list[RunConfig]] = {
             (sweep.corpus.name, label): [sweep.run_of(head, *setting) for setting in settings]
             for label, head in sweep.heads.items()
         }
@@ -119,8 +117,8 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         zeros = [name for name, head in sweep.heads.items() if not positive(build_mapping(head))]
         if zeros and len(sweep.learning_rates) > 1:
             raise ValueError(
-                f"learning_rates={sweep.learning_rates}: expected one for {', '.join(zeros)}, whose "
-                "perplexity is infinite where it gives a word exactly 0, and chooses none"
+                f"learning_rates={sweep.learning_rates}: expected one for {', '.join(zeros)}: with "
+                "words at exactly 0 the perplexity, which is to choose the rate, is infinite"
             )
 
     def read(self, folder: Path) -> Results:

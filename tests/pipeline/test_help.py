@@ -26,7 +26,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("glue", ("train", "sweep", "report")),
         ("experiments.images", ("train", "sweep", "report")),
         ("experiments.multilabel", ("train", "sweep", "report")),
-        ("experiments.language_modeling", ("train", "measure", "report")),
+        ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
     ],
 )

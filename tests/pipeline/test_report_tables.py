@@ -21,6 +21,12 @@ ROOT = Path(__file__).parents[2]
         ),
         ("experiments.multilabel", "multilabel/synthetic", "report.html", r"^data +softmax"),
         (
+            "experiments.language_modeling",
+            "language_modeling",
+            "report.html",
+            r"^softmax-abs +1 +0 +0 +138\.97 +132\.47 +-51\.98$",
+        ),
+        (
             "experiments.bottleneck",
             "bottleneck/small",
             "report.html",
@@ -42,11 +48,3 @@ def test_report_of_a_sweep(
     assert re.search(rows, out, re.MULTILINE), out
     assert out.endswith(f"\n\nreport: {tmp_path / page}\n")
     assert max(map(len, out.splitlines())) < 200
-
-
-def test_report_of_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main = importlib.import_module("experiments.language_modeling.__main__").main
-    main(["report", str(ROOT / "results/language_modeling"), str(tmp_path / "page.md")])
-    out = capsys.readouterr().out
-    assert re.search(r"^softmax-abs +1 +0 +0 +138\.97 +132\.47 +-51\.98$", out, re.MULTILINE), out
-    assert out.endswith(f"report: {tmp_path}/page.md\n")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.config import DataConfig as ImageData
 from experiments.images.config import SweepConfig as ImageSweep
 from experiments.images.config import SweptLoss
+from experiments.language_modeling.__main__ import main as language_modeling
 from experiments.language_modeling.config import RunConfig
-from experiments.language_modeling.report import report as language_report
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import MethodConfig, SweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
@@ -25,7 +26,14 @@ from glue.sweep.config import CandidateConfig
 from pipeline.config import ReportConfig
 from pipeline.files import write_json
 from pipeline.sweep.plan import Plan
-from pipeline.sweep.records import FOLDER, FORMAT, SWEEP_FILE, write_record
+from pipeline.sweep.records import (
+    FOLDER,
+    FORMAT,
+    PACKED_FILE,
+    SWEEP_FILE,
+    Record,
+    write_record,
+)
 from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
 
 PLAIN = "plain"
@@ -140,21 +148,21 @@ def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
 
 
 def language(folder: Path, out: Path, name: str, long: str) -> None:
-    record = {
-        "config": RunConfig("runs/x").to_dict(),
-        "head": long,
-        "epochs": [{"valid_nll": 4.7, "seconds": 1.0}],
+    config = RunConfig("runs/x").comparable()
+    results = {
+        "score": 1.0,
+        "seed": 0,
+        "epochs": [{"valid_nll": 4.7, "seconds": 1.0}] * 2,
         "test_perplexity": 100.0,
-        "rank": None,
         "seconds": 1.0,
         "device": long,
         "versions": {long: long},
-        "status": "finished",
     }
+    record = Record(name, long, "grid", 0, "hash", config, "finished", None, results)
     experiment = folder / "records" / name
     experiment.mkdir(parents=True)
-    write_json(experiment / "a.json", record)
-    language_report(folder / "records", out / "report.md")
+    (experiment / PACKED_FILE).write_text(json.dumps(asdict(record)) + "\n")
+    language_modeling(["report", str(folder / "records"), "--output_dir", str(out)])
 
 
 REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {

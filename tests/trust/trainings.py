@@ -173,7 +173,7 @@ def language_model(folder: Path) -> Training:
         "experiments.language_modeling.__main__",
         ("train", "--config", str(config)),
         ("--checkpoint_minutes", "0"),
-        "results.json",
+        "config.json",
         lambda folder: torch.load(folder / "model.pt", weights_only=True),
         _seconds,
         ("epochs", "valid_perplexity", "test_perplexity", "status"),

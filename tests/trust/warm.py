@@ -25,7 +25,7 @@ tqdm.set_lock(threading.RLock())
 tqdm.monitor_interval = 0
 # the first parser and the first model that are made are slow
 finetuning.PROGRAM.parser()
-language_modeling.PROGRAM.parser()
+language_modeling.EXPERIMENT.program.parser()
 config = BertConfig(
     vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=2
 )

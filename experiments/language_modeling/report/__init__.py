@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status
-from pipeline.sweep.results import Results
-
 from experiments.language_modeling.report.plots import PLOTS
 from experiments.language_modeling.report.published import PublishedTable, published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
@@ -17,6 +14,8 @@ from experiments.language_modeling.report.tables import (
     slopes_table,
 )
 from pipeline.report import text
+from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status
+from pipeline.sweep.results import Results
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "

@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
-from pipeline.sweep.results import Results
 
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.runs import cells_of
 from pipeline.report import canvas
 from pipeline.sweep.plan import Cell
+from pipeline.sweep.results import Results
 
 
 def learning(results: Results, task: str) -> Figure | None:

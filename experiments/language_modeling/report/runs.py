@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pipeline.sweep.results import Results
-
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
 from pipeline.files import differences
@@ -20,6 +18,7 @@ from pipeline.report import text
 from pipeline.report.spread import Estimate, estimate
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
+from pipeline.sweep.results import Results
 
 
 def read_runs(folder: Path) -> Results:
@@ -146,7 +145,8 @@ def _runs(folder: Path) -> Iterator[Record]:
         except (KeyError, TypeError) as error:
             raise ValueError(f"{file.parent}: not the folder of a run ({error})") from None
         task = file.parent.resolve().parent.name
-        yield Record(task, head, "grid", seed, hash_of(config), config, status, None, results)
+        given = results if status == "finished" else None
+        yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):
         found = read_records(experiment)

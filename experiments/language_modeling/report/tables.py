@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-
-from pipeline.sweep.results import Results
 
 from experiments.language_modeling.report.published import PublishedTable
 from experiments.language_modeling.report.runs import (
@@ -20,6 +19,7 @@ from pipeline.report import text
 from pipeline.report.spread import paired
 from pipeline.report.table import Table
 from pipeline.sweep.plan import Cell
+from pipeline.sweep.results import Results
 
 # how a measure is printed; all others with two decimals
 _PATTERNS = {
@@ -47,8 +47,8 @@ def heads_table(results: Results, task: str) -> Table:
     cells = cells_of(results, task)
     columns: dict[str, list[str]] = {"Head": [label for _, label in cells]}
     for header, status in _STATUS.items():
-        count = [[run.status for run in results.counting(cell)].count(status) for cell in cells]
-        columns[header] = list(map(str, count))
+        count = [Counter[str](run.status for run in results.counting(cell)) for cell in cells]
+        columns[header] = [str(found[status]) for found in count]
     for header, measure in (("Valid", "valid_perplexity"), ("Test", "test_perplexity")):
         columns[header] = [shown(results, cell, measure) for cell in cells]
     columns |= _differences(results, cells)
