@@ -43,7 +43,7 @@ def figures() -> Iterator[list[Figure]]:
 
     def watched(write: Callable[..., Any]) -> Callable[..., Any]:
         def written(figure: Figure, *path: Path) -> Any:
-            made.extend([figure] if figure not in made else [])
+            made.append(figure)
             return write(figure, *path)
 
         return written

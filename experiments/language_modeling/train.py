@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-import experiments.language_modeling.mappings  # noqa: F401
 from experiments.language_modeling.config import MeasureConfig, RunConfig
 from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity

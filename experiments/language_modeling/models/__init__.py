@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+import experiments.language_modeling.mappings  # noqa: F401
 from experiments.language_modeling.corpus import EOS, Corpus
 from experiments.language_modeling.models import feedforward, lstm, transformer
 from experiments.language_modeling.models.base import LanguageModel, State
