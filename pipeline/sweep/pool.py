@@ -40,22 +40,6 @@ class Pool(AbstractContextManager[Any], Protocol[JobT]):
         """
 
 
-def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = True) -> Pool[JobT]:
-    """`with make_pool(work, resources) as pool:` runs `work(job)` in another process for each job.
-
-    Args:
-        work: a function of a module, called with one job.
-        resources: what one job gets; by Ray, where they name a cluster.
-        fresh: a process for each job, so that its peak of memory is its own. False lets one do many
-            jobs: those that take seconds would spend most of their time on imports.
-    """
-    if resources.address is None:
-        return LocalPool(work, resources, fresh)
-    from pipeline.sweep.cluster import RayPool
-
-    return RayPool(work, resources, fresh)
-
-
 class LocalPool(Generic[JobT]):
     """The pool of one machine; arguments as `make_pool`.
 

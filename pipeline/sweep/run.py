@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pipeline.files import differences, is_free, write_json
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
-from pipeline.sweep.pool import Failure, Pool, make_pool
+from pipeline.sweep.pool import Failure, JobT, LocalPool, Pool
 from pipeline.sweep.records import (
     FOLDER,
     FORMAT,
@@ -160,3 +160,19 @@ def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
 
 def _with_format(content: dict[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, **content}
+
+
+def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = True) -> Pool[JobT]:
+    """`with make_pool(work, resources) as pool:` runs `work(job)` in another process for each job.
+
+    Args:
+        work: a function of a module, called with one job.
+        resources: what one job gets; by Ray, where they name a cluster.
+        fresh: a process for each job, so that its peak of memory is its own. False lets one do many
+            jobs: those that take seconds would spend most of their time on imports.
+    """
+    if resources.address is None:
+        return LocalPool(work, resources, fresh)
+    from pipeline.sweep.cluster import RayPool
+
+    return RayPool(work, resources, fresh)

@@ -10,7 +10,8 @@ import ray
 import torch
 
 from pipeline.sweep.config import Resources
-from pipeline.sweep.pool import Failure, Pool, make_pool
+from pipeline.sweep.pool import Failure, Pool
+from pipeline.sweep.run import make_pool
 from tests.commands import run
 
 HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
@@ -66,7 +67,7 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 from pipeline.sweep.config import Resources
-from pipeline.sweep.pool import make_pool
+from pipeline.sweep.run import make_pool
 
 def work(folder):
     Path(folder, str(os.getpid())).touch()
