@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from matplotlib.figure import Figure
 from transformers.utils import logging
 
 from glue.__main__ import PROGRAM
@@ -66,16 +66,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 def plot(results: dict[str, dict[str, Any]], path: Path) -> Path:
     """Accuracy and share of exact zeros on the dev set over training."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, key, label in zip(
-        axes,
-        ("accuracy", "sparsity"),
-        ("dev accuracy, %", "exact zeros, % of valid keys"),
-        strict=True,
-    ):
+    figure = Figure((10, 4), layout="constrained")
+    axes = figure.subplots(1, 2)
+    labels = {"accuracy": "dev accuracy, %", "sparsity": "exact zeros, % of valid keys"}
+    for axis, (key, label) in zip(axes, labels.items(), strict=True):
         for title, result in results.items():
             epochs = [entry["epoch"] for entry in result["per_epoch"]]
             axis.plot(epochs, [100 * e[key] for e in result["per_epoch"]], "o-", label=title)
@@ -83,7 +77,6 @@ def plot(results: dict[str, dict[str, Any]], path: Path) -> Path:
         axis.grid(alpha=0.3)
     axes[0].legend()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return path
 
 
