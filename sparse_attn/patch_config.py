@@ -29,7 +29,7 @@ class Snapshot(dict[str, Any]):
 
 
 class PatchConfig(abc.Mapping[str, Any]):
-    """What a patched model is, worked out from it whenever this is read.
+    """What a patched model is, worked out from it whenever this is read; not to be written to.
 
     Copies of a config, `to_dict` among them, and pickles hold it written out. Where the model is
     gone, or not patched any more, this is what it last was.
@@ -100,7 +100,7 @@ class Patch:
             setattr(config, self.key, shown)
             # the public name is the one that is saved: a plain from_pretrained then fails loudly
             config.attn_implementation = self.implementation
-        shown.read()
+        shown.read()  # what it then was, should the model go
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_model": self._model()}
@@ -173,17 +173,14 @@ def with_parts(configs: Iterable[PreTrainedConfig]) -> list[PreTrainedConfig]:
     return list(unique.values())
 
 
-ConfigStates = list[tuple[PreTrainedConfig, dict[str, Any]]]
-
-
-def config_states(root: PreTrainedModel) -> ConfigStates:
+def config_states(root: PreTrainedModel) -> list[tuple[PreTrainedConfig, dict[str, Any]]]:
     """What every config says of the attention, for `restore_configs`."""
     return [
         (c, {key: vars(c)[key] for key in SWITCHED if key in vars(c)}) for c in configs_of(root)
     ]
 
 
-def restore_configs(states: ConfigStates) -> None:
+def restore_configs(states: list[tuple[PreTrainedConfig, dict[str, Any]]]) -> None:
     """Have the configs say what they said before."""
     for config, state in states:
         for key in SWITCHED:
