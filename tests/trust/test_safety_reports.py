@@ -24,8 +24,8 @@ from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from glue.report import report as glue_report
 from glue.sweep.config import CandidateConfig
 from pipeline.config import ReportConfig
+from pipeline.experiment import Experiment
 from pipeline.files import write_json
-from pipeline.sweep.plan import Plan
 from pipeline.sweep.records import (
     FOLDER,
     FORMAT,
@@ -80,15 +80,20 @@ def glue(folder: Path, out: Path, name: str, long: str) -> None:
     glue_report(str(folder), str(out))
 
 
-def write_runs(folder: Path, content: dict[str, Any], plan: Plan, results: dict[str, Any]) -> None:
+def reported(
+    experiment: Experiment, sweep: Any, folder: Path, out: Path, name: str, results: dict[str, Any]
+) -> None:
+    """The report of a sweep whose runs all have these results, and of one broken record."""
     (folder / FOLDER).mkdir(parents=True)
-    content = json.loads(json.dumps(content))
+    content = json.loads(json.dumps(sweep.content()))
     write_json(folder / SWEEP_FILE, {"format": FORMAT, **content})
-    done: dict[str, Any] = {}
+    plan, done = experiment.plan(sweep), {}
     while due := list(plan.due(done)):
         for run in due:
             done[run.hash] = run.record(status="finished", results=results)
             write_record(folder, done[run.hash])
+    (folder / FOLDER / f"{name}.json").write_text("{")
+    experiment.report(ReportConfig(str(folder), str(out)))
 
 
 def images(folder: Path, out: Path, name: str, long: str) -> None:
@@ -107,9 +112,7 @@ def images(folder: Path, out: Path, name: str, long: str) -> None:
         "seconds": 1.0,
         "device": long,
     }
-    write_runs(folder, sweep.content(), IMAGES.plan(sweep), results)
-    (folder / FOLDER / f"{name}.json").write_text("{")
-    IMAGES.report(ReportConfig(str(folder), str(out)))
+    reported(IMAGES, sweep, folder, out, name, results)
 
 
 def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
@@ -130,9 +133,7 @@ def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
         "seconds": 1.5,
         "device": long,
     }
-    write_runs(folder, sweep.content(), MULTILABEL.plan(sweep), results)
-    (folder / FOLDER / f"{name}.json").write_text("{")
-    MULTILABEL.report(ReportConfig(str(folder), str(out)))
+    reported(MULTILABEL, sweep, folder, out, name, results)
 
 
 def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
@@ -142,9 +143,7 @@ def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
         **{"mode_matching": 50.0, "kl": 0.1, "log_error": 2.0, "floor": 1.0, "seconds": 1.0},
         "device": long,
     }
-    write_runs(folder, sweep.content(), BOTTLENECK.plan(sweep), results)
-    (folder / FOLDER / f"{name}.json").write_text("{")
-    BOTTLENECK.report(ReportConfig(str(folder), str(out)))
+    reported(BOTTLENECK, sweep, folder, out, name, results)
 
 
 def language(folder: Path, out: Path, name: str, long: str) -> None:
