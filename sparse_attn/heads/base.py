@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,8 @@ class Head(nn.Module):
         ValueError: a size below 1, or a mapping with a value for each attention head.
         TypeError: a mapping that is neither a name nor a `Mapping`.
     """
+
+    takes_own_loss = False  # where p is made of several rows, -log p alone trains it
 
     def __init__(self, hidden: int, vocab: int, mapping: str | Mapping) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class Head(nn.Module):
 
         Arguments, returns and errors as `nll`.
         """
-        own_loss = self.mapping.spec.own_loss is not None
+        own_loss = self.takes_own_loss and self.mapping.spec.own_loss is not None
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss)
 
     @abstractmethod
@@ -306,12 +308,10 @@ def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[di
         At most two groups, that of the mappings last, of the parameters that require a gradient.
     """
     mappings = [m for m in module.modules() if isinstance(m, Mapping)]
-    own = _unique(p for mapping in mappings for p in mapping.parameters())
-    known = {id(p) for p in own}
-    others = [p for p in _unique(module.parameters()) if id(p) not in known]
-    groups = [{"params": others, "lr": lr}, {"params": own, "lr": mapping_lr}]
+    own = {id(p) for mapping in mappings for p in mapping.parameters()}
+    learned = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learned if id(p) not in own], "lr": lr},
+        {"params": [p for p in learned if id(p) in own], "lr": mapping_lr},
+    ]
     return [group for group in groups if group["params"]]
-
-
-def _unique(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    return list({id(p): p for p in parameters if p.requires_grad}.values())

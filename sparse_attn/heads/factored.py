@@ -142,7 +142,7 @@ class FactoredSphericalHead(nn.Module):
         """
         return LOSSES[self.objective].of(a, q, s, self.vocab, self.eps)
 
-    def record(self, batch: Batch) -> None:
+    def accumulate(self, batch: Batch) -> None:
         """Add the gradient of a `batch` to what the next `step` descends; backward calls this."""
         if not self._recorded:
             self._version = self.matrix.version
@@ -315,5 +315,5 @@ class _FactoredLoss(torch.autograd.Function):
             )
         grad, rows, along, constant, target, words = ctx.saved_tensors
         if ctx.needs_input_grad[2]:
-            ctx.head.record(Batch(rows, scale * along, scale * constant, scale * target, words))
+            ctx.head.accumulate(Batch(rows, scale * along, scale * constant, scale * target, words))
         return scale * grad, None, None, None

@@ -33,6 +33,8 @@ class LinearHead(WordHead):
         TypeError: a `tie` or a mapping of another type.
     """
 
+    takes_own_loss = True
+
     def __init__(
         self,
         hidden: int,

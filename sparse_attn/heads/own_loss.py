@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.registry import own_losses
 
 
+@dataclass(frozen=True)
 class OwnLoss:
     """The loss_function of a model whose head returns zeros: `Head.loss` of the hidden states.
 
@@ -23,9 +25,8 @@ class OwnLoss:
     and hidden states are those of `last_call`, cut by logits_to_keep where the model does that.
     """
 
-    def __init__(self, name: str, shift: bool) -> None:
-        self.name = name  # of the mapping
-        self.shift = shift
+    name: str  # of the mapping
+    shift: bool
 
     @torch.compiler.disable  # the chunked loss looks at the targets
     def __call__(

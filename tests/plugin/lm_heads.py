@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_attn.heads import patch_lm_head
+
 from .families import BY_NAME
 
 
@@ -65,6 +67,23 @@ BY_MODEL = {model.name: model for model in MODELS}
 GENERATING = [
     BY_MODEL[name] for name in ("gpt2", "llama", "llama-tied", "bert-causal", "t5", "bart")
 ]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "fixed": {"mapping": "temperature-softmax", "temperature": 0.7},
+    "learned": {"mapping": "plif", "knots": 12, "bound": 6.0},
+    "mixture": {"mapping": "sigsoftmax", "components": 3, "prior": "softmax", "learn": "bias"},
+}
+
+
+def patched_lm(model: LanguageModel, kind: str) -> Any:
+    """A model with a head of KINDS, which beside weight and bias is not as it starts."""
+    result = patch_lm_head(model.build(), **KINDS[kind])
+    with torch.no_grad():
+        for name, parameter in result.get_output_embeddings().named_parameters():
+            if name not in ("weight", "bias"):
+                parameter.add_(torch.randn_like(parameter).mul(0.5))
+    return result
 
 
 def scores_and_hidden(plain: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

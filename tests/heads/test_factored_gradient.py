@@ -1,4 +1,4 @@
-"""Which gradients the factored head records for its step, and when it forgets them."""
+"""Which gradients the factored head accumulates for its step, and when it forgets them."""
 
 import copy
 import gc
