@@ -38,13 +38,6 @@ def test_penn_treebank_has_the_published_numbers_of_tokens():
     assert counts[corpus.vocabulary.index(EOS)] == 42_068
 
 
-def test_wikitext_2_in_part_names_what_is_missing():
-    if not (SHARED / "wikitext-2").is_dir():
-        pytest.skip("WikiText-2 is not at ../shared/data/wikitext-2")
-    with pytest.raises(FileNotFoundError, match=r"no train split .* holds valid.txt"):
-        load_corpus(CorpusConfig("wikitext-2", str(SHARED / "wikitext-2")))
-
-
 def test_every_line_ends_in_eos_and_the_frequent_come_first(tmp_path: Path):
     corpus = load_corpus(CorpusConfig("ptb", write(tmp_path, "ptb.{}.txt", LINES)))
     assert corpus.vocabulary == ("a", "b", EOS, UNK)
@@ -85,17 +78,6 @@ def test_text8_is_cut_into_characters(tmp_path: Path, monkeypatch: pytest.Monkey
     write(tmp_path, "{}", {"text8": " aaab b aaz"})
     with pytest.raises(ValueError, match="'z' is not in the training split"):
         load_corpus(CorpusConfig("text8", str(tmp_path)))
-
-
-def test_a_folder_without_a_split_says_what_was_expected_and_what_is_there(tmp_path: Path):
-    lines = {split: text for split, text in LINES.items() if split != "valid"}
-    folder = write(tmp_path / "data", "ptb.{}.txt", lines)
-    with pytest.raises(FileNotFoundError) as caught:
-        load_corpus(CorpusConfig("ptb", folder))
-    for part in (folder, "no valid split", "ptb.valid.txt", "ptb.test.txt, ptb.train.txt"):
-        assert part in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="there is no such folder"):
-        load_corpus(CorpusConfig("ptb", str(tmp_path / "nowhere")))
 
 
 def test_the_hub_is_asked_where_there_is_no_folder(monkeypatch: pytest.MonkeyPatch):

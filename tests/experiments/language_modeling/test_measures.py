@@ -1,11 +1,13 @@
-"""Perplexity, top-k error and the matrix of log-probabilities, against numbers made by hand."""
+"""Perplexity, top-k error, rank of the log-probabilities and SimLex, by hand and by other ways."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from experiments.language_modeling import rank
 from experiments.language_modeling.measures import (
     LOG_ZERO,
     log_prob_matrix,
@@ -13,6 +15,9 @@ from experiments.language_modeling.measures import (
     perplexity,
     top_k_error,
 )
+from experiments.language_modeling.rank import exact_rank, numerical_rank
+from experiments.language_modeling.simlex import SimLex, simlex
+from sparse_attn import Mapping
 from tests.experiments.language_modeling.toys import Bigram, Recurrent, stream
 
 # p(w | v) in row v
@@ -110,3 +115,139 @@ def test_log_of_an_exact_zero_is_floored_and_nothing_else():
     dense = log_prob_matrix(Bigram(scores), text, 3, 2)
     assert dense[0, 2] == pytest.approx(-200 - math.log(1 + math.exp(-2)), rel=1e-6)
     assert mean_nll(Bigram(scores, "sparsemax"), text, 1, 2) == math.inf
+
+
+EPS = 2.0**-23
+
+
+@pytest.mark.parametrize("shape", [(30, 17), (17, 30), (20, 20), (1, 5), (5, 1)])
+@pytest.mark.parametrize("block", [3, 4096])
+def test_singular_values_are_those_of_a_decomposition(
+    shape: tuple[int, int], block: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rank, "_BLOCK", block)
+    matrix = torch.randn(shape)
+    found = numerical_rank(matrix)
+    expected = torch.linalg.svdvals(matrix.double())
+    torch.testing.assert_close(found.singular_values, expected, rtol=1e-12, atol=0)
+    assert found.rank == min(shape)
+    assert found.sigma_max == pytest.approx(expected[0].item(), rel=1e-12)
+    threshold = 0.5 * math.sqrt(shape[0] + shape[1] + 1) * expected[0].item() * EPS
+    assert found.tolerance == pytest.approx(threshold, rel=1e-12)
+
+
+def matrix_with(values: list[float], rows: int = 40, columns: int = 50) -> torch.Tensor:
+    left = torch.linalg.qr(torch.randn(rows, rows, dtype=torch.float64))[0]
+    right = torch.linalg.qr(torch.randn(columns, columns, dtype=torch.float64))[0]
+    sigma = torch.tensor(values, dtype=torch.float64)
+    return left[:, : len(values)] * sigma @ right[: len(values)]
+
+
+def test_threshold_lies_where_the_paper_puts_it():
+    # 1/2 sqrt(91) 2^-23 = 5.69e-7
+    assert numerical_rank(matrix_with([3.0, 3e-3, 3 * 5.8e-7])).rank == 3
+    assert numerical_rank(matrix_with([3.0, 3e-3, 3 * 5.6e-7])).rank == 2
+
+
+def test_gram_matrix_resolves_what_the_threshold_asks():
+    found = numerical_rank(matrix_with([1.0, 1e-3, 1e-6, 1e-7]))
+    assert found.rank == 3
+    assert found.singular_values[2].item() == pytest.approx(1e-6, rel=1e-2)
+    assert found.singular_values[4:].max() < 1.5e-7  # rounding, far below the threshold
+
+
+def toy(mapping: Mapping, bias: bool, dtype: torch.dtype) -> int:
+    """M = 60 words, d = 5, N = 400 contexts, all Gaussian."""
+    weight, hidden = torch.randn(60, 5, dtype=dtype), torch.randn(400, 5, dtype=dtype)
+    scores = hidden @ weight.T
+    if bias:
+        scores = scores + torch.randn(60, dtype=dtype)
+    with torch.no_grad():
+        return numerical_rank(mapping.log(scores)).rank
+
+
+def random_plif() -> Mapping:
+    mapping = Mapping("plif", knots=1000)
+    with torch.no_grad():
+        mapping.raw_slopes.add_(torch.randn(1000))
+    return mapping
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [False, True])
+def test_softmax_has_rank_d_plus_1_and_the_others_are_full(bias: bool, dtype: torch.dtype):
+    assert toy(Mapping("softmax"), bias, dtype) == (7 if bias else 6)
+    for name in ("sigsoftmax", "normalized-sigmoid", "taylor-softmax"):
+        assert toy(Mapping(name), bias, dtype) == 60, name
+    assert toy(random_plif(), bias, dtype) == 60
+    # slopes of 1 make it softmax
+    assert toy(Mapping("plif"), bias, dtype) == (7 if bias else 6)
+
+
+def test_spectrum_is_spread_over_the_logarithm():
+    found = numerical_rank(torch.randn(300, 400))
+    points = found.spectrum(20)
+    assert points[0] == (1, 1.0)
+    assert [i for i, _ in points] == sorted({i for i, _ in points})
+    assert points[-1][0] == 300
+    assert 15 <= len(points) <= 20
+    for i, share in points:
+        assert share == found.singular_values[i - 1].item() / found.sigma_max
+    assert numerical_rank(torch.ones(1, 4)).spectrum() == [(1, 1.0)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_exact_rank_sees_directions_below_the_threshold_of_float32(bias: bool):
+    hidden = torch.randn(400, 5, dtype=torch.float64) * torch.tensor([1.0, 1.0, 1.0, 1e-7, 1e-8])
+    scores = hidden @ torch.randn(60, 5, dtype=torch.float64).T
+    scores = scores + (10 * torch.randn(60, dtype=torch.float64) if bias else 0.0)
+    log_p = Mapping("softmax").log(scores)
+    assert exact_rank(log_p).rank == 6 + bias
+    assert numerical_rank(log_p).rank == 4 + bias
+    assert exact_rank(Mapping("sigsoftmax").log(scores)).rank > 7
+
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+HEADER = "word1\tword2\tPOS\tSimLex999\tconc(w1)"
+WORDS = ("east", "north", "northeast", "west")
+VECTORS = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [-3.0, 0.0]])
+
+
+def write_pairs(folder: Path, *pairs: tuple[str, str, float]) -> Path:
+    path = folder / "SimLex-999.txt"
+    lines = [HEADER, *(f"{a}\t{b}\tN\t{score}\t1" for a, b, score in pairs)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_rho_by_hand(tmp_path: Path):
+    # cosines 0.71, 0, -1 and human 8, 1, 2: ranks 3 2 1 and 3 1 2, rho = 1 - 6 * 2 / (3 * 8)
+    path = write_pairs(
+        tmp_path,
+        ("east", "northeast", 8.0),
+        ("north", "west", 1.0),
+        ("south", "east", 9.0),
+        ("east", "west", 2.0),
+        ("up", "down", 3.0),
+    )
+    found = simlex(VECTORS, WORDS, path)
+    assert found == SimLex(pytest.approx(0.5), 3, 5)
+    # a cosine knows nothing of lengths
+    assert simlex(VECTORS * torch.tensor([[1.0], [9.0], [0.1], [5.0]]), WORDS, path) == found
+
+
+def test_no_rho_where_there_is_none(tmp_path: Path):
+    path = write_pairs(tmp_path, ("east", "west", 1.0), ("north", "west", 2.0), ("up", "east", 3.0))
+    assert simlex(torch.ones(4, 2), WORDS, path) == SimLex(None, 2, 3)
+    assert simlex(torch.full((4, 2), math.nan), WORDS, path) == SimLex(None, 2, 3)
+    assert simlex(VECTORS[:2], WORDS[:2], path) == SimLex(None, 0, 3)
+
+
+def test_pairs_inside_the_vocabulary_of_ptb():
+    if not (DATA / "simlex-999").is_dir() or not (DATA / "ptb").is_dir():
+        pytest.skip("SimLex-999 or PTB is not at ../shared/data")
+    words = tuple(sorted(set((DATA / "ptb" / "ptb.train.txt").read_text().split())))
+    found = simlex(torch.randn(len(words), 50), words, DATA / "simlex-999" / "SimLex-999.txt")
+    assert (found.pairs_found, found.pairs) == (575, 999)
+    assert found.rho is not None
+    assert abs(found.rho) < 0.15  # random vectors: sd 1 / sqrt(574) = 0.04

@@ -166,6 +166,8 @@ def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
     with pytest.raises(ValueError, match="holds no run to resume"):
         EXPERIMENT.prepare(replace(short, resume=True))
     EXPERIMENT.prepare(short)
+    with pytest.raises(ValueError, match=r"results\.json is not readable .* train --resume"):
+        measure(MeasureConfig(short.output_dir))
     with pytest.raises(ValueError, match="cut off; pass --resume"):
         EXPERIMENT.prepare(short)
     with pytest.raises(ValueError, match=r"another config \(.*seed: asked 3, there 0"):
@@ -250,12 +252,6 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     other = write_ptb(tmp_path / "other", "the end of another text\n" * 30)
     with pytest.raises(ValueError, match="its corpus has 6 words, that of the run had 10"):
         measure(MeasureConfig(config.output_dir, data_dir=other))
-
-
-def test_what_has_not_ended_is_not_measured(config: RunConfig):
-    EXPERIMENT.prepare(config)
-    with pytest.raises(ValueError, match=r"results\.json is not readable .* train --resume"):
-        measure(MeasureConfig(config.output_dir))
 
 
 def test_averaging_is_the_mean_of_the_weights_after_each_step():
