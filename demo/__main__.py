@@ -13,9 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from transformers.utils import logging
 
-from glue.__main__ import PROGRAM
-from glue.config import RunConfig
-from glue.train import prepare, train
+from glue.__main__ import EXPERIMENT
 
 ROOT = Path(__file__).resolve().parent.parent
 MAPPINGS = {
@@ -43,9 +41,10 @@ def run(overlay: str, output_dir: Path) -> dict[str, Any]:
     arguments = ["train", "--config", f"{configs}/glue/demo.yaml"]
     arguments += ["--config", f"{configs}/mapping/{overlay}.yaml"]
     arguments += ["--task", f"{ROOT}/demo/entail.yaml", "--output_dir", str(output_dir)]
-    config = PROGRAM.parse(arguments)
-    assert isinstance(config, RunConfig)
-    return train(prepare(config))
+    (config,) = EXPERIMENT.program.read(arguments)[1]
+    results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
+    assert results is not None  # in one process
+    return results
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Command line of the GLUE pipeline.
+"""The GLUE pipeline.
 
 Run as:
     python -m glue train --config configs/glue/mrpc.yaml
@@ -11,82 +11,108 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from glue.config import RunConfig
-from glue.sweep.config import SweepConfig
-from pipeline.command import Program, input_errors, stages, work_errors
-from pipeline.config import ReportConfig
-from pipeline.hub import settle_hub
+from glue.sweep import SweepConfig, make_plan
+from pipeline.experiment import Experiment
 
-PROGRAM = Program(
-    name="glue",
-    description="GLUE with any probability mapping in attention. "
-    "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
-    "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2",
-    commands=stages(
-        RunConfig,
-        SweepConfig,
-        ReportConfig,
-        {
-            "train": "Fine-tune a Transformer on one task with a mapping in place of softmax.",
-            "sweep": "Tasks x mappings x hyper-parameters x seeds. Start from "
-            "configs/glue/table2.yaml; docs/glue.md explains a sweep key by key.",
-            "report": "What the runs show: report.md, report.csv and report.html.",
-        },
-    ),
-)
+if TYPE_CHECKING:
+    from glue.train import Run
+    from pipeline.report.page import Page
+    from pipeline.sweep.plan import Plan
+    from pipeline.sweep.results import Results
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, check everything that can be checked, then work and say where the results are."""
-    with input_errors():
-        parsed = PROGRAM.parse(arguments)
-        settle_hub(parsed)
-    # heavy imports and extras, which --help does not need
-    match parsed:
-        case RunConfig():
-            from accelerate import PartialState
+class Glue(Experiment[RunConfig, SweepConfig]):
+    """Transformers fine-tuned by Trainer, in one process or in many."""
 
-            from glue.summary import summary
-            from glue.train import prepare, train
+    name = "glue"
+    description = (
+        "GLUE with any probability mapping in attention. "
+        "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
+        "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2"
+    )
+    about = (
+        "Fine-tune a Transformer on one task with a mapping in place of softmax.",
+        "Tasks x mappings x hyper-parameters x seeds. Start from configs/glue/table2.yaml; "
+        "docs/glue.md explains a sweep key by key.",
+        "What the runs show: report.html, report.md and report.csv.",
+    )
+    run, sweep = RunConfig, SweepConfig
 
-            with input_errors():
-                run = prepare(parsed)
-            with work_errors():
-                results = train(run)
-            if run.trainer.is_world_process_zero():
-                print(summary(results, run.task, parsed))
-            if PartialState().num_processes > 1:
-                _leave_at_once()
-        case ReportConfig():
-            with input_errors():
-                from glue.report import report
+    def assemble(self, config: RunConfig) -> Run:
+        from glue.train import assemble
 
-                print(report(parsed.results_dir, parsed.output_dir))
-        case (config, resources):
-            with input_errors():
-                from glue.sweep.run import sweep
+        return assemble(config)
 
-                try:
-                    records = sweep(config, resources)
-                except KeyboardInterrupt:
-                    sys.exit("stopped; the same command goes on where this was")
-            PROGRAM.tell(records, config.output_dir)
+    def check_folder(self, config: RunConfig) -> None:
+        from accelerate import PartialState
+
+        if PartialState().is_main_process:
+            super().check_folder(config)
+
+    def claim_folder(self, config: RunConfig) -> None:
+        from accelerate import PartialState
+
+        from glue.checkpoints import remove_drafts
+
+        if PartialState().is_main_process:
+            super().claim_folder(config)
+            remove_drafts(Path(config.output_dir))
+        PartialState().wait_for_everyone()
+
+    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any] | None:
+        return parts.perform()
+
+    def tidy(self, folder: Path) -> None:
+        from glue.checkpoints import remove_checkpoints
+
+        remove_checkpoints(folder)
+
+    def summary(self, results: dict[str, Any], config: RunConfig) -> list[str]:
+        from glue.summary import summary
+
+        return summary(results, config)
+
+    def plan(self, sweep: SweepConfig) -> Plan:
+        return make_plan(sweep)
+
+    def check(self, sweep: SweepConfig, plan: Plan) -> None:
+        from glue.train import check_sweep
+
+        check_sweep(sweep, plan)
+
+    def page(self, results: Results) -> Page:
+        from glue.report import make_page
+
+        return make_page(results)
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        super().main(arguments)
+        if "accelerate" in sys.modules:
+            _leave_at_once()
 
 
 def _leave_at_once() -> None:
-    """End a process whose work is done without taking its process group apart.
+    """End one of several processes, whose work is done, without taking its process group apart.
 
     Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those
     threads under the same lock: now and then the end hangs, or aborts the process (torch 2.13).
     """
     from accelerate import PartialState
 
+    if PartialState().num_processes == 1:
+        return
     PartialState().wait_for_everyone()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
+
+EXPERIMENT = Glue()
+main = EXPERIMENT.main
 
 if __name__ == "__main__":
     main()

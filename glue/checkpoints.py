@@ -11,27 +11,14 @@ from pathlib import Path
 from accelerate import PartialState
 from safetensors import SafetensorError, safe_open
 
-from glue.config import RunConfig
-from pipeline.folders import claim_run_folder
-
 logger = logging.getLogger(__name__)
 
 
-def claim_for_all_processes(config: RunConfig) -> Path | None:
-    """Make output_dir this run's own, by the main process; the checkpoint to go on from, if any.
-
-    Raises:
-        ValueError: as `check_run_folder`. Nothing is written then.
-    """
-    state, folder = PartialState(), Path(config.output_dir)
-    if state.is_main_process:
-        claim_run_folder(folder, config.comparable(), config.resume)
-        # what safetensors was writing when the run was killed, under names that it draws
-        for name in ("checkpoint-*", "model"):
-            for draft in folder.glob(f"{name}/.tmp*"):
-                draft.unlink()
-    state.wait_for_everyone()
-    return last_complete_checkpoint(folder) if config.resume else None
+def remove_drafts(folder: Path) -> None:
+    """Delete what safetensors was writing when a run was killed, under names that it draws."""
+    for name in ("checkpoint-*", "model"):
+        for draft in folder.glob(f"{name}/.tmp*"):
+            draft.unlink()
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

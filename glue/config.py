@@ -156,13 +156,9 @@ class RunConfig:
         """Whether data or model come from the hub."""
         return is_hub_id(self.model) or (self.data_dir is None and get_task(self.task).root is None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as results.json holds them."""
-        return asdict(self)
-
     def comparable(self) -> dict[str, Any]:
         """What decides a run's result: two runs that agree in this are the same run."""
-        content = {key: value for key, value in self.to_dict().items() if key not in FREE}
+        content = {key: value for key, value in asdict(self).items() if key not in FREE}
         task = get_task(self.task)
         if task.root is not None:
             # a task of one's own is what its file says, not where that lies

@@ -7,16 +7,17 @@ from typing import Any
 
 from glue.config import RunConfig
 from glue.scoring import baseline
-from glue.tasks import Task
+from glue.tasks import Task, get_task
 from pipeline.report.table import Table, plain
 from pipeline.report.text import NOTHING
 
 
-def summary(results: dict[str, Any], task: Task, config: RunConfig) -> str:
-    """A table of metrics and exact zeros, where the results are, and the next command.
+def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
+    """A table of metrics and exact zeros, and the next command.
 
     The baseline says the most frequent label of the set that is measured of each of its examples.
     """
+    task = get_task(config.task)
     labels = {split: found["labels"] for split, found in results["predictions"].items()}
     rows = []
     for split, found in labels.items():
@@ -31,9 +32,11 @@ def summary(results: dict[str, Any], task: Task, config: RunConfig) -> str:
     title = f"{task.name}, {', '.join(f'{len(found)} {split}' for split, found in labels.items())}"
     constant = "constant" if task.regression else "majority class"
     table = Table("", [title, config.mapping.title, constant], rows)
-    return "\n".join(
-        [*plain(table), f"results: {config.output_dir}/results.json", _next_command(task, config)]
-    )
+    return [
+        *plain(table),
+        f"results: {config.output_dir}/results.json",
+        _next_command(task, config),
+    ]
 
 
 def _next_command(task: Task, config: RunConfig) -> str:

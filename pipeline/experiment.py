@@ -103,7 +103,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
-        """What the terminal shows after `train`: the lines above where the results are."""
+        """What the terminal shows after `train`, and where the results are."""
 
     @abstractmethod
     def plan(self, sweep: SweepT) -> Plan:
@@ -135,13 +135,22 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             ValueError, TypeError, OSError: as `assemble`, or output_dir is not this run's. Nothing
                 has been written then.
         """
-        from pipeline.folders import check_run_folder, claim_run_folder
-
-        folder, content = Path(config.output_dir), config.comparable()
-        check_run_folder(folder, content, config.resume)
+        self.check_folder(config)
         parts = self.assemble(config)
-        claim_run_folder(folder, content, config.resume)
+        self.claim_folder(config)
         return parts
+
+    def check_folder(self, config: RunT) -> None:
+        """Raise ValueError if this run may not have output_dir; nothing is written."""
+        from pipeline.folders import check_run_folder
+
+        check_run_folder(Path(config.output_dir), config.comparable(), config.resume)
+
+    def claim_folder(self, config: RunT) -> None:
+        """Make output_dir this run's own; raises as `check_folder`."""
+        from pipeline.folders import claim_run_folder
+
+        claim_run_folder(Path(config.output_dir), config.comparable(), config.resume)
 
     def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
         """`perform` in the folder of a run that is prepared, and write results.json."""
@@ -193,7 +202,15 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
                 f"expected the output_dir of `python -m {self.name} sweep`"
             ) from None
-        return Results.of(folder, sweep, self.plan(sweep))
+        results = Results.of(folder, sweep, self.plan(sweep))
+        if not results.records:
+            faults = results.faults
+            reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
+            raise ValueError(
+                f"{folder}: no record of the sweep in {SWEEP_FILE} is there{reason}; start it with "
+                f"`python -m {self.name} sweep`, or name the folder that it writes to"
+            )
+        return results
 
     def report(self, config: ReportConfig) -> Report:
         """Write report.md, report.html and the figures; the same records give the same bytes.
@@ -253,7 +270,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 results = self.train(config, parts)
                 if results is not None:
                     print("\n".join(self.summary(results, config)))
-                    print(f"results: {config.output_dir}/results.json")
                 return
             with input_errors():
                 self._work(command, configs)

@@ -14,8 +14,6 @@ _MOVED = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    # report.md, which stands beside it, becomes report.html
-    "docs/glue-minilm/report.html": "glue-minilm/report-plots.html",
 }
 _LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[)#])")
 

@@ -54,6 +54,7 @@ class Images(Experiment[RunConfig, SweepConfig]):
             measured |= {results["measure"]: measured.pop("criterion")} if measured else {}
             for name, value in measured.items():
                 yield f"{part} {name}: {value:.4f}"
+        yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
         from pipeline.sweep.plan import best_of

@@ -1,67 +1,33 @@
-"""`python -m glue report`: what a sweep has found, as a page, a text and a table."""
+"""`python -m glue report`: what a sweep has found, as a page and a table of numbers."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from glue.report.page import make_page
-from glue.report.runs import read_sweep
+from glue.report.page import blocks, overview
+from glue.report.runs import Sweep
 from glue.report.table import Row, make_rows
-from pipeline.files import write_text
-from pipeline.report import canvas, text
-from pipeline.report.table import Report
-from sparse_attn.files import whole
-
-_TEMPLATES = Path(__file__).parent / "templates"
+from pipeline.report.page import Page
+from pipeline.sweep.results import Results
 
 
-def report(results_dir: str, output_dir: str | None = None) -> Report:
-    """Write report.html, report.md and report.csv about a sweep; the first is the page.
-
-    Args:
-        results_dir: folder of the sweep, which may be half done.
-        output_dir: where to write; results_dir if left out.
-
-    Raises:
-        ValueError: results_dir holds no sweep, or not one record of it. Nothing is written then.
-    """
-    sweep = read_sweep(Path(results_dir))
+def make_page(results: Results) -> Page:
+    """The report of a sweep."""
+    sweep = Sweep(**vars(results))
     rows = make_rows(sweep)
-    page = make_page(sweep, rows)
-    folder = Path(results_dir if output_dir is None else output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    html = _environment(autoescape=True).get_template("page.html.j2")
-    plain = _environment(autoescape=False).get_template("report.md.j2")
-    write_text(folder / "report.md", plain.render(page=page))
-    _write_csv(folder / "report.csv", rows)
-    path = folder / "report.html"
-    write_text(path, html.render(page=page))
-    return Report(path, [page.overview])
+    title = f"GLUE sweep {sweep.folder.resolve().name}"
+    return Page(title, blocks(sweep, rows), [overview(sweep, rows)], {"report.csv": _csv(rows)})
 
 
-def _environment(autoescape: bool) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=autoescape,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"image": canvas.encode, "md": text.markdown}
-    return environment
-
-
-def _write_csv(path: Path, rows: list[Row]) -> None:
-    with whole(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(_line(rows[0])))
-        writer.writeheader()
-        writer.writerows(map(_line, rows))
+def _csv(rows: list[Row]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(_line(rows[0])))
+    writer.writeheader()
+    writer.writerows(map(_line, rows))
+    return buffer.getvalue()
 
 
 def _line(row: Row) -> dict[str, Any]:

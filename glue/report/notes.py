@@ -47,5 +47,5 @@ _PAPER = (
 
 def notes(sweep: Sweep) -> list[str]:
     """One paragraph for each method."""
-    protocol = _FAIR.format(share=sweep.config["selection"]) if sweep.fair else _PAPER
+    protocol = _FAIR.format(share=sweep.sweep.selection) if sweep.fair else _PAPER
     return [protocol, *_COMMON]

@@ -1,66 +1,40 @@
-"""Everything the report says, as text and tables that both templates print."""
+"""Everything the report says, block by block."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from glue.report import published
 from glue.report.notes import notes
-from glue.report.plots import Plot, make_plots
+from glue.report.plots import make_plots
 from glue.report.runs import Sweep, first_split, results_of
 from glue.report.table import Row, Setting, is_cpu, majority
 from glue.report.verdict import status, verdict
-from glue.sweep.config import BASELINE
+from glue.sweep import BASELINE, CandidateConfig
+from pipeline.config import ScheduleConfig
 from pipeline.report import text
-from pipeline.report.table import Table
+from pipeline.report.page import Block, Bullets, Heading, Status, Table
 
 
-@dataclass(frozen=True)
-class Section:
-    """A task: what it is, its tables and its plots."""
-
-    task: str
-    lines: list[str]
-    tables: list[Table]
-    plots: list[Plot]
-
-
-@dataclass(frozen=True)
-class Page:
-    """A report."""
-
-    title: str
-    status: list[str]
-    verdict: list[str]
-    overview: Table
-    sections: list[Section]
-    mappings: Table
-    environment: list[str]
-    notes: list[str]
-    unfinished: Table
-    faults: list[str]
+def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
+    """The report; `rows` are those of `make_rows`."""
+    found: list[Block] = [*map(Status, status(sweep)), Bullets(verdict(sweep, rows))]
+    found.append(overview(sweep, rows))
+    for task in sweep.tasks:
+        of_task = [row for row in rows if row.task == task]
+        found += [Heading(task), *_sizes(sweep, task), *_majority(sweep, task)]
+        found += [_scores(sweep, of_task), _costs(of_task), *make_plots(sweep, task)]
+    found += [Heading("Mappings"), _mappings(sweep)]
+    found += [Heading("Methods"), Bullets(_environment(sweep)), *notes(sweep)]
+    unfinished = _unfinished(sweep)
+    if unfinished.rows:
+        found += [Heading("Runs that failed or diverged"), unfinished]
+    if sweep.faults:
+        found += [Heading("Records that could not be used"), Bullets(sweep.faults)]
+    return found
 
 
-def make_page(sweep: Sweep, rows: list[Row]) -> Page:
-    """The report of a sweep; `rows` are those of `make_rows`."""
-    return Page(
-        title=f"GLUE sweep {sweep.folder.resolve().name}",
-        status=status(sweep),
-        verdict=verdict(sweep, rows),
-        overview=_overview(sweep, rows),
-        sections=[
-            _section(sweep, task, [r for r in rows if r.task == task]) for task in sweep.tasks
-        ],
-        mappings=_mappings(sweep),
-        environment=_environment(sweep),
-        notes=notes(sweep),
-        unfinished=_unfinished(sweep),
-        faults=sweep.faults,
-    )
-
-
-def _overview(sweep: Sweep, rows: list[Row]) -> Table:
+def overview(sweep: Sweep, rows: list[Row]) -> Table:
     by_cell = {(row.task, row.mapping): row for row in rows}
     lines = []
     for mapping in sweep.mappings:
@@ -79,15 +53,6 @@ def _short(row: Row) -> str:
         return text.score(row.mean)
     star = "*" if row.significant else ""
     return f"{text.score(row.mean)} ({text.signed(row.difference.value)}{star})"
-
-
-def _section(sweep: Sweep, task: str, rows: list[Row]) -> Section:
-    return Section(
-        task,
-        _sizes(sweep, task) + _majority(sweep, task),
-        [_scores(sweep, rows), _costs(rows)],
-        make_plots(sweep, task),
-    )
 
 
 def _sizes(sweep: Sweep, task: str) -> list[str]:
@@ -130,7 +95,7 @@ def _scores(sweep: Sweep, rows: list[Row]) -> Table:
     base = next(row.published for row in rows if row.mapping == BASELINE)
     lines = []
     for row in rows:
-        count = f"{len(row.scores)} of {sweep.config['seeds']}"
+        count = f"{len(row.scores)} of {sweep.sweep.seeds}"
         line = [row.mapping, count, str(row.failed), str(row.diverged)]
         line += [text.mean_and_sd(row.mean, row.sd), *_sureness(row)]
         lines.append(line + (_paper(row, base) if printed else []))
@@ -211,59 +176,58 @@ def _settings(settings: tuple[Setting, ...]) -> str:
 
 def _mappings(sweep: Sweep) -> Table:
     lines = []
-    for label, candidate in sweep.config["mappings"].items():
-        schedule = candidate["schedule"]
-        params = (f"{name}: {_tried(value)}" for name, value in candidate["params"].items())
+    for label, candidate in sweep.sweep.mappings.items():
+        params = (f"{name}: {_tried(value)}" for name, value in candidate.params.items())
         lines.append(
             [
                 label,
-                candidate["name"],
+                candidate.name,
                 "; ".join(params) or text.NOTHING,
-                _ramp(schedule) if schedule else text.NOTHING,
+                _ramp(candidate.schedule),
                 _learned(candidate),
-                "all" if candidate["layers"] is None else _tried(candidate["layers"]),
+                "all" if candidate.layers is None else _tried(candidate.layers),
                 str(sweep.searches(label)),
             ]
         )
     searches = "Trials" if sweep.fair else "Grid points for each seed"
     headers = ["Mapping", "Function", "Values tried", "Schedule", "Learned", "Layers", searches]
-    rates = ", ".join(text.plain(rate) for rate in sweep.config["learning_rates"])
-    return Table(f"Learning rates tried for all: {rates}.", headers, lines)
+    rates = ", ".join(map(text.plain, sweep.sweep.learning_rates))
+    return Table(f"Learning rates tried for all: {rates}.", headers, lines, words=True)
 
 
 def _tried(value: Any) -> str:
     return ", ".join(map(text.plain, value)) if isinstance(value, list) else text.plain(value)
 
 
-def _ramp(schedule: dict[str, Any]) -> str:
+def _ramp(schedule: ScheduleConfig | None) -> str:
+    if schedule is None:
+        return text.NOTHING
     return (
-        f"{schedule['parameter']} from {text.plain(schedule['initial'])}, {schedule['shape']}, "
-        f"{text.plain(schedule['begin'])} to {text.plain(schedule['end'])} of training"
+        f"{schedule.parameter} from {text.plain(schedule.initial)}, {schedule.shape}, "
+        f"{text.plain(schedule.begin)} to {text.plain(schedule.end)} of training"
     )
 
 
-def _learned(candidate: dict[str, Any]) -> str:
-    return (
-        f"{', '.join(candidate['learn'])} by {candidate['per']}"
-        if candidate["learn"]
-        else text.NOTHING
-    )
+def _learned(candidate: CandidateConfig) -> str:
+    if not candidate.learn:
+        return text.NOTHING
+    return f"{', '.join(candidate.learn)} by {candidate.per}"
 
 
 def _environment(sweep: Sweep) -> list[str]:
     finished = [results_of(record) for record in sweep.records if record.results]
-    devices = sorted({results["device"] for results in finished})
+    devices = sweep.devices
     packages: dict[str, set[str]] = {}
     for results in finished:
         for package, version in results["versions"].items():
             packages.setdefault(package, set()).add(version)
     versions = [f"{package} {' / '.join(sorted(found))}" for package, found in packages.items()]
     lines = [
-        f"Model: {sweep.config['model']}.",
+        f"Model: {sweep.sweep.model}.",
         f"Device: {'; '.join(devices) or text.MISSING}.",
         f"Versions: {', '.join(versions) or text.MISSING}.",
-        f"Protocol {sweep.config['protocol']}, {text.counted(sweep.config['seeds'], 'seed')}"
-        + (f", {text.counted(sweep.config['trials'], 'trial')}." if sweep.fair else "."),
+        f"Protocol {sweep.sweep.protocol}, {text.counted(sweep.sweep.seeds, 'seed')}"
+        + (f", {text.counted(sweep.sweep.trials, 'trial')}." if sweep.fair else "."),
     ]
     if len(devices) > 1:
         cpus = sum(map(is_cpu, devices))
@@ -281,4 +245,6 @@ def _unfinished(sweep: Sweep) -> Table:
         for record in sweep.records
         if record.status != "finished"
     ]
-    return Table("The last line of each error.", ["Task", "Mapping", "Run", "End", "Error"], lines)
+    return Table(
+        "The last line of each error.", ["Task", "Mapping", "Run", "End", "Error"], lines, True
+    )

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from glue.report.runs import Sweep, first_split, others, results_of
+from glue.report.runs import Sweep, first_split, results_of
 from glue.report.statistics import expected_best
 from glue.report.table import majority, sparsity
-from glue.sweep.config import BASELINE
+from glue.sweep import BASELINE
 from pipeline.report import canvas
+from pipeline.report.page import Plot
 from pipeline.sweep.records import Record
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure, what it is called, and what it shows."""
-
-    title: str
-    caption: str
-    figure: Figure
 
 
 def make_plots(sweep: Sweep, task: str) -> list[Plot]:
     """All plots that have something to show."""
     made = ((title, caption, draw(sweep, task)) for title, caption, draw in _PLOTS)
-    return [Plot(title, caption, figure) for title, caption, figure in made if figure]
+    return [
+        Plot(f"{task}-{title.lower().replace(' ', '-')}", f"{task}: {title}", caption, figure)
+        for title, caption, figure in made
+        if figure
+    ]
 
 
 def scores(sweep: Sweep, task: str) -> Figure | None:
@@ -227,7 +222,7 @@ _PLOTS: tuple[tuple[str, str, Callable[[Sweep, str], Figure | None]], ...] = (
 
 
 def _look(sweep: Sweep, mapping: str) -> dict[str, Any]:
-    return canvas.BASE if mapping == BASELINE else canvas.style(others(sweep).index(mapping))
+    return canvas.looks(sweep.mappings, BASELINE)[mapping]
 
 
 def _by_parameter(runs: list[Record]) -> dict[str, dict[float, list[float]]]:

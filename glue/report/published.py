@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from glue.sweep import CandidateConfig
 from sparse_attn.mappings.controls import MIXED
 
 SOURCE = (
@@ -19,14 +18,14 @@ _ACCURACY = {
 }
 
 
-def published(task: str, candidate: dict[str, Any]) -> float | None:
+def published(task: str, candidate: CandidateConfig) -> float | None:
     """The paper's accuracy in percent for the mapping a candidate ends as; None if it has none."""
-    if candidate["layers"] is not None or candidate["learn"]:
+    if candidate.layers is not None or candidate.learn:
         return None
-    name = candidate["name"].removeprefix(MIXED)
-    if name == "entmax" and candidate["params"].get("alpha") in (2.0, [2.0]):
+    name = candidate.name.removeprefix(MIXED)
+    if name == "entmax" and candidate.params.get("alpha") in (2.0, [2.0]):
         name = "sparsemax"
-    if candidate["params"].get("mix") not in (None, 1.0, [1.0]):
+    if candidate.params.get("mix") not in (None, 1.0, [1.0]):
         return None
     if name not in _ACCURACY or task not in _COLUMNS:
         return None

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from glue.report.published import published
-from glue.report.runs import Sweep, first_split, others, results_of
+from glue.report.runs import Sweep, first_split, results_of
 from glue.report.statistics import LEVEL, Difference, compare, holm
-from glue.sweep.config import BASELINE
+from glue.sweep import BASELINE
 from pipeline.sweep.records import Record
 
 
@@ -94,12 +94,12 @@ def make_rows(sweep: Sweep) -> list[Row]:
             if row.seconds is not None and base.seconds and row.devices == base.devices:
                 ratio = row.seconds / base.seconds
             rows.append(replace(row, ratio=ratio, difference=_difference(sweep, task, mapping)))
-    return _corrected(rows, others(sweep))
+    return _corrected(rows, sweep.others)
 
 
 def _row(sweep: Sweep, task: str, mapping: str) -> Row:
     cell, scored = sweep.cells[task, mapping], sweep.scored(task, mapping)
-    candidate = sweep.config["mappings"][mapping]
+    candidate = sweep.sweep.mappings[mapping]
     runs = [results_of(record) for record in scored.values()]
     devices = tuple(sorted({run["device"] for run in runs}))
     cpu = bool(devices) and all(is_cpu(device) for device in devices)
@@ -107,7 +107,7 @@ def _row(sweep: Sweep, task: str, mapping: str) -> Row:
     return Row(
         task=task,
         mapping=mapping,
-        name=candidate["name"],
+        name=candidate.name,
         metric=metric,
         scores={seed: record.score for seed, record in scored.items()},
         one_class=sum(len(set(predicted(record))) == 1 for record in scored.values()),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from glue.report.runs import Sweep, others
+from glue.report.runs import Sweep
 from glue.report.statistics import LEVEL, expected_best
 from glue.report.table import Row
-from glue.sweep.config import BASELINE
+from glue.sweep import BASELINE
 from pipeline.report import text
 
 # below so many seeds a significant difference is told with a warning
@@ -117,7 +117,7 @@ def _few_seeds(compared: list[Row]) -> list[str]:
 
 def _not_significant(sweep: Sweep, compared: list[Row]) -> list[str]:
     lines = []
-    for mapping in others(sweep):
+    for mapping in sweep.others:
         found = [r for r in compared if r.mapping == mapping and not r.significant]
         if found:
             each = "; ".join(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,19 +60,22 @@ class Page:
         title: of the page.
         blocks: in their order; a string is a paragraph. All text is plain.
         overview: the tables that the terminal shows.
+        beside: further files, by name.
     """
 
     title: str
     blocks: Sequence[Block]
     overview: Sequence[Table]
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Report:
-        """Write report.html, report.md and the figures that the latter shows."""
+        """Write report.html, report.md with its figures, and what goes beside them."""
         folder.mkdir(parents=True, exist_ok=True)
         for block in self.blocks:
             if isinstance(block, Plot):
                 canvas.save(block.figure, folder / f"{block.name}.png")
-        write_text(folder / "report.md", self.markdown())
+        for name, content in {**self.beside, "report.md": self.markdown()}.items():
+            write_text(folder / name, content)
         path = folder / "report.html"
         write_text(path, self.html())
         return Report(path, list(self.overview))

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from demo.__main__ import MAPPINGS, ROOT, plot, table
-from glue.__main__ import PROGRAM
 from glue.data import load_task
 from glue.tasks import get_task
+from tests.glue.running import parsed
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_plot(results: dict[str, dict], tmp_path: Path) -> None:
 
 def test_data_and_config_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config = PROGRAM.parse(["train", "--config", "configs/glue/demo.yaml"])
+    config = parsed(["train", "--config", "configs/glue/demo.yaml"])
     data = load_task(get_task(config.task))
     assert len(data["train"]) > 2000
     assert len(data["dev"]) >= 400

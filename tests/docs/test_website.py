@@ -78,7 +78,6 @@ def test_families_have_a_line_each() -> None:
         ),
         ("docs/guide/a.md", "../heads.md#plif", "../heads.md#plif"),
         ("docs/language-models.md", "../results/language_modeling/ptb-small", "results.md"),
-        ("docs/glue-minilm/report.md", "report.html", "report-plots.html"),
         ("docs/api/heads.md", "../../CONTRIBUTING.md", "../contributing.md"),
         ("CONTRIBUTING.md", "docs/architecture.md", "architecture.md"),
         ("CHANGELOG.md", "https://example.org/docs/a.md", "https://example.org/docs/a.md"),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from glue.__main__ import PROGRAM, main
+from glue.__main__ import main
 from glue.checkpoints import last_complete_checkpoint
-from glue.train import prepare, train
+from tests.glue.running import prepared, trained
 
 ROOT = Path(__file__).parents[2]
 R_SOFTMAX = ("--mapping.name", "r-softmax")
@@ -86,24 +86,24 @@ def test_a_run_that_diverges_is_one_line(
 
 
 def test_folder_of_another_config(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    train(prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path))))
+    trained(prepared(arguments(tiny_model, glue_folder, tmp_path)))
     before = (tmp_path / "results.json").read_text()
     for more in ([], ["--resume"]):
         other = arguments(tiny_model, glue_folder, tmp_path, "--train.seed", "1", *more)
         with pytest.raises(ValueError, match=r"another config \(train.seed: asked 1, there 0\)"):
-            prepare(PROGRAM.parse(other))
+            prepared(other)
     with pytest.raises(ValueError, match="holds a finished run"):
-        prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path, "--resume")))
+        prepared(arguments(tiny_model, glue_folder, tmp_path, "--resume"))
     (tmp_path / "results.json").rename(tmp_path / "elsewhere.json")
     with pytest.raises(ValueError, match="cut off; pass --resume"):
-        prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path)))
+        prepared(arguments(tiny_model, glue_folder, tmp_path))
     assert (tmp_path / "elsewhere.json").read_text() == before
 
 
 def test_folder_of_something_else(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ValueError, match="is not the folder of a run; choose another"):
-        prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path)))
+        prepared(arguments(tiny_model, glue_folder, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -120,14 +120,14 @@ def test_checkpoint_cut_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = arguments(tiny_model, glue_folder, tmp_path)
-    whole = train(prepare(PROGRAM.parse(given)))
+    whole = trained(prepared(given))
     (tmp_path / "results.json").unlink()
     newest = tmp_path / "checkpoint-6"
     content = (newest / broken).read_bytes()
     (newest / broken).write_bytes(content[: len(content) // 2])
     assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
     assert f"checkpoint-6 is cut short ({broken}" in caplog.text
-    resumed = train(prepare(PROGRAM.parse([*given, "--resume"])))
+    resumed = trained(prepared([*given, "--resume"]))
     assert resumed["resumed_from_step"] == 3
     assert resumed["metrics"] == whole["metrics"]
 
@@ -135,7 +135,7 @@ def test_checkpoint_cut_short(
 def test_checkpoint_without_weights(
     tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
 ) -> None:
-    train(prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path))))
+    trained(prepared(arguments(tiny_model, glue_folder, tmp_path)))
     (tmp_path / "checkpoint-6/model.safetensors").unlink()
     assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
 
@@ -145,7 +145,7 @@ def test_model_cut_short(tiny_model: Path, glue_folder: Path, tmp_path: Path) ->
     weights = tmp_path / "model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model='.*/model': its weights are cut short"):
-        prepare(PROGRAM.parse(arguments(tmp_path / "model", glue_folder, tmp_path / "run")))
+        prepared(arguments(tmp_path / "model", glue_folder, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -153,11 +153,11 @@ def test_no_complete_checkpoint_starts_again(
     tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
 ) -> None:
     given = arguments(tiny_model, glue_folder, tmp_path)
-    whole = train(prepare(PROGRAM.parse(given)))
+    whole = trained(prepared(given))
     (tmp_path / "results.json").unlink()
     for path in tmp_path.glob("checkpoint-*"):
         (path / "trainer_state.json").unlink()
-    resumed = train(prepare(PROGRAM.parse([*given, "--resume"])))
+    resumed = trained(prepared([*given, "--resume"]))
     assert resumed["resumed_from_step"] == 0
     assert resumed["metrics"] == whole["metrics"]
 
@@ -169,7 +169,7 @@ def test_model_that_does_not_dispatch(glue_folder: Path, tmp_path: Path) -> None
     DebertaForSequenceClassification(config).save_pretrained(tmp_path / "deberta")
     AutoTokenizer.from_pretrained(_minilm()).save_pretrained(tmp_path / "deberta")
     with pytest.raises(ValueError, match="DebertaForSequenceClassification does not dispatch"):
-        prepare(PROGRAM.parse(arguments(tmp_path / "deberta", glue_folder, tmp_path / "run")))
+        prepared(arguments(tmp_path / "deberta", glue_folder, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -190,7 +190,7 @@ def test_hub_without_network(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_config_record_is_whole(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    prepare(PROGRAM.parse(arguments(tiny_model, glue_folder, tmp_path)))
+    prepared(arguments(tiny_model, glue_folder, tmp_path))
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["train"]["batch_size"] == 8
     assert "output_dir" not in record

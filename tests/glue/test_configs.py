@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from glue.__main__ import PROGRAM
-from glue.sweep.plan import make_plan, settings
+from glue.sweep import make_plan
 from glue.tasks import get_task
+from tests.glue.running import parsed
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = [ROOT / f"configs/glue/{name}.yaml" for name in ("table2", "table2-paper", "minilm-table")]
@@ -17,14 +17,14 @@ MAPPINGS = sorted((ROOT / "configs/mapping").rglob("*.yaml"))
 @pytest.mark.parametrize("task", TASKS, ids=lambda path: path.stem)
 def test_task_config(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config = PROGRAM.parse(["train", "--config", str(task)])
+    config = parsed(["train", "--config", str(task)])
     assert get_task(config.task).name.lower() in (task.stem, "entail")
     assert f"configs/glue/{task.name}" in task.read_text() or task.stem == "demo"
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda path: path.stem)
 def test_mapping_config(mapping: Path) -> None:
-    config = PROGRAM.parse(["train", "--config", str(TASKS[0]), "--config", str(mapping)])
+    config = parsed(["train", "--config", str(TASKS[0]), "--config", str(mapping)])
     schedule = config.mapping.schedule_of_run()
     if "ramped" in mapping.stem or mapping.stem == "r-softmax":
         assert schedule is not None
@@ -35,10 +35,8 @@ def test_mapping_config(mapping: Path) -> None:
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
 def test_sweep_config(sweep: Path) -> None:
-    parsed = PROGRAM.parse(["sweep", "--config", str(sweep)])
-    assert isinstance(parsed, tuple)
-    plan = make_plan(parsed[0])
-    for _, mapping in settings(plan):
+    plan = make_plan(parsed(["sweep", "--config", str(sweep)]))
+    for mapping in (run.config.mapping for runs in plan.first.values() for run in runs):
         schedule = mapping.schedule_of_run()
         if schedule is not None:
             assert schedule.value(1.0) == mapping.params[schedule.parameter]
@@ -50,6 +48,4 @@ def test_sweep_of_the_docs(tmp_path: Path) -> None:
     text = (ROOT / "docs/glue.md").read_text()
     file = tmp_path / "sweep.yaml"
     file.write_text(text.split("```yaml\n")[1].split("```")[0])
-    parsed = PROGRAM.parse(["sweep", "--config", str(file)])
-    assert isinstance(parsed, tuple)
-    assert make_plan(parsed[0]).expected({}) == 3 * 3 * (4 + 5)
+    assert make_plan(parsed(["sweep", "--config", str(file)])).expected({}) == 3 * 3 * (4 + 5)

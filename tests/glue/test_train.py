@@ -17,16 +17,15 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
-from glue.__main__ import PROGRAM
 from glue.config import RunConfig
 from glue.data import load_task
 from glue.model import encode, resolve_model
 from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
-from glue.train import prepare, train
 from glue.trainer import training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
+from tests.glue.running import prepared, trained
 
 ROOT = Path(__file__).parents[2]
 R_SOFTMAX = ["--config", str(ROOT / "configs/mapping/r-softmax.yaml")]
@@ -40,7 +39,7 @@ def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> l
 
 
 def run(*given: Any) -> dict[str, Any]:
-    return train(prepare(PROGRAM.parse(arguments(*given))))
+    return trained(prepared(arguments(*given)))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -130,7 +129,7 @@ def test_killed_run_resumes_to_the_same_weights(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "results.json").exists()
-    resumed = train(prepare(PROGRAM.parse([*given, "--resume"])))
+    resumed = trained(prepared([*given, "--resume"]))
     assert resumed["resumed_from_step"] > 0
     assert resumed["metrics"] == whole["metrics"]
     assert resumed["per_epoch"] == whole["per_epoch"]
@@ -148,11 +147,11 @@ def test_resume_in_the_middle_of_an_epoch_is_exact(
 ) -> None:
     def step(folder: str, resume: bool) -> dict[str, torch.Tensor]:
         given = arguments("RTE", tiny_model, glue_folder, tmp_path / folder, *R_SOFTMAX)
-        prepared = prepare(PROGRAM.parse([*given, *(["--resume"] if resume else [])]))
-        prepared.trainer.args.save_strategy = "steps"
-        prepared.trainer.args.save_steps = 4  # of 3 an epoch
-        prepared.trainer.args.save_total_limit = None
-        train(prepared)
+        run = prepared([*given, *(["--resume"] if resume else [])])
+        run.trainer.args.save_strategy = "steps"
+        run.trainer.args.save_steps = 4  # of 3 an epoch
+        run.trainer.args.save_total_limit = None
+        trained(run)
         return load_file(tmp_path / folder / "model/model.safetensors")
 
     whole = step("run", resume=False)
@@ -195,12 +194,10 @@ def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) 
 
 
 def test_schedule_is_in_the_log(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    prepared = prepare(
-        PROGRAM.parse(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
-    )
-    train(prepared)
+    run = prepared(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+    trained(run)
     values = [
-        line["sparsity/r"] for line in prepared.trainer.state.log_history if "eval_dev_loss" in line
+        line["sparsity/r"] for line in run.trainer.state.log_history if "eval_dev_loss" in line
     ]
     assert values == pytest.approx([0.075, 0.15])
     events = EventAccumulator(str(next((tmp_path / "run/runs").iterdir())))

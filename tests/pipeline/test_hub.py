@@ -15,7 +15,7 @@ from experiments.language_modeling.config import RunConfig as LanguageRun
 from experiments.multilabel.data.config import DataConfig as LabelData
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
 from glue.config import RunConfig
-from glue.sweep.config import CandidateConfig, SweepConfig
+from glue.sweep import CandidateConfig, SweepConfig
 from pipeline.hub import settle_hub
 from pipeline.sweep.config import Resources
 from tests.glue.make_glue import write_task

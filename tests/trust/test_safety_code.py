@@ -32,6 +32,7 @@ from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
 from tests.experiments.multilabel.tiny import tiny_bert
 from tests.glue.make_glue import write_task
+from tests.glue.running import parsed
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_optional_sections_are_classes_of_ours() -> None:
     command = ["train", "--task", "RTE", "--model", "m", "--output_dir", "o"]
     command += ["--mapping.name", "r-softmax", "--mapping.params.r", "0.5"]
     command += ["--mapping.schedule.parameter", "r", "--mapping.schedule.initial", "0.1"]
-    assert glue.PROGRAM.parse(command).mapping.schedule.initial == 0.1
+    assert parsed(command).mapping.schedule.initial == 0.1
 
 
 def test_yaml_of_a_task(ran: Path, tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     command = ["train", "--task", "RTE", "--model", str(model), "--data_dir", str(folder)]
     command += ["--train.epochs", "2", "--train.max_length", "32"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glue.train.remove_checkpoints", lambda folder: None)
+        patch.setattr("glue.checkpoints.remove_checkpoints", lambda folder: None)
         glue.main([*command, "--output_dir", str(folder / "run")])
     (folder / "run/results.json").unlink()
     shutil.rmtree(folder / "run/checkpoint-2")

@@ -21,8 +21,7 @@ from experiments.language_modeling.config import RunConfig
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import MethodConfig, SweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
-from glue.report import report as glue_report
-from glue.sweep.config import CandidateConfig
+from glue.sweep import CandidateConfig
 from pipeline.config import ReportConfig
 from pipeline.experiment import Experiment
 from pipeline.files import write_json
@@ -35,6 +34,7 @@ from pipeline.sweep.records import (
     write_record,
 )
 from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
+from tests.glue.running import report as glue_report
 
 PLAIN = "plain"
 # no / and no \, which names of files cannot have
@@ -77,7 +77,7 @@ def glue(folder: Path, out: Path, name: str, long: str) -> None:
     add(folder, label, "final", 1, LABELS, LABELS, device=long, versions={long: long})
     add(folder, label, "final", 2, status="failed", error=f"Boom\n{' '.join(long.split())}")
     (folder / FOLDER / f"{name}.json").write_text("{")
-    glue_report(str(folder), str(out))
+    glue_report(folder, out)
 
 
 def reported(

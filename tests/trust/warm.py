@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 tqdm.set_lock(threading.RLock())
 tqdm.monitor_interval = 0
 # the first parser and the first model that are made are slow
-finetuning.PROGRAM.parser()
+finetuning.EXPERIMENT.program.parser()
 language_modeling.EXPERIMENT.program.parser()
 config = BertConfig(
     vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=2

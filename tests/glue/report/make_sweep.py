@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from glue.metric import METRICS
-from glue.sweep.config import CandidateConfig, SweepConfig
-from glue.sweep.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig, make_plan
 from glue.tasks import get_task
+from pipeline.command import from_dict
 from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import FORMAT, Record, read_records, write_record
@@ -41,15 +41,15 @@ def ramp(parameter: str, initial: float = 0.0) -> Any:
 
 def write_sweep(folder: Path, config: SweepConfig) -> None:
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    names = [get_task(task).name for task in config.tasks]
-    content = {"format": FORMAT, "task_names": names, **config.to_dict()}
+    content = {"format": FORMAT, **config.content()}
     (folder / "sweep.json").write_text(json.dumps(content))
 
 
 def read_plan(folder: Path) -> Plan:
     content = json.loads((folder / "sweep.json").read_text())
     names = SweepConfig.__dataclass_fields__
-    return make_plan(SweepConfig.from_dict({k: v for k, v in content.items() if k in names}))
+    known = {key: value for key, value in content.items() if key in names}
+    return make_plan(from_dict(SweepConfig, {"output_dir": "", **known}))
 
 
 def planned(folder: Path, mapping: str, stage: Any, index: int, task: str = "RTE") -> PlannedRun:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glue.report import plots, report
-from glue.report.runs import Sweep, read_sweep
+from glue.report import plots
+from glue.report.runs import Sweep
 from glue.report.statistics import expected_best
-from glue.sweep.config import CandidateConfig
+from glue.sweep import CandidateConfig
 from tests.glue.report.make_sweep import (
     LABELS,
     add,
@@ -24,6 +24,7 @@ from tests.glue.report.make_sweep import (
     ramp,
     write_sweep,
 )
+from tests.glue.running import read_sweep, report
 
 VALUES = (0.1, 0.2, 0.3)
 
@@ -51,7 +52,7 @@ class Reader(HTMLParser):
 
 def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
-    html = report(str(tmp_path)).path.read_text(encoding="utf-8")
+    html = report(tmp_path).path.read_text(encoding="utf-8")
     reader = Reader()
     reader.feed(html)
     assert not reader.open
@@ -165,17 +166,17 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
 def test_a_plot_with_nothing_to_show_is_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(trials=1))
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[])
-    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["Scores"]
+    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
 
 
 def test_one_logged_step_is_no_curve(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(trials=1))
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[{"step": 10, "loss": 0.5}])
-    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["Scores"]
+    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
 
 
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config())
     log = [{"step": 10, "loss": 0.5}, {"step": 20, "loss": float("nan")}]
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=log)
-    report(str(tmp_path))
+    report(tmp_path)

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ import numpy as np
 import pytest
 
 from glue.config import TrainConfig
-from glue.report import report, statistics
+from glue.report import statistics
 from glue.report.published import published
-from glue.report.runs import read_sweep
 from glue.report.table import make_rows
-from glue.sweep.config import CandidateConfig
+from glue.sweep import CandidateConfig
 from tests.glue.report.make_sweep import (
     LABELS,
     add,
@@ -29,6 +29,7 @@ from tests.glue.report.make_sweep import (
     ramp,
     write_sweep,
 )
+from tests.glue.running import read_sweep, report
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def pages(folder: Path) -> tuple[str, str]:
 
 def test_a_whole_sweep(tmp_path: Path) -> None:
     fill(tmp_path, make_config(seeds=4), {"softmax": 0.9, "sharp": 0.6})
-    path = report(str(tmp_path)).path
+    path = report(tmp_path).path
     assert path == tmp_path / "report.html"
     line = read_csv(tmp_path)["RTE", "sharp"]
     scores = [float(np.mean(guesses(LABELS, 0.6, 100 + i) == LABELS)) for i in range(4)]
@@ -78,7 +79,7 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
     }
     fill(tmp_path, make_config(mappings=mappings, seeds=4))
     add(tmp_path, nasty, "final", 3, status="failed", error="Boom\n<script>alert(1)</script> | x")
-    report(str(tmp_path))
+    report(tmp_path)
     html, plain = pages(tmp_path)
     assert "<b>" not in html
     assert "&lt;b&gt;|*$x_1$ &amp; co" in html
@@ -92,9 +93,7 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
 
 def test_output_dir(tmp_path: Path) -> None:
     fill(tmp_path / "sweep", make_config())
-    assert (
-        report(str(tmp_path / "sweep"), str(tmp_path / "a/b")).path == tmp_path / "a/b/report.html"
-    )
+    assert report(tmp_path / "sweep", tmp_path / "a/b").path == tmp_path / "a/b/report.html"
     assert not (tmp_path / "sweep/report.html").exists()
     assert sorted(p.name for p in (tmp_path / "a/b").iterdir()) == [
         "report.csv",
@@ -112,7 +111,7 @@ def test_failed_and_diverged_runs_are_counted(tmp_path: Path) -> None:
     add(tmp_path, "sharp", "trial", 0, status="diverged", error="DivergedError: NaN")
     add(tmp_path, "sharp", "final", 0, status="failed", error="MemoryError: 1\nKilled: 9")
     add(tmp_path, "late", "trial", 1, status="failed", error="\n")
-    report(str(tmp_path))
+    report(tmp_path)
     for label, counts in (("sharp", ("1", "1", "0")), ("late", ("1", "0", "0"))):
         line = read_csv(tmp_path)["RTE", label]
         assert (line["failed"], line["diverged"], line["runs"]) == counts
@@ -130,7 +129,7 @@ def test_a_half_done_sweep_says_so_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(tasks={"RTE": None, "MRPC": None}))
     add(tmp_path, "softmax", "trial", 0, LABELS, LABELS, split="selection")
     add(tmp_path, "sharp", "final", 0, LABELS, LABELS)  # and its two trials
-    report(str(tmp_path))
+    report(tmp_path)
     html, plain = pages(tmp_path)
     for page in (html, plain):
         assert "incomplete: 4 of 20 runs are there" in page
@@ -150,7 +149,7 @@ def test_where_every_trial_diverged_no_final_run_is_missing(tmp_path: Path) -> N
 
 def test_one_seed_is_never_significant(tmp_path: Path) -> None:
     fill(tmp_path, make_config(seeds=1), {"softmax": 0.95, "sharp": 0.5})
-    report(str(tmp_path))
+    report(tmp_path)
     line = read_csv(tmp_path)["RTE", "sharp"]
     assert float(line["p_holm_all"]) < 0.05
     assert line["significant"] == "0"
@@ -175,14 +174,14 @@ def test_runs_on_other_examples_are_not_paired(tmp_path: Path) -> None:
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
     add(tmp_path, "sharp", "final", 0, LABELS[:50], LABELS[:50])
     assert make_rows(read_sweep(tmp_path))[1].difference is None
-    report(str(tmp_path))
+    report(tmp_path)
 
 
 def test_runs_that_say_one_thing_are_named(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
     for seed in range(3):
         add(tmp_path, "sharp", "final", seed, np.ones_like(LABELS), LABELS)
-    report(str(tmp_path))
+    report(tmp_path)
     assert "have not learned: sharp on RTE (3 of 3)" in pages(tmp_path)[1].replace("\\", "")
     assert read_csv(tmp_path)["RTE", "sharp"]["one_class"] == "3"
 
@@ -202,7 +201,7 @@ def test_tasks_with_other_metrics(
     for place, label in enumerate(("softmax", "sharp")):
         for seed in range(3):
             add(tmp_path, label, "final", seed, predict(9 * place + seed), LABELS, task=task)
-    report(str(tmp_path))
+    report(tmp_path)
     line = read_csv(tmp_path)[task, "sharp"]
     assert float(line["low"]) <= float(line["difference"]) <= float(line["high"])
     assert ("most frequent class makes up" in pages(tmp_path)[0]) == (task != "STS-B")
@@ -221,7 +220,7 @@ def test_the_first_of_several_splits_is_the_score(tmp_path: Path) -> None:
             "per_epoch": [{"epoch": 1.0, "dev_matched/accuracy": 0.9}],
         }
         add(tmp_path, label, "final", 0, LABELS, LABELS, task="MNLI", **more)
-    report(str(tmp_path))
+    report(tmp_path)
     assert float(read_csv(tmp_path)["MNLI", "sharp"]["mean"]) == 1
     assert "dev_mismatched/accuracy 25.00" in pages(tmp_path)[0]
 
@@ -263,7 +262,7 @@ def test_the_paper_protocol_takes_the_best_of_each_seed_and_says_what_that_is(
             run = planned(tmp_path, "r", "grid", 2 * seed + place).config
             assert (run.train.seed, run.mapping.params) == (seed, {"r": r})
             add(tmp_path, "r", "grid", 2 * seed + place, predicted, LABELS)
-    report(str(tmp_path))
+    report(tmp_path)
     line = read_csv(tmp_path)["RTE", "r"]
     assert [s["params"]["r"] for s in json.loads(line["settings"])] == [0.2, 0.1]
     assert line["runs"] == "2"
@@ -292,14 +291,14 @@ def test_the_paper_protocol_takes_the_best_of_each_seed_and_says_what_that_is(
 def test_numbers_of_the_paper(
     task: str, name: str, params: dict[str, Any], expected: float | None
 ) -> None:
-    candidate = {"name": name, "params": params, "layers": None, "learn": []}
+    candidate = CandidateConfig(name, params)
     assert published(task, candidate) == expected
-    assert published(task, candidate | {"layers": [0]}) is None
+    assert published(task, replace(candidate, layers=[0])) is None
 
 
 def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
-    report(str(tmp_path))
+    report(tmp_path)
     assert float(read_csv(tmp_path)["RTE", "sharp"]["paper_accuracy"]) == pytest.approx(0.5271)
     row = next(x for x in pages(tmp_path)[1].splitlines() if x.startswith("| sharp | 3 of 3"))
     assert row.endswith("| 52.71 | -16.24 |")
@@ -309,7 +308,7 @@ def test_records_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
     fill(tmp_path, make_config())
     (tmp_path / "runs/cut.json").write_text('{"task": "RTE", "map')
     (tmp_path / "runs/old.json").write_text('{"format": 0}')
-    report(str(tmp_path))
+    report(tmp_path)
     html, plain = pages(tmp_path)
     for page in (html, plain.replace("\\", "")):
         assert "cut.json: cut short or broken" in page
@@ -335,11 +334,11 @@ def test_records_of_another_sweep_are_not_used(
     if done < 3:
         for file in (ours / "runs").glob("*.final2.*"):
             file.unlink()
-    report(str(ours))
+    report(ours)
     before, table = read_sweep(ours), read_csv(ours)
     assert not before.faults
     shutil.copytree(theirs / "runs", ours / "runs", dirs_exist_ok=True)
-    report(str(ours))
+    report(ours)
     after = read_sweep(ours)
     assert (len(after.records), after.expected) == (4 + 2 * done, 10)
     assert after.cells == before.cells
@@ -377,21 +376,21 @@ def test_only_final_runs_of_the_chosen_setting_count(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere: has no sweep\.json.*name the output_dir"):
-        report(str(tmp_path / "nowhere"))
+        report(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     write_sweep(tmp_path, make_config())
     with pytest.raises(ValueError, match=f"{tmp_path}: no record.*python -m glue sweep"):
-        report(str(tmp_path))
+        report(tmp_path)
     (tmp_path / "runs/cut.json").write_text("{")
     with pytest.raises(ValueError, match=r"not usable: cut\.json"):
-        report(str(tmp_path))
+        report(tmp_path)
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(ValueError, match="is not readable"):
-        report(str(tmp_path))
+        report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 2}')
     with pytest.raises(ValueError, match="format 2, this version reads format 1"):
-        report(str(tmp_path))
+        report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match=r"is not whole .KeyError.*start the sweep again"):
-        report(str(tmp_path))
+    with pytest.raises(ValueError, match="is of no sweep of this experiment .*model, tasks"):
+        report(tmp_path)
     assert not (tmp_path / "report.html").exists()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from glue.sweep.config import CandidateConfig, SweepConfig, TaskConfig
-from glue.sweep.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig, TaskConfig, make_plan
+from pipeline.command import from_dict
 from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import Record
@@ -276,9 +276,7 @@ def test_train_settings_that_the_sweep_sets() -> None:
 
 def test_config_survives_its_file() -> None:
     given = sweep(train=replace(sweep().train, batch_size=8))
-    content = json.loads(json.dumps(given.to_dict()))
-    assert SweepConfig.from_dict(content) == given
-    assert asdict(SweepConfig.from_dict(content)) == asdict(given)
+    assert from_dict(SweepConfig, json.loads(json.dumps(asdict(given)))) == given
 
 
 def test_learned_maps_need_no_ramp_and_paper_asks_for_none() -> None:

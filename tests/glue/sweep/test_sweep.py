@@ -18,10 +18,9 @@ import psutil
 import pytest
 import yaml
 
-from glue.__main__ import PROGRAM, main
-from glue.sweep.config import SweepConfig
-from glue.sweep.plan import make_plan
-from glue.sweep.run import content_of, execute, sweep
+from glue.__main__ import EXPERIMENT, main
+from glue.sweep import SweepConfig, make_plan
+from pipeline.experiment import execute
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.pool import Failure
 from pipeline.sweep.records import FOLDER, Record, read_records
@@ -59,7 +58,7 @@ def config(model: Path, data: Path, output: Path) -> dict[str, Any]:
 
 
 def folder_and_content(config: SweepConfig) -> tuple[Path, dict[str, Any]]:
-    return Path(config.output_dir), content_of(config)
+    return Path(config.output_dir), config.content()
 
 
 @pytest.fixture
@@ -75,13 +74,12 @@ def arguments(given: dict[str, Any], *more: str) -> list[str]:
 
 
 def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
-    """Every run one after the other in this process, without Ray or files."""
-    parsed = PROGRAM.parse(arguments(given))
-    assert isinstance(parsed, tuple)
+    """Every run one after the other in this process, without a pool or files."""
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     plan, done = make_plan(parsed[0]), {}
     while due := list(plan.due(done)):
         for run in due:
-            done[run.hash] = run.record(**execute(run))
+            done[run.hash] = run.record(**execute(EXPERIMENT.name, run))
     assert len(done) == plan.expected(done)
     return done
 
@@ -107,9 +105,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
     del given["mappings"]["taylor"]
     folder = Path(given["output_dir"])
     command = [sys.executable, "-m", "glue", *arguments(given)]
-    # Ray's workers give way to everything else that runs, such as the other tests
-    more = {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
-    settings = {"cwd": ROOT, "env": {**os.environ, **more}}
+    settings = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
 
     def records() -> int:
         return len(list((folder / FOLDER).glob("*.json")))
@@ -118,8 +114,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
         found = []
         for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                # names of Linux end after 15 letters
-                found += [child] if child.name().startswith("ray::_call") else []
+                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
         return found
 
     def kill_worker() -> bool:
@@ -162,10 +157,9 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
 
 def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     given["learning_rates"] = [1e30]
-    parsed = PROGRAM.parse(arguments(given))
-    assert isinstance(parsed, tuple)
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     run = next(make_plan(parsed[0]).due({}))
-    record = run.record(**execute(run))
+    record = run.record(**execute(EXPERIMENT.name, run))
     assert record.status == "diverged"
     assert "training has diverged" in str(record.error)
 
@@ -173,7 +167,7 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
 def test_a_sweep_counts_what_diverged(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep_run, "Pool", Working)
+    monkeypatch.setattr(sweep_run, "make_pool", Working)
     given |= {"learning_rates": [1e30], "tasks": {"RTE": None}}
     main(arguments(given))
     assert "3 diverged\n" in capsys.readouterr().out
@@ -218,8 +212,8 @@ class Working(Inline):
 def test_a_lost_run_is_tried_once_more(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_run, "Pool", Inline)
-    records = sweep(*PROGRAM.parse(arguments(given)))
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
+    records = EXPERIMENT.search(*EXPERIMENT.program.read(arguments(given))[1])
     assert {r.status for r in records.by_hash.values()} == {"finished"}
     assert len(records.by_hash) == 18
 
@@ -227,7 +221,7 @@ def test_a_lost_run_is_tried_once_more(
 def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
     monkeypatch.setattr(Inline, "lost", 2)
     with pytest.raises(SystemExit, match="some runs failed; the same command tries them again"):
         main(arguments(given))
@@ -241,9 +235,9 @@ def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
 def test_full_disk_names_what_is_safe(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_run, "Pool", Inline)
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
     monkeypatch.setattr(Inline, "lost", 0)
-    parsed = PROGRAM.parse(arguments(given))
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     write, calls = sweep_run.write_record, []
 
     def fill_up(folder: Path, record: Record) -> None:
@@ -258,17 +252,16 @@ def test_full_disk_names_what_is_safe(
 
     monkeypatch.setattr(sweep_run, "write_record", fill_up)
     with pytest.raises(OSError, match=r"runs/.*\.json: could not be written .*making room, and"):
-        sweep(*parsed)
+        EXPERIMENT.search(*parsed)
     records = read_records(Path(given["output_dir"]))
     assert set(records.by_hash) == set(calls[:3])
     assert records.faults == []
     monkeypatch.setattr(sweep_run, "write_record", write)
-    assert len(sweep(*parsed).by_hash) == 18
+    assert len(EXPERIMENT.search(*parsed).by_hash) == 18
 
 
 def test_one_process_at_a_time(given: dict[str, Any]) -> None:
-    parsed = PROGRAM.parse(arguments(given))
-    assert isinstance(parsed, tuple)
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     own = folder_and_content(parsed[0])
     refused = pytest.raises(ValueError, match="another process is running this sweep")
     with claim_folder(*own), refused, claim_folder(*own):
@@ -285,7 +278,7 @@ def test_one_process_at_a_time(given: dict[str, Any]) -> None:
         ({"model": "pkg://no_such_package/model"}, "'no_such_package' is not installed"),
         ({"tasks": {"RTE": {"train_rows": 1000}}}, "train_rows=1000: the training set has 24"),
         ({"selection": 0.01}, "selection=0.01: of 24 training rows that holds out 0"),
-        ({"cpus_per_run": 1000}, "cpus_per_run=1000: no machine has more than"),
+        ({"cpus_per_run": 1000}, "cpus_per_run=1000: this machine has"),
         ({"gpus_per_run": 2}, "gpus_per_run=2.0: expected a share"),
         (
             {"mappings": {"softmax": {"name": "softmax"}, "x": {"name": "nothing"}}},
@@ -321,19 +314,17 @@ def test_bad_input_before_the_first_run(
 
 
 def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
-    parsed = PROGRAM.parse(arguments(given))
-    assert isinstance(parsed, tuple)
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     with claim_folder(*folder_and_content(parsed[0])):
         pass
     check_folder(*folder_and_content(parsed[0]))
-    other = PROGRAM.parse(arguments(given, "--seeds", "5"))
-    assert isinstance(other, tuple)
+    other = EXPERIMENT.program.read(arguments(given, "--seeds", "5"))[1]
     with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
-        sweep(*other)
+        EXPERIMENT.search(*other)
     file = Path(given["output_dir"]) / "sweep.json"
     file.write_text(file.read_text()[:50])
     with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
-        sweep(*parsed)
+        EXPERIMENT.search(*parsed)
     # the remedies that the two messages name
     file.unlink()
     check_folder(*folder_and_content(parsed[0]))
@@ -346,8 +337,7 @@ def test_folder_of_something_else(given: dict[str, Any]) -> None:
     folder = Path(given["output_dir"])
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
-    parsed = PROGRAM.parse(arguments(given))
-    assert isinstance(parsed, tuple)
+    parsed = EXPERIMENT.program.read(arguments(given))[1]
     with pytest.raises(ValueError, match="is not the folder of a sweep"):
-        sweep(*parsed)
+        EXPERIMENT.search(*parsed)
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]

@@ -1,17 +1,24 @@
-"""What a sweep is: tasks x mappings x hyper-parameters x seeds under one of two protocols."""
+"""A sweep, tasks x mappings x hyper-parameters x seeds under one of two protocols; its runs."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, field
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from glue.config import MappingConfig, TrainConfig
+from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
 from pipeline.hub import is_hub_id
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import Cell, Plan, best_of, grid
 
 BASELINE = "softmax"
+# may differ between a sweep and its continuation
+FREE = ("output_dir", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -185,20 +192,62 @@ class SweepConfig:
         """The names of the tasks, which for a YAML file is not its path."""
         return [get_task(task).name for task in self.tasks]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as sweep.json holds them."""
-        return asdict(self)
+    def content(self) -> dict[str, Any]:
+        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+        content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        return {"task_names": self.task_names, **content}
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> SweepConfig:
-        """The config that `to_dict` describes."""
-        parts = dict(content)
-        parts["tasks"] = {k: v and TaskConfig(**v) for k, v in content["tasks"].items()}
-        parts["train"] = TrainConfig(**content["train"])
-        parts["mappings"] = {
-            label: CandidateConfig(
-                **{**entry, "schedule": entry["schedule"] and ScheduleConfig(**entry["schedule"])}
-            )
-            for label, entry in content["mappings"].items()
-        }
-        return cls(**parts)
+
+def make_plan(sweep: SweepConfig) -> Plan:
+    """Trials and then final runs under the fair protocol, one grid under the paper's."""
+    tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
+    runs = _trials if sweep.protocol == "fair" else _grid
+    cells: dict[Cell, list[RunConfig]] = {
+        (name, mapping): list(runs(sweep, tasks[name], sweep.mappings[mapping]))
+        for name, mapping in itertools.product(tasks, sweep.mappings)
+    }
+    return best_of(cells, _final, sweep.seeds) if sweep.protocol == "fair" else grid(cells)
+
+
+def _trials(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+    """Trial k: learning rate, seed (the same for every mapping) and values go round."""
+    rates, combinations = sweep.learning_rates, candidate.combinations
+    # an order that has nothing to do with that of the learning rates, always the same
+    random.Random(",".join(candidate.values)).shuffle(combinations)
+    whole = math.lcm(len(rates), len(combinations))
+    for k in range(sweep.trials):
+        # after a whole round the same pairs would come again: one place on
+        params = combinations[(k + k // whole) % len(combinations)]
+        seed = FIRST_TRIAL_SEED + k // len(rates)
+        config = _config(sweep, task, candidate.with_params(params), rates[k % len(rates)], seed)
+        yield replace(config, selection=sweep.selection)
+
+
+def _final(best: RunConfig, seed: int) -> RunConfig:
+    """The best trial's setting with a seed, on the whole training set."""
+    return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
+
+
+def _grid(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+    """Every learning rate with every value of the parameters, for every seed."""
+    points = itertools.product(range(sweep.seeds), sweep.learning_rates, candidate.combinations)
+    for seed, rate, params in points:
+        yield _config(sweep, task, candidate.with_params(params), rate, seed)
+
+
+def _config(
+    sweep: SweepConfig, task: str, mapping: MappingConfig, learning_rate: float, seed: int
+) -> RunConfig:
+    own = sweep.tasks[task] or TaskConfig()
+    train = replace(sweep.train, learning_rate=learning_rate, seed=seed)
+    return RunConfig(
+        task=task,
+        model=sweep.model,
+        output_dir="",
+        data_dir=sweep.data_dir,
+        train_rows=own.train_rows,
+        evaluate="epoch",
+        keep_model=False,
+        mapping=mapping,
+        train=train if own.epochs is None else replace(train, epochs=own.epochs),
+    )

@@ -1,1 +1,0 @@
-"""A sweep over GLUE: what it is (config), its runs (plan), from config to records (run)."""
