@@ -391,6 +391,6 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 2, this version reads format 1"):
         report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match="is of no sweep of this experiment .*model, tasks"):
+    with pytest.raises(ValueError, match=r"is of no sweep of this experiment .*model, tasks"):
         report(tmp_path)
     assert not (tmp_path / "report.html").exists()
