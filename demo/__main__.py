@@ -41,7 +41,7 @@ def run(overlay: str, output_dir: Path) -> dict[str, Any]:
     arguments = ["train", "--config", f"{configs}/glue/demo.yaml"]
     arguments += ["--config", f"{configs}/mapping/{overlay}.yaml"]
     arguments += ["--task", f"{ROOT}/demo/entail.yaml", "--output_dir", str(output_dir)]
-    (config,) = EXPERIMENT.program.read(arguments)[1]
+    (config,) = EXPERIMENT.program.parse(arguments)[1]
     results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
     assert results is not None  # in one process
     return results

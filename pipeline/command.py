@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentError
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
-from pipeline.hub import settle_hub
-from pipeline.sweep.config import Resources
 from pipeline.usage import explain
 
-if TYPE_CHECKING:
-    from pipeline.sweep.records import Records
-
+ConfigT = TypeVar("ConfigT")
 # configs give values and no classes: a class_path would import, and so run, any module it names.
 # jsonargparse finds our own dataclasses by their paths.
-ConfigT = TypeVar("ConfigT")
 OURS = ["pipeline", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 
@@ -79,27 +73,6 @@ class Command:
         return tuple(_made(config, options) for config in self.configs)
 
 
-def stages(run: type, sweep: type, report: type, about: dict[str, str]) -> tuple[Command, ...]:
-    """The commands `train`, `sweep` and `report`, each by its config; `about` says what it does."""
-    return (
-        Command("train", "one run", about["train"], (run,)),
-        Command(
-            "sweep",
-            "many runs, on one machine or several",
-            f"{about['sweep']} Spread by Ray (extra `ray`). The same command goes on where it was "
-            "killed: what has a record is not run again.",
-            (sweep, Resources),
-        ),
-        Command(
-            "report",
-            "what the runs of a sweep show",
-            f"{about['report']} Of a sweep that has finished or not (extra `report`).",
-            (report,),
-            positional=True,
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class Program:
     """A command line of several sub-commands.
@@ -132,7 +105,7 @@ class Program:
             commands.add_subcommand(command.name, command.parser(), help=command.help)
         return parser
 
-    def read(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
+    def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
         """The sub-command and its configs.
 
         What cannot be parsed is told in one line, with exit code 2.
@@ -146,28 +119,6 @@ class Program:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
         return command, command.made(parser.instantiate(parsed)[command.name].as_dict())
-
-    def parse(self, arguments: list[str] | None = None) -> Any:
-        """As `read`, of programs that are no `Experiment` yet."""
-        configs = self.read(arguments)[1]
-        return configs if len(configs) > 1 else configs[0]
-
-    def main(self, work: Callable[[Any], None], arguments: list[str] | None = None) -> None:
-        """Parse and `work`, which tells itself what of its errors are `input_errors`."""
-        with input_errors():
-            parsed = self.parse(arguments)
-            settle_hub(parsed)
-        with work_errors():
-            work(parsed)
-
-    def tell(self, records: Records, output_dir: str) -> None:
-        """Print what a sweep has come to; exit with an error where runs failed."""
-        count = Counter(record.status for record in records.by_hash.values())
-        found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
-        print(f"records in {output_dir}: {found}")
-        print(f"next: {self.prog} report {output_dir}")
-        if count["failed"]:
-            sys.exit("error: some runs failed; the same command tries them again")
 
 
 def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:

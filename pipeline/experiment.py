@@ -260,7 +260,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     def main(self, arguments: list[str] | None = None) -> None:
         """Parse, check all that can be checked, work, and say where the results are."""
         with input_errors():
-            command, configs = self.program.read(arguments)
+            command, configs = self.program.parse(arguments)
             settle_hub(configs[0])
         with work_errors():
             if command.name == "train":

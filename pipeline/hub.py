@@ -17,16 +17,15 @@ def is_hub_id(model: str) -> bool:
     return "://" not in model and not model.startswith(("/", ".", "~")) and not Path(model).exists()
 
 
-def settle_hub(parsed: Any) -> None:
+def settle_hub(config: Any) -> None:
     """Set HF_HUB_OFFLINE where a config needs the hub and nothing answers there.
 
     What the hub's libraries have kept is used then, and what they have not is an error at once.
     They read the variable when they are imported, so this comes before.
 
     Args:
-        parsed: what `Program.parse` gives; a config that may need the hub says so by `uses_hub`.
+        config: of a run or a sweep; one that may need the hub says so by `uses_hub`.
     """
-    config = parsed[0] if isinstance(parsed, tuple) else parsed
     if not getattr(config, "uses_hub", False) or "HF_HUB_OFFLINE" in os.environ or getproxies():
         return
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))

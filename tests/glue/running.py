@@ -12,7 +12,7 @@ from pipeline.report.page import Report
 
 def parsed(given: list[str]) -> Any:
     """The first config of a command line."""
-    return EXPERIMENT.program.read(given)[1][0]
+    return EXPERIMENT.program.parse(given)[1][0]
 
 
 def prepared(given: list[str]) -> Run:

@@ -143,7 +143,7 @@ def test_a_sweep_that_has_hardly_begun_has_a_page_without_figures(tmp_path: Path
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_are_read(file: Path) -> None:
-    config, _ = EXPERIMENT.program.read(["sweep", "--config", str(file)])[1]
+    config, _ = EXPERIMENT.program.parse(["sweep", "--config", str(file)])[1]
     assert tuple(config.heads) == HEADS
     assert config.steps * config.batch == 50 * config.contexts
     assert config.output_dir == f"runs/bottleneck/{file.stem}"

@@ -216,9 +216,9 @@ def test_a_bad_loss_is_found_before_the_first_run(tiny: SweepConfig) -> None:
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_are_valid_and_have_their_published_rows(file: Path) -> None:
     if file.stem == "mnist":
-        EXPERIMENT.program.read(["train", "--config", str(file)])
+        EXPERIMENT.program.parse(["train", "--config", str(file)])
         return
-    config, _ = EXPERIMENT.program.read(["sweep", "--config", str(file)])[1]
+    config, _ = EXPERIMENT.program.parse(["sweep", "--config", str(file)])[1]
     assert len(EXPERIMENT.plan(config).first) == len(config.losses)
     table = re.search(r"table(\d)", file.stem)
     if table:

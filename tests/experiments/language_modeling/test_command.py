@@ -25,7 +25,7 @@ HEADS = sorted(CONFIGS.glob("heads/*.yaml"))
 
 
 def parse(command: str, *arguments: Any) -> Any:
-    return EXPERIMENT.program.read([command, *map(str, arguments)])[1][0]
+    return EXPERIMENT.program.parse([command, *map(str, arguments)])[1][0]
 
 
 def parse_run(*files: Path, **options: Any) -> RunConfig:

@@ -289,5 +289,5 @@ def test_commands_of_published_tables_make_the_runs_that_are_wanted():
     for command, row in commands.items():
         model, _, head, *options = command.split()
         files = ["--config", str(CONFIGS / model), "--config", str(CONFIGS / head)]
-        _, (config,) = EXPERIMENT.program.read(["train", *files, *options])
+        _, (config,) = EXPERIMENT.program.parse(["train", *files, *options])
         assert config.comparable() == row.wanted(), command

@@ -20,7 +20,7 @@ HIDDEN, LABELS = 6, 4
 
 
 def read_sweep(name: str) -> SweepConfig:
-    return EXPERIMENT.program.read(["sweep", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
+    return EXPERIMENT.program.parse(["sweep", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -144,7 +144,7 @@ def test_images_as_in_the_paper(name: str, network: str) -> None:
 
 @pytest.mark.parametrize("name", ["text-topics", "text-sst2"])
 def test_texts_with_a_predicted_number_of_labels(name: str) -> None:
-    config = EXPERIMENT.program.read(["train", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
+    config = EXPERIMENT.program.parse(["train", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
     assert (config.method.mapping, config.method.sparsity) == ("r-softmax", "predicted")
     small = read_sweep("text-small")
     assert config.method == small.methods["r-softmax"]

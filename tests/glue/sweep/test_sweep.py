@@ -75,7 +75,7 @@ def arguments(given: dict[str, Any], *more: str) -> list[str]:
 
 def undisturbed(given: dict[str, Any]) -> dict[str, Record]:
     """Every run one after the other in this process, without a pool or files."""
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     plan, done = make_plan(parsed[0]), {}
     while due := list(plan.due(done)):
         for run in due:
@@ -157,7 +157,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
 
 def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
     given["learning_rates"] = [1e30]
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     run = next(make_plan(parsed[0]).due({}))
     record = run.record(**execute(EXPERIMENT.name, run))
     assert record.status == "diverged"
@@ -213,7 +213,7 @@ def test_a_lost_run_is_tried_once_more(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_run, "make_pool", Inline)
-    records = EXPERIMENT.search(*EXPERIMENT.program.read(arguments(given))[1])
+    records = EXPERIMENT.search(*EXPERIMENT.program.parse(arguments(given))[1])
     assert {r.status for r in records.by_hash.values()} == {"finished"}
     assert len(records.by_hash) == 18
 
@@ -237,7 +237,7 @@ def test_full_disk_names_what_is_safe(
 ) -> None:
     monkeypatch.setattr(sweep_run, "make_pool", Inline)
     monkeypatch.setattr(Inline, "lost", 0)
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     write, calls = sweep_run.write_record, []
 
     def fill_up(folder: Path, record: Record) -> None:
@@ -261,7 +261,7 @@ def test_full_disk_names_what_is_safe(
 
 
 def test_one_process_at_a_time(given: dict[str, Any]) -> None:
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     own = folder_and_content(parsed[0])
     refused = pytest.raises(ValueError, match="another process is running this sweep")
     with claim_folder(*own), refused, claim_folder(*own):
@@ -314,11 +314,11 @@ def test_bad_input_before_the_first_run(
 
 
 def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     with claim_folder(*folder_and_content(parsed[0])):
         pass
     check_folder(*folder_and_content(parsed[0]))
-    other = EXPERIMENT.program.read(arguments(given, "--seeds", "5"))[1]
+    other = EXPERIMENT.program.parse(arguments(given, "--seeds", "5"))[1]
     with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
         EXPERIMENT.search(*other)
     file = Path(given["output_dir"]) / "sweep.json"
@@ -337,7 +337,7 @@ def test_folder_of_something_else(given: dict[str, Any]) -> None:
     folder = Path(given["output_dir"])
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
-    parsed = EXPERIMENT.program.read(arguments(given))[1]
+    parsed = EXPERIMENT.program.parse(arguments(given))[1]
     with pytest.raises(ValueError, match="is not the folder of a sweep"):
         EXPERIMENT.search(*parsed)
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
