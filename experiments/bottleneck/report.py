@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -82,7 +82,7 @@ def make_page(results: Results) -> Page:
             _table(results, alpha, "Seconds a run, mean.", partial(_seconds, results)),
         ]
         caption = f"Mean KL in nats, alpha = {alpha:g}; lower is better."
-        overview.append(measure_table(results, alpha, KL, caption))
+        overview.append(replace(measure_table(results, alpha, KL), caption=caption))
     return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
 
 
@@ -103,9 +103,7 @@ def _head(results: Results) -> str:
     )
 
 
-def measure_table(
-    results: Results, alpha: float, measure: Measure, caption: str | None = None
-) -> Table:
+def measure_table(results: Results, alpha: float, measure: Measure) -> Table:
     """A measure of every head, and for the error of the log-matrix softmax's floor."""
 
     def show(cell: Cell) -> str:
@@ -117,8 +115,7 @@ def measure_table(
         ]
         return " ".join(filter(None, found)) or "not run"
 
-    floor = measure.key == "log_error" and caption is None
-    return _table(results, alpha, measure.caption if caption is None else caption, show, floor)
+    return _table(results, alpha, measure.caption, show, floor=measure.key == "log_error")
 
 
 def _table(

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 
 from experiments.multilabel.config import RunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
-from experiments.multilabel.data.load import load_data
+from experiments.multilabel.data.config import DataConfig
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
 from experiments.multilabel.models import build_model, head_of
 from glue.model import resolve_model
@@ -42,6 +42,27 @@ def assemble(config: RunConfig) -> Run:
     data = load_data(config, config.train.seed)
     torch.manual_seed(config.train.seed)
     return Run(config, build_model(config, config.method, len(data.labels)), data)
+
+
+def load_data(config: DataConfig, seed: int) -> LabelledData:
+    """Read the data set; the seed draws synthetic rows, other data sets have none.
+
+    Raises:
+        ValueError, OSError: what is wrong with the config or the files.
+    """
+    # each kind needs an extra or a slow import of its own
+    if config.synthetic is not None:
+        from experiments.multilabel.data.synthetic import load_synthetic
+
+        return load_synthetic(config.synthetic, seed)
+    if config.images is not None:
+        from experiments.multilabel.data.images import load_images
+
+        return load_images(config.images)
+    assert config.text is not None  # one of three, as the config has checked
+    from experiments.multilabel.data.text import load_text
+
+    return load_text(config.text)
 
 
 class Run:

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,33 +13,21 @@ import yaml
 from experiments.bottleneck.__main__ import EXPERIMENT, main
 from experiments.bottleneck.config import SweepConfig
 from experiments.bottleneck.heads import HEADS
-from pipeline.experiment import execute
-from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import Record, read_records, write_record
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
-ROOT = Path(__file__).parents[3]
-CONFIGS = ROOT / "configs/bottleneck"
+CONFIGS = Path(__file__).parents[3] / "configs/bottleneck"
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
-def run_here(config: SweepConfig) -> dict[str, Record]:
-    """The records of a sweep, whose runs take less time than to start a process."""
-    plan = EXPERIMENT.plan(config)
-    done: dict[str, Record] = {}
-    while run := next(plan.due(done), None):
-        done[run.hash] = run.record(**execute(EXPERIMENT.name, run))
-    return done
-
-
-def report_of(config: SweepConfig, records: dict[str, Record], folder: Path) -> str:
-    """The page on these records."""
-    (folder / "runs").mkdir(parents=True)
-    (folder / "sweep.json").write_text(json.dumps({"format": 1, **config.content()}))
-    for record in records.values():
-        write_record(folder, record)
-    main(["report", str(folder)])
-    return (folder / "report.md").read_text()
+def page_of(config: SweepConfig, changes: Iterable[Record] = ()) -> str:
+    """The report on a sweep, some records of which have come out otherwise."""
+    for record in changes:
+        write_record(Path(config.output_dir), record)
+    main(["report", config.output_dir])
+    return (Path(config.output_dir) / "report.md").read_text()
 
 
 def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,28 +36,18 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     main(["sweep", "--config", str(file)])
     assert "16 finished" in capsys.readouterr().out
     records = read_records(folder).by_hash
-    here = run_here(sweep())
-    assert {hash_: untimed(record) for hash_, record in records.items()} == {
-        hash_: untimed(record) for hash_, record in here.items()
-    }
     main(["pack", str(folder)])
     assert list((folder / "runs").iterdir()) == []
     assert read_records(folder).by_hash == records
-    cell = [record for record in records.values() if record.mapping == "mos"]
-    cell = [record for record in cell if record.task == "alpha0.1-M6-D3"]
+    cell = [r for r in records.values() if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
     assert all(record.config["options"] == {"components": 2} for record in cell)
-    assert [record.config["seed"] for record in cell if record.stage == "trial"] == [
+    assert {record.config["seed"] for record in cell if record.stage == "trial"} == {
         FIRST_TRIAL_SEED
-    ] * 2
-    last = cell[0].results or {}
-    assert last["device"].endswith("1 threads")
-    assert last["versions"]["torch"] == version("torch")
+    }
+    results = cell[0].results or {}
+    assert results["device"].endswith("1 threads")
+    assert results["versions"]["torch"] == version("torch")
     assert str(tmp_path) not in json.dumps([record.config for record in cell])
-
-
-def untimed(record: Record) -> dict[str, Any]:
-    results = {key: value for key, value in (record.results or {}).items() if key != "seconds"}
-    return {"config": record.config, "status": record.status, **results}
 
 
 def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,13 +59,13 @@ def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
-    config = sweep()
-    records = run_here(config)
-    page = report_of(config, records, tmp_path / "a")
+    config = sweep(output_dir=str(tmp_path))
+    records = EXPERIMENT.search(config, Resources()).by_hash.values()
+    page = page_of(config)
 
     def values(head: str, dimension: int, key: str) -> list[float]:
         cell = (f"alpha0.1-M6-D{dimension}", head, "final")
-        runs = [r for r in records.values() if (r.task, r.mapping, r.stage) == cell]
+        runs = [r for r in records if (r.task, r.mapping, r.stage) == cell]
         return [run.results[key] for run in runs if run.results]
 
     found = values("softmax", 1, "kl")
@@ -94,13 +73,12 @@ def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
     assert f"| 6 | 1 | {mean:.3f} ± {sd:.3f} |" in page
     floors = values("mos", 3, "floor")
     assert re.search(rf"\| 6 \| 3 \|.*\| {sum(floors) / 2:.1f} \|", page)
-    again = report_of(config, records, tmp_path / "b")
-    for name in ("mode-matching", "kl", "log-error"):
-        assert f"({name}-alpha0.1.png)" in page
-        first, second = ((tmp_path / x / f"{name}-alpha0.1.png").read_bytes() for x in "ab")
-        assert len(first) > 10_000
-        assert first == second
-    assert page == again
+    figures = [tmp_path / f"{name}-alpha0.1.png" for name in ("mode-matching", "kl", "log-error")]
+    assert all(f"({figure.name})" in page for figure in figures)
+    first = [figure.read_bytes() for figure in figures]
+    assert min(map(len, first)) > 10_000
+    assert page_of(config) == page
+    assert [figure.read_bytes() for figure in figures] == first
 
 
 def test_the_best_rate_is_that_of_the_lowest_kl() -> None:
@@ -118,25 +96,25 @@ def test_the_best_rate_is_that_of_the_lowest_kl() -> None:
 
 
 def test_diverged_runs_are_counted(tmp_path: Path) -> None:
-    config = sweep()
-    records = run_here(config)
-    finals = [record for record in records.values() if record.stage == "final"]
+    config = sweep(output_dir=str(tmp_path))
+    records = EXPERIMENT.search(config, Resources()).by_hash.values()
+    finals = [record for record in records if record.stage == "final"]
     gone = [r for r in finals if (r.task, r.mapping) == ("alpha0.1-M6-D1", "softmax")]
     mos = [r for r in finals if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
-    for record in (*gone, mos[0]):
-        diverged = {"status": "diverged", "error": "why", "results": None}
-        records[record.hash] = Record(**{**vars(record), **diverged})
-    page = report_of(config, records, tmp_path)
+    diverged = [replace(r, status="diverged", results=None) for r in (*gone, mos[0])]
+    page = page_of(config, diverged)
     assert "3 diverged and 13 finished of 16" in page
     assert "| 6 | 1 | (2 diverged) |" in page
     assert f"| {(mos[1].results or {})['kl']:.3f} (1 diverged) |" in page
 
 
 def test_a_sweep_that_has_hardly_begun_has_a_page_without_figures(tmp_path: Path) -> None:
-    config = sweep()
-    (trial, *_), *_ = EXPERIMENT.plan(config).first.values()
-    record = trial.record(**execute(EXPERIMENT.name, trial))
-    page = report_of(config, {record.hash: record}, tmp_path)
+    config = sweep(output_dir=str(tmp_path))
+    EXPERIMENT.search(config, Resources())
+    for file in sorted((tmp_path / "runs").iterdir())[:-1]:
+        file.unlink()
+    assert len(EXPERIMENT.read(tmp_path).records) == 1
+    page = page_of(config)
     assert "1 finished of 16" in page
     assert "png" not in page
 

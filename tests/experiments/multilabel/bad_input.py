@@ -1,12 +1,14 @@
 """Wrong input to multi-label classification."""
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.backbones import resnet
@@ -27,7 +29,6 @@ from tests.experiments.multilabel.tiny import (
     TABLE,
     coco,
     own,
-    paint,
     tiny_bert,
     voc,
     write,
@@ -35,6 +36,7 @@ from tests.experiments.multilabel.tiny import (
 from tests.glue.make_glue import write_task
 
 Call = Callable[[Path], Any]
+Config = ImageConfig | TextConfig
 
 
 def make(kind: type, *args: Any, **options: Any) -> Call:
@@ -71,60 +73,45 @@ def head(*args: Any, **options: Any) -> Call:
     return lambda folder: make_head(MethodConfig(*args, **options), 6, 4)
 
 
-def bad_voc(name: str, content: str | None) -> Call:
-    """One file is missing, or holds something else."""
+def changed(make: Callable[[Path], Config], file: str, content: Any) -> Call:
+    """A data set of which one file is not there (None), or holds something else."""
 
     def call(folder: Path) -> None:
-        config = voc(folder, {"train": {"1": ["cat"]}, "val": {"2": ["dog"]}})
-        file = folder / "VOCdevkit" / "VOC2007" / name
-        file.unlink()
-        if content is not None:
-            file.write_text(content)
-        load_images(config)
+        config, path = make(folder), folder / file
+        new = content(path.read_text()) if callable(content) else content
+        path.unlink(missing_ok=True)
+        if new is not None:
+            write(path, new)
+        data = load_images(config) if isinstance(config, ImageConfig) else load_text(config)
+        next(iter(DataLoader(data.train, collate_fn=data.collate)))
 
     return call
 
 
-def bad_coco(change: Callable[[Any], Any]) -> Call:
-    """The validation file has changed, or is not there."""
-
-    def call(folder: Path) -> None:
-        config = coco(folder, {"train": [[1]], "val": [[1]]})
-        file = folder / "annotations" / "instances_val2017.json"
-        content = change(json.loads(file.read_text()))
-        file.unlink()
-        if content is not None:
-            write(file, content)
-        load_images(config)
-
-    return call
+def voc2007(file: str, content: str | None) -> Call:
+    splits = {"train": {"1": ["cat"]}, "val": {"2": ["dog"]}}
+    return changed(lambda f: voc(f, splits), f"VOCdevkit/VOC2007/{file}", content)
 
 
-def image_table(content: str) -> Call:
-    def call(folder: Path) -> None:
-        config = own(folder)
-        write(folder / "validation" / "labels.csv", content)
-        load_images(config)
-
-    return call
+def coco2017(content: Any) -> Call:
+    shown = {"train": [[1]], "val": [[1]]}
+    return changed(lambda f: coco(f, shown), "annotations/instances_val2017.json", content)
 
 
-def unlabelled(folder: Path) -> None:
-    paint(folder / "train" / "a.png")
-    load_images(own(folder, ()))
+def folder_of_images(content: str) -> Call:
+    return changed(own, "validation/labels.csv", content)
 
 
-def no_picture(whole: bool) -> Call:
-    """Another file by the name of a picture, or half a picture."""
+def text(
+    file: str, content: Any, splits: Iterable[str] = ("train", "validation"), **options: Any
+) -> Call:
+    def make(folder: Path) -> TextConfig:
+        for split in splits:
+            write(folder / f"{split}.csv", TABLE)
+        given = {"dataset": "own", "data_dir": str(folder), "max_length": 32, **options}
+        return TextConfig("folder", str(tiny_bert(folder / "model")), **given)
 
-    def call(folder: Path) -> None:
-        data, file = load_images(own(folder)), folder / "train" / "a.png"
-        Image.new("RGB", (64, 64)).save(file)
-        content = file.read_bytes()
-        file.write_bytes(b"no picture" if whole else content[: len(content) // 2])
-        data.train[0]
-
-    return call
+    return changed(make, file, content)
 
 
 def hub(**options: str) -> Call:
@@ -135,33 +122,6 @@ def hub(**options: str) -> Call:
         load_images(ImageConfig("hub", **{"dataset": str(folder), **options}))
 
     return call
-
-
-def text_table(content: str | None, name: str = "validation.csv", **options: Any) -> Call:
-    """A folder whose validation file is this one."""
-
-    def call(folder: Path) -> None:
-        write(folder / "train.csv", TABLE)
-        if content is not None:
-            write(folder / name, content)
-        given = {"data_dir": str(folder), "max_length": 32, **options}
-        load_text(TextConfig("folder", str(tiny_bert(folder / "model")), dataset="own", **given))
-
-    return call
-
-
-def two_files(folder: Path) -> None:
-    write(folder / "validation.tsv", TABLE)
-    text_table(TABLE)(folder)
-
-
-def no_padding(folder: Path) -> None:
-    model = tiny_bert(folder / "bert")
-    file = model / "tokenizer_config.json"
-    write(file, json.loads(file.read_text()) | {"pad_token": None})
-    write(folder / "train.csv", TABLE)
-    write(folder / "validation.csv", TABLE)
-    load_text(TextConfig("folder", str(model), dataset="own", data_dir=str(folder), max_length=32))
 
 
 def glue_scores(folder: Path) -> None:
@@ -221,7 +181,10 @@ TEXT: dict[str, dict[str, Any]] = {
     r"text\.max_length=2: expected": {"source": "glue", "dataset": "RTE", "max_length": 2},
     r"text\.separator='': expected": {"source": "glue", "dataset": "RTE", "separator": ""},
 }
-PERSON = [{"id": 1, "name": "person"}]
+BUFFER = io.BytesIO()
+Image.new("RGB", (64, 64)).save(BUFFER, "png")
+HALF = BUFFER.getvalue()[: BUFFER.tell() // 2]
+PERSON = {"categories": [{"id": 1, "name": "person"}]}
 UNICORN = "<a><object><name>unicorn</name></object></a>"
 IMAGE_TABLES = {
     "line 2: column 'dog' holds 'yes', expected 0 or 1": "file,cat,dog\na.png,1,yes\n",
@@ -291,24 +254,24 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (lambda folder: resnet(str(folder / "none")), OSError, "none"),
     (load, ValueError, "kept its model"),
     # images
-    (bad_voc("ImageSets/Main/train.txt", None), FileNotFoundError, "train.txt; expected VOCdevk"),
-    (bad_voc("JPEGImages/2.jpg", None), FileNotFoundError, "no such image; 1 of 1 are missing"),
-    (bad_voc("Annotations/2.xml", None), FileNotFoundError, "2.xml; expected an annotation"),
-    (bad_voc("Annotations/2.xml", "<annotation>"), ValueError, "2.xml: not XML"),
-    (bad_voc("Annotations/2.xml", UNICORN), ValueError, "'unicorn' is not one of the 20: aeropl"),
+    (voc2007("ImageSets/Main/train.txt", None), FileNotFoundError, "train.txt; expected VOCdevk"),
+    (voc2007("JPEGImages/2.jpg", None), FileNotFoundError, "no such image; 1 of 1 are missing"),
+    (voc2007("Annotations/2.xml", None), FileNotFoundError, "2.xml; expected an annotation"),
+    (voc2007("Annotations/2.xml", "<annotation>"), ValueError, "2.xml: not XML"),
+    (voc2007("Annotations/2.xml", UNICORN), ValueError, "'unicorn' is not one of the 20: aeropl"),
+    (coco2017(lambda old: json.loads(old) | PERSON), ValueError, "same categories .*got person,"),
+    (coco2017({"images": []}), ValueError, "got a file without 'annotations'"),
+    (coco2017("{"), ValueError, r"instances_val2017.json: not JSON"),
+    (coco2017(None), FileNotFoundError, r"no file .*instances_val2017.json; expected"),
     (
-        bad_coco(lambda c: c | {"categories": PERSON}),
-        ValueError,
-        "the same categories in both files, got person,",
+        changed(lambda f: own(f, ()), "train/a.png", ""),
+        FileNotFoundError,
+        r"images\.data_dir: .* labels.csv or .*a folder with a.png",
     ),
-    (bad_coco(lambda _: {"images": []}), ValueError, "got a file without 'annotations'"),
-    (bad_coco(lambda _: "{"), ValueError, r"instances_val2017.json: not JSON"),
-    (bad_coco(lambda _: None), FileNotFoundError, r"no file .*instances_val2017.json; expected"),
-    (unlabelled, FileNotFoundError, r"images\.data_dir: .* labels.csv or .*a folder with a.png"),
-    *((image_table(content), ValueError, says) for says, content in IMAGE_TABLES.items()),
-    (image_table("file,cat,dog\nz.png,1,0\n"), FileNotFoundError, "z.png: there is no such image"),
-    (no_picture(whole=True), ValueError, r"a.png: cannot be read as an image"),
-    (no_picture(whole=False), ValueError, r"a.png: cannot be read as an image"),
+    *((folder_of_images(content), ValueError, says) for says, content in IMAGE_TABLES.items()),
+    (folder_of_images("file,cat,dog\nz.png,1,0\n"), FileNotFoundError, "z.png: there is no such"),
+    (changed(own, "train/a.png", "no picture"), ValueError, "a.png: cannot be read as an image"),
+    (changed(own, "train/a.png", HALF), ValueError, "a.png: cannot be read as an image"),
     (hub(), ValueError, "image_column=image: expected a column of images, got Value"),
     (hub(image_column="picture"), ValueError, "'picture'; the columns are image, labels, one"),
     (hub(label_column="one"), ValueError, "'one': expected a list of names or numbers"),
@@ -316,24 +279,41 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (lambda folder: load_images(ImageConfig("voc2007")), ValueError, "images.data_dir=None: exp"),
     (lambda f: load_images(own(f / "none", ())), FileNotFoundError, "data_dir=.*none: there is no"),
     # texts
-    *((text_table(content), ValueError, says) for says, content in TEXT_TABLES.items()),
+    *((text("validation.csv", content), ValueError, says) for says, content in TEXT_TABLES.items()),
     *(
-        (text_table(content, "validation.jsonl"), ValueError, says)
+        (text("validation.jsonl", content, ["train"]), ValueError, says)
         for says, content in JSON_LINES.items()
     ),
-    (text_table(TABLE, label_column="mood"), ValueError, "line 2: no column 'mood'; the columns"),
+    (text("train.csv", TABLE, label_column="mood"), ValueError, "line 2: no column 'mood'; the "),
     (
-        text_table("text,sad,glad\na,2,1\n", label_column="sad"),
+        text("validation.csv", "text,sad,glad\na,2,1\n", label_column="sad"),
         ValueError,
         "label '2' is not one of the 2: 0",
     ),
-    (text_table(TABLE, data_dir=None), ValueError, r"text\.data_dir=None: expected a folder"),
-    (text_table(TABLE, data_dir="none"), FileNotFoundError, "data_dir=none: there is no such fo"),
-    (text_table(TABLE, "dev.csv"), FileNotFoundError, "validation.csv or .*with dev.csv, model"),
-    (text_table(TABLE, train_rows=4), ValueError, "train_rows=4: the training set has 3 rows"),
-    (text_table(TABLE, max_length=65), ValueError, "max_length=65: the model takes at most 64"),
-    (two_files, ValueError, "got validation.csv and validation.tsv; remove all but"),
-    (no_padding, ValueError, "its tokenizer has no padding token; set pad_token"),
+    (
+        text("train.csv", TABLE, data_dir=None),
+        ValueError,
+        r"text\.data_dir=None: expected a folder",
+    ),
+    (text("train.csv", TABLE, data_dir="none"), FileNotFoundError, "=none: there is no such fol"),
+    (text("dev.csv", TABLE, ["train"]), FileNotFoundError, "validation.csv or .*with dev.csv, mod"),
+    (text("train.csv", TABLE, train_rows=4), ValueError, "rows=4: the training set has 3 rows"),
+    (text("train.csv", TABLE, max_length=65), ValueError, "=65: the model takes at most 64 tokens"),
+    (
+        text("validation.tsv", TABLE),
+        ValueError,
+        "validation.csv and validation.tsv; remove all",
+    ),
+    (
+        text("model/tokenizer_config.json", lambda old: json.loads(old) | {"pad_token": None}),
+        ValueError,
+        "its tokenizer has no padding token; set pad_token",
+    ),
+    (
+        text("validation.jsonl", '{"text": "a", "sad": 3}', ["train"], label_column="sad"),
+        ValueError,
+        "line 1: the labels are 3, expected names joined by ',' or a list of names",
+    ),
     (glue_scores, ValueError, r"text\.dataset=STS-B: its label is a number"),
     # reports
     (report(None), SystemExit, NO_SWEEP),

@@ -71,6 +71,7 @@ def test_a_method_that_cannot_be_is_found_before_any_run() -> None:
         EXPERIMENT.check(bad, EXPERIMENT.plan(bad))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, file = tmp_path / "sweep", tmp_path / "sweep.yaml"
     content = {

@@ -10,12 +10,13 @@ import torch
 
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import MethodConfig, RunConfig
-from experiments.multilabel.data.load import load_data
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.models import head_of
-from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load
+from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
 from pipeline.config import ScheduleConfig
 from tests.experiments.multilabel.tiny import DATA, METHODS, run_config, train
+
+RAMPED = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, end=0.5))
 
 
 @pytest.fixture
@@ -103,22 +104,19 @@ def test_the_same_seed_gives_the_same_run_another_one_another(config: RunConfig)
     assert other["history"] != first["history"]
 
 
-def test_a_run_writes_what_loads_again(config: RunConfig) -> None:
-    results = train(with_method(config, "t-softmax"))
+@pytest.mark.parametrize("method", [METHODS["softmax"], METHODS["t-softmax"], RAMPED])
+def test_a_run_writes_what_loads_again(config: RunConfig, method: MethodConfig) -> None:
+    results = train(replace(config, method=method))
     folder = Path(config.output_dir)
     assert json.loads((folder / "results.json").read_text())["f1"] == results["f1"]
     assert not (folder / CHECKPOINT_FILE).exists()
     model = load(folder)
+    assert head_of(model).threshold == results["threshold"]
     rows = load_data(config, 0).test[:]
     with torch.no_grad():
         log_p = model(inputs=rows["inputs"]).logits
     decided = head_of(model).decide(log_p)
     assert decided.sum(-1).float().mean().item() == results["decided_labels"]
-
-
-def test_a_loaded_model_has_the_chosen_threshold(config: RunConfig) -> None:
-    results = train(config)
-    assert head_of(load(config.output_dir)).threshold == results["threshold"]
 
 
 def test_loading_what_kept_no_model(config: RunConfig) -> None:
@@ -151,8 +149,7 @@ def test_a_run_that_was_cut_off_goes_on_exactly(
 
 
 def test_a_scheduled_parameter_arrives(config: RunConfig) -> None:
-    method = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, end=0.5))
-    results = assemble(replace(config, method=method)).perform()
+    results = assemble(replace(config, method=RAMPED)).perform()
     assert results["parameters"] == {"r": 0.5}
 
 

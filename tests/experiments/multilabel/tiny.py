@@ -94,7 +94,10 @@ def paint(
 
 def write(file: Path, content: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
 def voc(folder: Path, splits: dict[str, dict[str, list[str]]]) -> ImageConfig:
