@@ -101,7 +101,7 @@ def test_r_is_between_0_and_all_but_one(labels):
     for k, log_p in enumerate(head(hidden)):
         r = 1 - max(k, 1) / labels
         assert 0 <= r <= 1 - 1 / labels
-        close(log_p.exp(), oracle.r_softmax(z.tolist(), r), 1e-9)
+        close(log_p.exp(), oracle.probabilities("r-softmax", z.tolist(), r), 1e-9)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -182,7 +182,10 @@ def test_predicted_t_is_softplus_of_a_linear_layer(seed):
     hidden, target = batch(seed=seed)
     a, b = head.predictor.weight.double(), head.predictor.bias.double()
     ts = torch.nn.functional.softplus(hidden @ a.T + b).squeeze(-1).detach()
-    exact = [oracle.t_softmax(z.tolist(), t) for z, t in zip(head.scores(hidden), ts, strict=True)]
+    exact = [
+        oracle.probabilities("t-softmax", z.tolist(), t)
+        for z, t in zip(head.scores(hidden), ts.tolist(), strict=True)
+    ]
     close(head(hidden).exp(), exact)
     losses = [
         oracle.t_softmax_loss(z.tolist(), y.double().numpy(), t)

@@ -1,14 +1,17 @@
 """The losses from their formulas: one row at a time, in Python loops and float64, slow and plain.
 
 `z` is one row of scores, `eta` the target distribution over the same classes and `y` its labels, 0
-or 1. Thresholds are found by bisection and bounds by a general minimiser, so that nothing here is
-shared with the library, its solutions in closed form least of all.
+or 1. The mappings are those of tests/mappings/rows.py and bounds are found by a general minimiser,
+so that nothing here is shared with the library, its solutions in closed form least of all.
 """
 
 import math
 
 import numpy
 from scipy.optimize import brentq, minimize
+from scipy.special import logsumexp
+
+from tests.mappings import rows
 
 
 def each_row(function, scores, target, mask=None, **parameters):
@@ -21,6 +24,16 @@ def each_row(function, scores, target, mask=None, **parameters):
         if keep.any():
             losses[row] = function(scores[row][keep], target[row][keep], **parameters)
     return losses
+
+
+def log_probabilities(mapping, z, *values, **parameters):
+    """log p of one row, by the reference of that name."""
+    function = getattr(rows, mapping.replace("-", "_"))
+    return function(numpy.asarray(z, dtype=float), *values, **parameters)
+
+
+def probabilities(mapping, z, *values):
+    return numpy.exp(log_probabilities(mapping, z, *values))
 
 
 def distribution(weights):
@@ -43,42 +56,6 @@ def slope(function, z, h=1e-6):
     return (ahead + behind) / 2, numpy.abs(ahead - behind).max()
 
 
-# Mappings with zeros
-
-
-def entmax(z, alpha):
-    """p_i = ((alpha - 1) z_i - tau)_+^(1 / (alpha - 1)), softmax at alpha = 1; tau by bisection."""
-    top = max(z)
-    if alpha == 1:
-        return [math.exp(x - log_sum_exp(z)) for x in z]
-
-    def p(tau):
-        return [max(0.0, (alpha - 1) * (x - top) - tau) ** (1 / (alpha - 1)) for x in z]
-
-    low, high = -1.0, 0.0  # the sum is at least 1 at low, and 0 at high
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(p(middle)) > 1 else (low, middle)
-    total = sum(p(low))
-    return [x / total for x in p(low)]
-
-
-def sparsemax(z):
-    return entmax(z, 2)
-
-
-def t_softmax(z, t):
-    top = max(z)
-    weighted = [max(0.0, x - top + t) * math.exp(x - top) for x in z]
-    if sum(weighted) == 0:
-        weighted = [float(x == top) for x in z]
-    return distribution(weighted)
-
-
-def r_softmax(z, r):
-    return t_softmax(z, max(z) - numpy.quantile(z, r))
-
-
 # Losses of mappings with zeros; a row without labels has none to learn from
 
 
@@ -89,7 +66,7 @@ def sparsemax_loss(z, eta):
     eta, top = distribution(eta), max(z)  # the top taken off keeps the digits of the squares
     return sum(
         ((x - top - e) ** 2 - (x - top - p) ** 2) / 2
-        for x, e, p in zip(z, eta, sparsemax(z), strict=True)
+        for x, e, p in zip(z, eta, probabilities("sparsemax", z), strict=True)
     )
 
 
@@ -97,7 +74,7 @@ def entmax_loss(z, eta, alpha):
     """<p - eta, z> + H(p) - H(eta)."""
     if sum(eta) == 0:
         return 0.0
-    eta, p, top = distribution(eta), entmax(z, alpha), max(z)
+    eta, p, top = distribution(eta), probabilities("entmax", z, alpha), max(z)
     gain = sum((a - e) * (x - top) for a, e, x in zip(p, eta, z, strict=True))
     return gain + tsallis_entropy(p, alpha) - tsallis_entropy(eta, alpha)
 
@@ -143,40 +120,25 @@ def matched(z, y, p):
 
 
 def r_softmax_loss(z, y, r):
-    return matched(z, y, r_softmax(z, r))
+    return matched(z, y, probabilities("r-softmax", z, r))
 
 
 def t_softmax_loss(z, y, t):
-    return matched(z, y, t_softmax(z, t))
+    return matched(z, y, probabilities("t-softmax", z, t))
 
 
 def label_count_loss(count_logits, y):
     """Cross entropy of the class sum y among 0 .. n."""
-    return log_sum_exp(count_logits) - count_logits[round(sum(y))]
+    return logsumexp(count_logits) - count_logits[round(sum(y))]
 
 
 # Losses of dense mappings
 
 
-def log_sum_exp(z):
-    top = max(z)
-    return top + math.log(sum(math.exp(x - top) for x in z))
-
-
-LOG_G = {
-    "softmax": lambda x: x,
-    "sigsoftmax": lambda x: 2 * x - numpy.logaddexp(0, x),
-    "taylor-softmax": lambda x: math.log(1 + x + x * x / 2),
-    "spherical-softmax": lambda x, eps: math.log(x * x + eps),
-    "softmax-abs": abs,
-}
-
-
 def nll(z, eta, mapping, **parameters):
     """-sum eta log p."""
-    log_g = [LOG_G[mapping](x, **parameters) for x in z]
-    total = log_sum_exp(log_g)
-    return sum(e * (total - g) for e, g in zip(distribution(eta), log_g, strict=True))
+    log_p = log_probabilities(mapping, z, **parameters)
+    return -sum(e * x for e, x in zip(distribution(eta), log_p, strict=True) if e > 0)
 
 
 def squared_error(z, eta):

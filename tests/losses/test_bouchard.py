@@ -1,70 +1,178 @@
-"""Bouchard's bounds: known values, the curvature near 0, ends of the ranges, precision."""
+"""Bouchard's bounds: known values, a general minimiser, masks, gradients, precision."""
 
 import math
 
 import numpy
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
-from sparse_attn.losses import bouchard_bound, bouchard_loss
-from sparse_attn.losses.bouchard import _curvature
+from sparse_attn.losses import bouchard_bound, bouchard_loss, mapping_nll
+from sparse_attn.losses.bouchard import shared_bouchard_bound, shared_bouchard_optimum
 from tests.losses import oracle
-from tests.losses.cases import Z, close
+from tests.losses.cases import EXTREME, Eta, Row, Z, close
 
 GOLDEN = torch.tensor(Z, dtype=torch.float64)
+LEAST = {"shared": oracle.bouchard_least_shared, "per_class": oracle.bouchard_least_per_class}
+every_form = pytest.mark.parametrize("form", LEAST)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+Scores = st.integers(1, 6).flatmap(
+    lambda n: st.lists(st.integers(-300, 300).map(lambda x: x / 64), min_size=n, max_size=n)
+)
+
+
+def of_moments(scores):
+    """The shared bound, of mean and variance, and the xi and alpha where it is reached."""
+    moments = scores.mean(-1), scores.var(-1, correction=0), scores.shape[-1]
+    optimum = shared_bouchard_optimum(*moments) if scores.shape[-1] > 1 else ()
+    return shared_bouchard_bound(*moments), *optimum
 
 
 def test_golden_values():
     """The least bounds to the last digit of a root finder, and those that are printed."""
-    shared, own = bouchard_bound(GOLDEN).item(), bouchard_bound(GOLDEN, "per_class").item()
-    assert shared == pytest.approx(2.7583199, abs=5e-8)
-    assert own == pytest.approx(2.6328423, abs=5e-8)
-    assert shared == pytest.approx(oracle.bouchard_least_shared(Z), abs=1e-12)
-    assert own == pytest.approx(oracle.bouchard_least_per_class(Z), abs=1e-12)
+    for form, value in (("shared", 2.7583199), ("per_class", 2.6328423)):
+        close(bouchard_bound(GOLDEN, form), value, 0, 5e-8)
+        close(bouchard_bound(GOLDEN, form), LEAST[form](Z), 0, 1e-12)
+    bound, xi, alpha = of_moments(GOLDEN)
+    close(bound, 2.7583199, 0, 5e-8)
+    close(xi, 1.5320497, 0, 5e-8)
+    close(alpha, 1.2883502, 0, 5e-8)
 
 
 def test_known_parameters_give_the_least_bounds():
     """The bound is flat there: an error of 5e-8 in them is one of 1e-14 in it."""
-    shared, own = bouchard_bound(GOLDEN).item(), bouchard_bound(GOLDEN, "per_class").item()
-    assert bouchard_bound(GOLDEN, 1.5320497, 1.2883502).item() == pytest.approx(shared, abs=1e-12)
-    assert bouchard_bound(GOLDEN, 1.5320497).item() == pytest.approx(shared, abs=1e-12)
-    assert bouchard_bound(GOLDEN, "shared", 1.2883502).item() == pytest.approx(shared, abs=1e-12)
-    assert bouchard_bound(GOLDEN, "per_class", 1.4244186).item() == pytest.approx(own, abs=1e-12)
-    xi = (GOLDEN - 1.4244186).abs()
-    assert bouchard_bound(GOLDEN, xi).item() == pytest.approx(own, abs=1e-12)
-    assert bouchard_bound(GOLDEN, xi, 1.4244186).item() == pytest.approx(own, abs=1e-12)
+    own = (GOLDEN - 1.4244186).abs()
+    for form, given_ones in (
+        ("shared", [(1.5320497, 1.2883502), (1.5320497,), ("shared", 1.2883502)]),
+        ("per_class", [("per_class", 1.4244186), (own,), (own, 1.4244186)]),
+    ):
+        for parameters in given_ones:
+            close(bouchard_bound(GOLDEN, *parameters), bouchard_bound(GOLDEN, form), 0, 1e-12)
 
 
-@given(st.floats(-7, 3).map(lambda power: 10**power))
-def test_curvature_and_its_slope(size):
-    """lambda = tanh(xi/2) / (4 xi) against its integral form, of which nothing cancels.
-
-    tanh(x)/x is the mean over s in [0, 1] of sech^2(s x).
-    """
-    xi = torch.tensor(size, dtype=torch.float64, requires_grad=True)
-    found = _curvature(xi)
-    close(found, math.tanh(size / 2) / (4 * size), 1e-14, 0)
-    (slope,) = torch.autograd.grad(found, xi)
-    nodes, weights = (torch.tensor(a) for a in _gauss_legendre())
-    x = nodes * size / 2
-    if size < 20:  # beyond, the nodes miss the peak
-        inner = (-nodes * torch.tanh(x) / torch.cosh(x).square()) @ weights
-        close(slope, inner.item() / 8, 1e-9, 1e-18)
+# Beside a general minimiser
 
 
-def _gauss_legendre():
-    nodes, weights = numpy.polynomial.legendre.leggauss(60)
-    return (nodes + 1) / 2, weights / 2
+@every_form
+@given(z=Scores)
+@settings(max_examples=15)
+def test_bound_is_the_least_over_both_parameters(form, z):
+    ours = bouchard_bound(torch.tensor(z, dtype=torch.float64), form)
+    assume(len(z) > 1)  # alpha is then at minus infinity, where no minimiser arrives
+    close(ours, oracle.bouchard_least(z, form == "per_class"), 0, 1e-8)
 
 
-def test_curvature_at_0_and_on_either_side_of_its_series():
-    assert _curvature(torch.tensor(0.0)).item() == 0.125
-    below, above = (
-        _curvature(torch.tensor(0.03 + d, dtype=torch.float64)) for d in (-1e-15, 1e-15)
-    )
-    assert below.item() == pytest.approx(above.item(), rel=1e-14, abs=0)
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_the_optimum_of_the_shared_bound(n, scale):
+    scores = scale * torch.randn(n, dtype=torch.float64) + 2
+    bound, xi, alpha = of_moments(scores)
+    close(bound, oracle.bouchard_least(scores.numpy(), per_class=False), 1e-9)
+    close(bound, oracle.bouchard(scores.numpy(), alpha.item(), xi.item()), 1e-9)
+
+
+@given(z=Scores)
+def test_bounds_are_above_log_sum_exp_and_in_order(z):
+    scores = torch.tensor(z, dtype=torch.float64)
+    shared, own = (bouchard_bound(scores, form).item() for form in LEAST)
+    close(shared, LEAST["shared"](z), 0, 1e-10)
+    close(own, LEAST["per_class"](z), 0, 1e-10)
+    assert shared >= own - 1e-10 >= logsumexp(z) - 2e-10
+
+
+@given(z=Scores, alpha=st.floats(-6, 6), xi=st.floats(0, 20))
+def test_bound_at_given_parameters(z, alpha, xi):
+    bound = bouchard_bound(torch.tensor(z, dtype=torch.float64), xi=xi, alpha=alpha).item()
+    close(bound, oracle.bouchard(z, alpha, xi), 0, 1e-9)
+    assert bound >= logsumexp(z) - 1e-9
+
+
+@given(z=Scores, alpha=st.floats(-6, 6))
+@settings(max_examples=15)
+def test_bound_at_one_given_parameter(z, alpha):
+    scores, offset = torch.tensor(z, dtype=torch.float64), numpy.array(z) - alpha
+    widths = {"shared": math.sqrt((offset**2).mean()), "per_class": numpy.abs(offset)}
+    for form, width in widths.items():
+        exact = oracle.bouchard(z, alpha, width)
+        close(bouchard_bound(scores, form, alpha=alpha), exact, 0, 1e-9)
+    curve = math.tanh(1.5 / 2) / (4 * 1.5)
+    best = ((len(z) - 2) / 4 + curve * sum(z)) / (curve * len(z))
+    close(bouchard_bound(scores, xi=1.5), oracle.bouchard(z, best, 1.5), 0, 1e-9)
+
+
+@given(st.integers(2, 300), st.floats(0.0, 30.0), st.floats(-50.0, 50.0), st.integers(0, 99))
+def test_shared_bound_is_the_least_of_many_classes(n, scale, shift, seed):
+    torch.manual_seed(seed)
+    scores = scale * torch.randn(n, dtype=torch.float64) + shift
+    best = of_moments(scores)[0].item()
+    assert best >= scores.logsumexp(-1).item() - 1e-9
+    alpha, xi = shift + 5 * torch.randn(()).item(), 5 * torch.rand(()).item()
+    assert oracle.bouchard(scores.numpy(), alpha, xi) >= best - 1e-9 * abs(best)
+
+
+@given(st.integers(2, 30), st.floats(0.01, 1e3), st.integers(0, 99))
+def test_per_class_bound_is_exact_at_every_scale(n, scale, seed):
+    z = scale * torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    close(bouchard_bound(z, "per_class"), LEAST["per_class"](z.numpy()), 1e-12, 1e-12)
+
+
+@every_form
+@given(z=Row, eta=Eta)
+@settings(max_examples=10)
+def test_loss_is_the_bound_less_the_targets_score(form, z, eta):
+    bound = bouchard_bound(z, form)
+    close(bouchard_loss(z, eta, form), (bound - (eta * z).sum()).numpy())
+    assert bouchard_loss(z, eta, form) >= mapping_nll(z, eta, "softmax") - 1e-9
+
+
+# Rows whose bound is known
+
+
+@every_form
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 1000, 30000])
+def test_gap_at_equal_scores(form, n):
+    """(n - 1) log(n / (n - 1)): 0, log 2, then up to 1."""
+    gap = (n - 1) * math.log(n / (n - 1)) if n > 1 else 0.0
+    scores = torch.full((2, n), 0.7, dtype=torch.float64)
+    close(bouchard_bound(scores, form), [0.7 + math.log(n) + gap] * 2, 0, 1e-8)
+
+
+@dtypes
+def test_gap_at_equal_scores_of_a_vocabulary(dtype):
+    n, mean = 1_000_000, torch.tensor([0.0, 2.5], dtype=dtype)
+    gap = shared_bouchard_bound(mean, torch.zeros_like(mean), n) - (mean + math.log(n))
+    close(gap, [(n - 1) * math.log(n / (n - 1))] * 2, 0, 2e-6 if dtype == torch.float32 else 1e-8)
+
+
+def test_gap_at_unit_variance():
+    # log-sum-exp of many unit normal scores: log n + 1/2
+    bound = shared_bouchard_bound(torch.zeros(()), torch.ones(()), 10_000)
+    assert bound.item() - (math.log(10_000) + 0.5) == pytest.approx(89, abs=2)
+
+
+@given(mean=st.floats(-50, 50), half=st.floats(0, 20))
+def test_shared_bound_of_two_classes(mean, half):
+    """alpha = mean z, xi = its standard deviation."""
+    z = torch.tensor([mean - half, mean + half], dtype=torch.float64)
+    close(bouchard_bound(z, "shared"), oracle.bouchard(z.tolist(), mean, half), 0, 1e-9)
+    if half > 0.1:
+        close(of_moments(z)[1:], (half, mean), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("xi", ["shared", "per_class"])
+@dtypes
+def test_one_class(xi, dtype):
+    """B = z, alone or by the mask, with the gradient of z."""
+    z = torch.tensor([[3.25, math.nan], [-1e6, 4.0]], dtype=dtype, requires_grad=True)
+    bound = bouchard_bound(z, xi, mask=torch.tensor([True, False]))
+    bound.sum().backward()
+    close(bound, [3.25, -1e6], 0, 0)
+    close(z.grad, [[1.0, 0.0], [1.0, 0.0]], 1e-15, 0)
+    single = torch.tensor([3.25], dtype=dtype)
+    assert bouchard_bound(single, xi) == of_moments(single)[0] == 3.25
+    assert bouchard_loss(single, torch.tensor(0), xi) == 0
 
 
 def test_fixed_xi_of_0_is_its_limit():
@@ -76,45 +184,114 @@ def test_fixed_xi_of_0_is_its_limit():
     close(bouchard_bound(GOLDEN, 1e-9), expected.item(), 0, 1e-12)
 
 
-@pytest.mark.parametrize("xi", ["shared", "per_class"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_class(xi, dtype):
-    """B = z, alone or by the mask, with the gradient of z."""
-    z = torch.tensor([[3.25, math.nan], [-1e6, 4.0]], dtype=dtype, requires_grad=True)
-    bound = bouchard_bound(z, xi, mask=torch.tensor([True, False]))
-    bound.sum().backward()
-    close(bound, [3.25, -1e6], 0, 0)
-    close(z.grad, [[1.0, 0.0], [1.0, 0.0]], 1e-15, 0)
-    close(bouchard_bound(torch.tensor([3.25], dtype=dtype), xi), 3.25, 0, 0)
-    assert bouchard_loss(torch.tensor([3.25], dtype=dtype), torch.tensor(0), xi) == 0
+# Masks
+
+
+@pytest.mark.parametrize("alpha", [None, 0.4])
+@pytest.mark.parametrize("xi", ["shared", "per_class", 1.5])
+@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
+def test_masked_scores_are_outside_the_bound(xi, alpha, fill):
+    mask = torch.tensor([True, True, False, True])
+    scores = torch.tensor([1.0, 0.2, fill, 0.7], dtype=torch.float64, requires_grad=True)
+    bound = bouchard_bound(scores, xi, alpha, mask=mask)
+    bound.backward()
+    alone = torch.tensor([1.0, 0.2, 0.7], dtype=torch.float64, requires_grad=True)
+    same = bouchard_bound(alone, xi, alpha)
+    same.backward()
+    close(bound, same)
+    close(scores.grad, [*alone.grad[:2], 0.0, alone.grad[2]])
 
 
 def test_nothing_takes_part():
     z = torch.full((2, 3), math.nan, requires_grad=True)
-    for xi in ("shared", "per_class", 1.0):
+    for xi in (*LEAST, 1.0):
         bound = bouchard_bound(z, xi, mask=torch.zeros(3, dtype=torch.bool))
         bound.sum().backward()
         assert (bound == 0).all()
         assert (z.grad == 0).all()
 
 
+# Gradients
+
+
+@every_form
+@given(z=st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=5))
+@settings(max_examples=10)
+def test_slope_of_the_bound(form, z):
+    expected, _ = oracle.slope(LEAST[form], z, h=1e-4)
+    scores = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+    bouchard_bound(scores, form).backward()
+    close(scores.grad, expected, 0, 1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_slope_of_the_shared_bound_by_its_moments(n):
+    scores = 2 * torch.randn(3, n, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: of_moments(z)[0], (scores,))
+
+
+def curvature(size):
+    """lambda(xi) and its slope, from those of the bound of one class: dB/dz = 1/2 + 2 lambda z."""
+    z, xi = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in ([0.5], size))
+    (slope,) = torch.autograd.grad(bouchard_bound(z, xi, alpha=0.0), z, create_graph=True)
+    (bend,) = torch.autograd.grad(slope, xi)
+    return slope.item() - 1 / 2, bend.item()
+
+
+@given(st.floats(-7, 3).map(lambda power: 10**power))
+def test_curvature_and_its_slope(size):
+    """lambda = tanh(xi/2) / (4 xi) against its integral form, of which nothing cancels.
+
+    tanh(x)/x is the mean over s in [0, 1] of sech^2(s x).
+    """
+    value, slope = curvature(size)
+    close(value, math.tanh(size / 2) / (4 * size), 1e-14, 1e-16)
+    nodes, weights = numpy.polynomial.legendre.leggauss(60)
+    nodes = (nodes + 1) / 2
+    x = nodes * size / 2
+    if size < 20:  # beyond, the nodes miss the peak
+        inner = (-nodes * numpy.tanh(x) / numpy.cosh(x) ** 2) @ weights / 2
+        close(slope, inner / 8, 1e-9, 1e-18)
+
+
+def test_curvature_at_0_and_on_either_side_of_its_series():
+    assert curvature(0.0)[0] == 0.125
+    below, above = (curvature(0.03 + d)[0] for d in (-1e-15, 1e-15))
+    close(below, above, 1e-14, 0)
+
+
+# Precision
+
+
+@every_form
+@pytest.mark.parametrize("z", EXTREME)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_bounds_of_extreme_scores(form, z, dtype):
+    scores = torch.tensor(z, dtype=dtype, requires_grad=True)
+    bound = bouchard_bound(scores, form)
+    bound.backward()
+    assert bound.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    close(bound, LEAST[form](scores.detach().double().tolist()), 1e-5, 1e-4)
+    assert scores.grad.isfinite().all()
+    assert scores.grad.double().sum().item() == pytest.approx(1, abs=0.02)
+
+
 @pytest.mark.parametrize("xi", ["shared", "per_class", 1.5])
 def test_float32_agrees_with_float64_over_a_vocabulary(xi):
     z = 2 * torch.randn(3, 50_000, dtype=torch.float64) + 100
-    close(bouchard_bound(z.float(), xi), bouchard_bound(z, xi).numpy(), 1e-5)
+    close(bouchard_bound(z.float(), xi), bouchard_bound(z, xi), 1e-5)
 
 
-@given(st.integers(2, 30), st.floats(0.01, 1e3), st.integers(0, 99))
-def test_per_class_bound_is_exact_at_every_scale(n, scale, seed):
-    z = scale * torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    close(bouchard_bound(z, "per_class"), oracle.bouchard_least_per_class(z.numpy()), 1e-12, 1e-12)
+def test_float32_agrees_with_float64_at_every_variance():
+    variance = torch.tensor([1e-6, 0.1, 1.0, 30.0, 1e4], dtype=torch.float64)
+    exact = shared_bouchard_bound(torch.zeros_like(variance), variance, 1_000_000)
+    rounded = shared_bouchard_bound(torch.zeros(5), variance.float(), 1_000_000)
+    close(rounded.double(), exact, 1e-5, 0)
 
 
 def test_loss_keeps_its_digits_far_from_0():
     near, far = (torch.tensor(Z, dtype=torch.float32) + shift for shift in (0, 2.0**20))
-    exact = far.double() - 2.0**20
+    exact, label = far.double() - 2.0**20, torch.tensor(1)
     for xi in ("shared", "per_class", 1.5):
-        close(
-            bouchard_loss(far, torch.tensor(1), xi), bouchard_loss(exact, torch.tensor(1), xi), 1e-5
-        )
-        assert bouchard_loss(near, torch.tensor(1), xi) > 0
+        close(bouchard_loss(far, label, xi), bouchard_loss(exact, label, xi), 1e-5)
+        assert bouchard_loss(near, label, xi) > 0

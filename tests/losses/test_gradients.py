@@ -5,24 +5,15 @@ import torch
 from torch.autograd import gradcheck
 
 from sparse_attn import losses
-from tests.losses.cases import CASES, every_case
+from tests.losses.cases import CASES
 
 # Away from kinks: no two differences of these scores are 0, 1, 1/2 or 1/4 apart.
 SCORES = [[0.31, -0.47, 1.13, 0.02, -1.29], [-0.83, 0.68, 0.19, -0.26, 1.41]]
 SEVERAL = [[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0, 0.0]]
-MASK = [[True, True, True, True, False], [True, True, True, True, True]]
 
 
 def scores():
     return torch.tensor(SCORES, dtype=torch.float64, requires_grad=True)
-
-
-@every_case
-@pytest.mark.parametrize("target", [[0, 3], SEVERAL], ids=["class", "several"])
-@pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
-def test_gradcheck(case, target, mask):
-    target, mask = torch.tensor(target), None if mask is None else torch.tensor(mask)
-    assert gradcheck(lambda z: case(z, target, mask=mask, reduction="none"), scores())
 
 
 PARAMETERS = {

@@ -58,12 +58,8 @@ def test_a_masked_row_is_the_row_without_those_classes(loss):
     expected.backward()
     mask = torch.zeros(1, 5, dtype=torch.bool)
     mask[0, keep] = True
-    for under, given_mask in (
-        (math.nan, mask),
-        (math.inf, mask),
-        (-math.inf, mask),
-        (-math.inf, None),
-    ):
+    unders = [(fill, mask) for fill in (math.nan, math.inf, -math.inf, 1e30)]
+    for under, given_mask in (*unders, (-math.inf, None)):
         long = z.masked_fill(~mask, under).requires_grad_()
         found = loss(long, y, mask=given_mask)
         found.backward()
@@ -72,12 +68,17 @@ def test_a_masked_row_is_the_row_without_those_classes(loss):
         assert (long.grad[~mask] == 0).all()
 
 
+ONE_OF_THREE = torch.tensor([[False], [True], [False]])
+
+
 @every_loss
-def test_a_row_that_is_masked_as_a_whole_is_0_and_does_not_count(loss):
-    z = torch.full((3, 5), math.nan, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("target", "mask"), [([0, 3, 4], ONE_OF_THREE), ([-100, 3, -100], torch.tensor([True]))]
+)
+def test_a_row_that_is_masked_or_ignored_is_0_and_does_not_count(loss, target, mask):
+    z, target = torch.full((3, 5), math.nan, dtype=torch.float64), torch.tensor(target)
     z[1] = random_scores()[0]
     z.requires_grad_()
-    mask, target = torch.tensor([[False], [True], [False]]), torch.tensor([0, 3, 4])
     rows = loss(z, target, mask=mask, reduction="none")
     assert rows[0] == rows[2] == 0
     mean = loss(z, target, mask=mask)
@@ -183,7 +184,7 @@ def test_rows_that_do_not_count_have_no_part_in_the_gradient_of_a_parameter(loss
     for kept, mask, target in (
         (slice(1, 2), None, torch.tensor([0])),
         (slice(None), None, torch.tensor([-100, 0, -100])),
-        (slice(None), torch.tensor([[False], [True], [False]]), torch.tensor([0, 0, 0])),
+        (slice(None), ONE_OF_THREE, torch.tensor([0, 0, 0])),
     ):
         parameter = torch.tensor(value, dtype=torch.float64, requires_grad=True)
         loss(z[kept], target, **{name: parameter}, mask=mask).backward()
@@ -191,6 +192,28 @@ def test_rows_that_do_not_count_have_no_part_in_the_gradient_of_a_parameter(loss
             expected = parameter.grad.item()
         close(parameter.grad, expected, 1e-12)
     assert expected != 0
+
+
+WEIGHTED = [3.0, 0.0, 1.0, 0.0, 0.5]
+CONVEX = {
+    name: WEIGHTED
+    for name in CASES
+    if name.startswith(("sparsemax", "entmax", "sparsegen", "squared")) or name == "softmax"
+}
+CONVEX |= {f"hourglass {q}": [1.0, 0.0, 1.0, 0.0, 1.0] for q in (0.5, 10.0)}
+
+
+@pytest.mark.parametrize(("name", "weights"), CONVEX.items(), ids=CONVEX)
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1))
+def test_convex(name, weights, seed, share):
+    generator = torch.Generator().manual_seed(seed)
+    one, two = 3 * torch.randn(2, 20, 5, dtype=torch.float64, generator=generator)
+    target = torch.tensor(weights).expand(20, 5)
+    between, *ends = (
+        CASES[name](z, target, reduction="none")
+        for z in (share * one + (1 - share) * two, one, two)
+    )
+    assert (between <= share * ends[0] + (1 - share) * ends[1] + 1e-12).all()
 
 
 @pytest.mark.parametrize("name", BOUCHARD)
@@ -209,28 +232,6 @@ def test_label_count_loss():
     close(total, 3 * expected.item(), 0, 1e-12)
     assert losses.label_count_loss(logits[:0], y[:0]).isnan()
     assert losses.label_count_loss(logits.half(), y).dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("name", "weights"),
-    [
-        ("sparsemax", [3.0, 0.0, 1.0, 0.0, 0.5]),
-        ("entmax 1.5", [3.0, 0.0, 1.0, 0.0, 0.5]),
-        ("sparsegen 0.5", [3.0, 0.0, 1.0, 0.0, 0.5]),
-        ("hourglass 0.5", [1.0, 0.0, 1.0, 0.0, 1.0]),
-        ("hourglass 10.0", [1.0, 0.0, 1.0, 0.0, 1.0]),
-    ],
-)
-@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1))
-def test_convex(name, weights, seed, share):
-    generator = torch.Generator().manual_seed(seed)
-    one, two = 3 * torch.randn(2, 20, 5, dtype=torch.float64, generator=generator)
-    target = torch.tensor(weights).expand(20, 5)
-    between, *ends = (
-        CASES[name](z, target, reduction="none")
-        for z in (share * one + (1 - share) * two, one, two)
-    )
-    assert (between <= share * ends[0] + (1 - share) * ends[1] + 1e-12).all()
 
 
 def test_hinges_take_no_memory_of_pairs():

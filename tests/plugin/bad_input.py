@@ -38,6 +38,8 @@ ROWS = [
     schedule("begin=0.6, end=0.4: expected", begin=0.6, end=0.4),
     schedule("0 <= begin <= end <= 1", begin=math.nan),
     schedule("final=nan", final=math.nan),
+    schedule("initial=inf: expected a finite number", parameter="t", initial=math.inf, final=2.0),
+    schedule("final=inf: expected a finite number", parameter="t", initial=1.0, final=math.inf),
     schedule("initial=nan", initial=math.nan),
     *(progress(s, x) for s in ("linear", "constant") for x in (-0.01, 1.01, 100, math.nan)),
     Wrong(
