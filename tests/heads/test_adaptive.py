@@ -61,18 +61,6 @@ def test_softmax_equals_torch(bias, cutoffs):
     assert_same(found, gradients(loss, hidden, twin.head.weight))
 
 
-@reductions
-@pytest.mark.parametrize("chunk", [1, 2, 1000])
-def test_chunk_changes_nothing(reduction, chunk):
-    case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = adaptive_head(case), random_hidden(30), random_targets(30, words=WORDS)
-    found = head.nll(hidden, targets, reduction=reduction, chunk=chunk).sum()
-    expected = head.nll(hidden, targets, reduction=reduction).sum()
-    assert_same(found, expected)
-    inputs = (hidden, *head.parameters())
-    assert_same(gradients(found, *inputs), gradients(expected, *inputs))
-
-
 def test_the_words_at_the_cutoffs():
     """The first and last word of the shortlist and of every cluster, one at a time."""
     case = BY_NAME["taylor-softmax"]

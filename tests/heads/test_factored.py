@@ -276,3 +276,20 @@ def test_a_step_that_makes_u_singular_is_exact():
         dense.step(lr)
         assert_same(head, dense)
     assert torch.equal(head.matrix.U, torch.eye(HIDDEN).double())
+
+
+# Values
+
+
+@pytest.mark.parametrize(("objective", "p"), [("spherical", 0.015495), ("taylor", 0.193959)])
+def test_loss_of_the_golden_row(objective, p):
+    head = FactoredSphericalHead(1, 4, objective)
+    head.load_weight(torch.tensor([[1.0], [0.2], [-1.5], [0.7]]))
+    loss = head(torch.ones(1, 1), torch.tensor([1]))
+    assert loss.item() == pytest.approx(-math.log(p), abs=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_rounding_below_zero_gives_no_nan(objective):
+    head, zero = make(objective), torch.zeros(1)
+    assert head.loss_of(zero, torch.tensor([-1e-3]), zero).isfinite().all()

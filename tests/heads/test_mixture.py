@@ -122,13 +122,6 @@ def test_prior(mapping, prior, expected):
     assert_same(head.log_prob(hidden), dense_log_prob(case, head, hidden, prior=expected))
 
 
-def test_prior_of_a_learned_sigsoftmax():
-    """MoSS with a learned b in the components."""
-    case = BY_NAME["sigsoftmax-bias"]
-    head, hidden = mixture_head(case), random_hidden(6)
-    assert_same(head.log_prob(hidden), dense_log_prob(case, head, hidden, prior="sigsoftmax"))
-
-
 # Parameters
 
 

@@ -1,7 +1,5 @@
 """What a multi-label head promises, beside the formulas in plain loops and scikit-learn's F1."""
 
-import math
-
 import numpy
 import pytest
 import torch
@@ -82,10 +80,17 @@ def test_k_predicted_labels_are_exactly_k(labels):
         assert set(row.nonzero().squeeze(-1).tolist()) == set(z.topk(k).indices.tolist())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_size_keeps_k_in_low_precision(dtype):
-    """r = 1 - k / n and its place in the row, r (n - 1), are rounded."""
-    for labels in range(2, 65):
+@pytest.mark.parametrize(
+    ("dtype", "sizes"),
+    [
+        (torch.bfloat16, range(2, 65)),
+        (torch.float32, (*range(2, 66), 100, 128, 199, 200, 999)),
+        (torch.float64, (65, 100, 128, 199, 200, 999)),
+    ],
+)
+def test_every_size_keeps_k_in_every_precision(dtype, sizes):
+    """r = 1 - k / n and its place in the row, r (n - 1), are rounded, not below k."""
+    for labels in sizes:
         head = counting_head(labels).to(dtype)
         scores = torch.randperm(labels).expand(labels - 1, -1)
         hidden = torch.cat([scores, torch.eye(labels + 1)[1:labels]], -1).to(dtype)
@@ -150,29 +155,14 @@ def test_the_loss_has_the_true_count_in_evaluation_too_and_the_prediction_never(
     assert head.predict(hidden).tolist() == [[False, True, False, False]]
 
 
-@pytest.mark.parametrize("sparsity", ["fixed", "predicted"])
-def test_rows_without_labels_teach_the_count_layer_alone(sparsity):
-    head = random_head("r-softmax", sparsity=sparsity)
+def test_rows_without_labels_teach_the_count_layer_alone():
+    head = random_head("r-softmax", sparsity="predicted")
     hidden, target = batch()
     head.loss(hidden, torch.zeros_like(target)).backward()
     assert (head.weight.grad == 0).all()
     assert (head.bias.grad == 0).all()
-    if sparsity == "predicted":
-        assert head.predictor.bias.grad[0] < 0
-        assert (head.predictor.bias.grad[1:] > 0).all()
-
-
-def test_the_count_layer_learns_the_number_of_labels():
-    head = MultiLabelHead(HIDDEN, LABELS, "r-softmax", sparsity="predicted")
-    kind = torch.arange(60) % 4  # kind k has the first k + 1 labels
-    target = torch.arange(LABELS) <= kind.unsqueeze(-1)
-    hidden = torch.nn.functional.one_hot(kind, HIDDEN).float()
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
-    for _ in range(150):
-        optimizer.zero_grad()
-        head.loss(hidden, target).backward()
-        optimizer.step()
-    assert (head.predict(hidden) == target).all()
+    assert head.predictor.bias.grad[0] < 0
+    assert (head.predictor.bias.grad[1:] > 0).all()
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -222,16 +212,6 @@ def test_rows_without_labels_have_no_gradient(mapping, loss):
     assert (rows[::2] == 0).all()
     assert (hidden.grad[::2] == 0).all()
     assert (hidden.grad[1::2] != 0).any()
-
-
-@pytest.mark.parametrize("bad", [0.5, 2, -1, math.nan])
-def test_targets_are_0_or_1(bad):
-    head = random_head("softmax")
-    hidden, target = batch()
-    target = target.double()
-    target[1, 2] = bad
-    with pytest.raises(ValueError, match="target"):
-        head.loss(hidden, target)
 
 
 # Predictions
