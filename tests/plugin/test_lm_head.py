@@ -13,6 +13,7 @@ from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, unpatch_lm
 from sparse_attn.patch_config import HEAD
 
 from .families import BY_NAME
+from .heads import fingerprint
 from .helpers import assert_near
 from .lm_heads import BY_MODEL, MODELS, run, scored, scores_and_hidden
 
@@ -108,23 +109,6 @@ def test_weights_are_the_same_tensors_under_the_same_names(model, components):
     for twin in (copy.deepcopy(patched), pickle.loads(pickle.dumps(patched))):
         assert embeddings(twin) == tied
         assert twin.get_output_embeddings().weight is not weight
-
-
-def fingerprint(model, inputs):
-    """All that unpatching must bring back."""
-    output = run(model, inputs)
-    return {
-        "logits": output.logits.tolist(),
-        "loss": output.loss.item(),
-        "state": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
-        "keys": list(model.state_dict()),
-        "modules": [(name, type(module)) for name, module in model.named_modules()],
-        "shared": embeddings(model),
-        "config": model.config.to_json_string(use_diff=False),
-        "attributes": sorted(vars(model)),
-        "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()),
-        "implementation": model.config._attn_implementation,
-    }
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -9,14 +9,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
-from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
 
 from sparse_attn import load_pretrained
 from sparse_attn.heads import patch_lm_head, unpatch_lm_head
 from sparse_attn.heads.guard import last_call
 from sparse_attn.losses import entmax_loss, sparsemax_loss
 
+from .heads import Rows, trainer
 from .helpers import assert_near
 from .lm_heads import BY_MODEL, MODELS, run, scored, scores_and_hidden
 
@@ -115,20 +114,6 @@ def test_zeros_without_a_loss_can_be_measured_but_not_trained():
         patched(**inputs)
 
 
-class Sentences(Dataset):
-    """The same few inputs of a model, one by one."""
-
-    def __init__(self, model):
-        inputs = model.inputs()
-        self.rows = [{n: t[row] for n, t in inputs.items()} for row in range(len(inputs["labels"]))]
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        return self.rows[index]
-
-
 PLIF = {"mapping": "plif", "knots": 20}
 MIXTURE = {"mapping": "sigsoftmax", "learn": "bias", "components": 2}
 ENTMAX = {"mapping": "entmax", "learn": "alpha", "alpha": 1.5}
@@ -144,14 +129,12 @@ def test_trainer(name, arguments, tmp_path):
     patched = patch_lm_head(model.build(), **arguments)
     head = patched.get_output_embeddings()
     before = {n: p.clone() for n, p in head.named_parameters()}
-    settings = TrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, report_to="none", max_steps=6, learning_rate=1e-2,
-        per_device_train_batch_size=3, save_steps=6, logging_steps=1, disable_tqdm=True, seed=1,
-        dataloader_pin_memory=False,
+    run_ = trainer(
+        patched, Rows(model.inputs()), tmp_path, max_steps=6, learning_rate=1e-2,
+        optim="adamw_torch", per_device_train_batch_size=3, save_strategy="steps", save_steps=6,
     )  # fmt: skip
-    trainer = Trainer(patched, settings, train_dataset=Sentences(model))
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    run_.train()
+    losses = [entry["loss"] for entry in run_.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
     assert not [n for n, p in head.named_parameters() if torch.equal(p, before[n])]
     assert patched.get_output_embeddings() is head

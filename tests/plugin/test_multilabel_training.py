@@ -3,8 +3,6 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
 
 from sparse_attn import (
     Mapping,
@@ -16,6 +14,7 @@ from sparse_attn import (
 from sparse_attn.heads import patch_multilabel_head, search_threshold, unpatch_multilabel_head
 from sparse_attn.patch_config import MULTILABEL
 
+from .heads import Rows, trainer
 from .helpers import assert_near
 from .lm_heads import run
 from .multilabel_models import BERT, LLAMA, ROBERTA, patched_model
@@ -23,41 +22,13 @@ from .multilabel_models import BERT, LLAMA, ROBERTA, patched_model
 ROWS = 12
 
 
-class Sentences(Dataset):
+def sentences(model):
     """Random sentences with labels that their first tokens say."""
-
-    def __init__(self, model):
-        torch.manual_seed(0)
-        batches = [model.inputs() for _ in range(ROWS // 3)]
-        self.rows = {n: torch.cat([batch[n] for batch in batches]) for n in batches[0]}
-        ids = self.rows["input_ids"]
-        self.rows["labels"] = torch.stack([ids[:, 0] > 5 * i for i in range(5)], -1).float()
-
-    def __len__(self):
-        return ROWS
-
-    def __getitem__(self, index):
-        return {name: tensor[index] for name, tensor in self.rows.items()}
-
-
-def trainer(model, data, folder, callbacks=(), **options):
-    """A deterministic run: no dropout, plain SGD."""
-    settings = TrainingArguments(
-        output_dir=str(folder),
-        **{
-            "use_cpu": True, "report_to": "none", "max_steps": 2, "learning_rate": 0.1,
-            "optim": "sgd", "lr_scheduler_type": "constant", "per_device_train_batch_size": 6,
-            "save_strategy": "no", "logging_steps": 1, "disable_tqdm": True, "seed": 1,
-            "dataloader_pin_memory": False, **options,
-        },
-    )  # fmt: skip
-    for name, module in model.named_modules():
-        if "dropout" in name and hasattr(module, "p"):
-            module.p = 0.0
-    return Trainer(
-        model, settings, train_dataset=data, eval_dataset=data, callbacks=list(callbacks),
-        compute_metrics=lambda p: {"zeros": float((p.predictions == -float("inf")).mean())},
-    )  # fmt: skip
+    torch.manual_seed(0)
+    batches = [model.inputs() for _ in range(ROWS // 3)]
+    rows = {n: torch.cat([batch[n] for batch in batches]) for n in batches[0]}
+    rows["labels"] = torch.stack([rows["input_ids"][:, 0] > 5 * i for i in range(5)], -1).float()
+    return Rows(rows)
 
 
 @pytest.mark.parametrize(
@@ -66,27 +37,27 @@ def trainer(model, data, folder, callbacks=(), **options):
     ids=str,
 )
 def test_trainer(model, kind, tmp_path):
-    patched, data = patched_model(model, kind), Sentences(model)
+    patched, data = patched_model(model, kind), sentences(model)
     head = model.head(patched)
     before = {n: p.clone() for n, p in head.named_parameters()}
-    expected = run(patched, data.rows).loss
+    expected = run(patched, data.batch).loss
     run_ = trainer(patched, data, tmp_path, save_strategy="steps", save_steps=2)
     assert run_.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
     run_.train()
     metrics = run_.evaluate()
     assert not [n for n, p in head.named_parameters() if torch.equal(p, before[n])]
     patched.eval()
-    after = run(patched, data.rows)
+    after = run(patched, data.batch)
     assert metrics["eval_zeros"] == pytest.approx(after.logits.isinf().float().mean().item())
-    head.threshold = search_threshold(after.logits, data.rows["labels"])
+    head.threshold = search_threshold(after.logits, data.batch["labels"])
     loaded = load_pretrained(type(patched), tmp_path / "checkpoint-2")
-    assert torch.equal(run(loaded, data.rows).logits, after.logits)
+    assert torch.equal(run(loaded, data.batch).logits, after.logits)
 
 
 @pytest.mark.parametrize("attention", [None, "entmax"])
 def test_accumulated_batches_are_one_batch(attention, tmp_path):
     """Trainer hands over the number of entries of the labels; others of Transformers ignore it."""
-    data, weights = Sentences(BERT), []
+    data, weights = sentences(BERT), []
     for size, steps in ((6, 1), (2, 3)):
         model = patch_multilabel_head(BERT.build(), "r-softmax", sparsity="predicted")
         torch.nn.init.zeros_(model.classifier.predictor.weight)
@@ -109,7 +80,7 @@ def test_a_schedule_moves_the_head_and_stands_in_the_log(tmp_path):
     callback = SparsityScheduleCallback(SparsitySchedule(final=0.8), module="classifier.out_proj")
     state = callback.state()
     assert SparsityScheduleCallback.from_state(state).state() == state
-    run_ = trainer(model, Sentences(ROBERTA), tmp_path, [callback], max_steps=4)
+    run_ = trainer(model, sentences(ROBERTA), tmp_path, [callback], max_steps=4)
     run_.train()
     assert used == pytest.approx([0.0, 0.2, 0.4, 0.6])
     assert head.mapping.value("r") == 0.8
@@ -134,7 +105,7 @@ def test_a_wrong_schedule_stops_the_run_before_it_starts(module, schedule, messa
     model = patch_multilabel_head(BERT.build(), "r-softmax")
     callback = SparsityScheduleCallback(schedule, module)
     with pytest.raises(ValueError, match=message):
-        trainer(model, Sentences(BERT), tmp_path, [callback]).train()
+        trainer(model, sentences(BERT), tmp_path, [callback]).train()
 
 
 def test_autocast_rounds_the_hidden_states_alone():
@@ -182,7 +153,7 @@ def test_a_head_that_peft_trained_is_saved_with_what_was_set(tmp_path):
     base = patched_model(BERT, "r-softmax")
     model = get_peft_model(base, LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
     callback = SparsityScheduleCallback(SparsitySchedule(final=0.6), module="classifier")
-    trainer(model, Sentences(BERT), tmp_path, [callback]).train()
+    trainer(model, sentences(BERT), tmp_path, [callback]).train()
     with pytest.raises(ValueError, match="wrapped by PEFT"):
         patch_multilabel_head(model, "sparsemax")
     merged = model.eval().merge_and_unload()
