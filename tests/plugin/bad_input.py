@@ -1,4 +1,4 @@
-"""What schedules and loading refuse."""
+"""What attention, schedules and loading refuse."""
 
 import math
 
@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModel
 
 from sparse_attn import SparsitySchedule, load_pretrained, patch_model
+from sparse_attn.attention import sparse_attention
 from tests.bad_input import Wrong
 
 from .families import BY_NAME
@@ -25,6 +26,12 @@ def progress(shape: str, value: float) -> Wrong:
         ValueError,
         "expected the share of training done",
     )
+
+
+def attention(mask, **more):
+    layer = patch_model(BERT.build(), "softmax").encoder.layer[0].attention.self
+    query = torch.randn(3, 4, 9, 4)
+    return sparse_attention(layer, query, query, query, mask, **more)
 
 
 def learned_t():
@@ -71,6 +78,18 @@ ROWS = [
         lambda _: patch_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), "sparsemax"),
         TypeError,
         "expected a Transformers model, got Sequential",
+    ),
+    Wrong(
+        "attention: a mask of three dimensions",
+        lambda _: attention(torch.ones(3, 9, 9, dtype=torch.bool)),
+        ValueError,
+        r"attention_mask: expected 4 dimensions.*\(3, 9, 9\)",
+    ),
+    Wrong(
+        "attention: position bias with softcap",
+        lambda _: attention(None, position_bias=torch.zeros(9, 9), softcap=1.0),
+        NotImplementedError,
+        "position_bias and softcap together",
     ),
     Wrong(
         "patch_model: no module",

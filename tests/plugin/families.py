@@ -141,6 +141,10 @@ class Family:
             torch.manual_seed(0)
             return self.inputs()
 
+    def unmasked(self) -> dict[str, Tensor]:
+        """Inputs without masks."""
+        return {name: t for name, t in self.inputs().items() if not name.endswith("mask")}
+
     def run(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
         """Hidden states (batch, tokens, features) of a model's last stack."""
         output = model(**inputs)

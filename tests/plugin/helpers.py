@@ -75,6 +75,13 @@ def learned(model: Any) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if ".sparse_attn." in n}
 
 
+def gradients(model: Any) -> dict[str, Tensor]:
+    """A copy of every gradient, all of them finite."""
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    assert all(gradient.isfinite().all() for gradient in found.values())
+    return found
+
+
 def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> None:
     """The largest difference is at most `tolerance` times the largest expected value."""
     assert actual.shape == expected.shape

@@ -39,7 +39,7 @@ def test_rows_sum_to_one_and_hold_zeros_where_the_mapping_says_so(mapping):
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.name != "clip"], ids=str)
 def test_every_module_gives_its_weights(family):
-    inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
+    inputs = family.unmasked()
     expected = attentions(family.build(attn_implementation="eager"), inputs)
     model = patch_model(family.build(), "softmax")
     actual = attentions(model, inputs)

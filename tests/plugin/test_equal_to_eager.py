@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from sparse_attn import patch_model
+from sparse_attn import Mapping, patch_model
 from sparse_attn.attention import NAME, sparse_attention, sparse_attention_mask
 from sparse_attn.kernels import dispatch
 
@@ -24,17 +24,10 @@ def tolerance(request, monkeypatch):
     return 1e-6
 
 
+@pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
-def test_softmax_is_eager(family, tolerance):
-    model = family.build(attn_implementation="eager")
-    expected = family.hidden(model)
-    patch_model(model, "softmax")
-    assert_near(family.hidden(model), expected, tolerance)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=str)
-def test_softmax_is_eager_without_masks(family, tolerance):
-    inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
+def test_softmax_is_eager(family, masked, tolerance):
+    inputs = family.inputs() if masked else family.unmasked()
     model = family.build(attn_implementation="eager")
     expected = family.hidden(model, inputs)
     patch_model(model, "softmax")
@@ -72,21 +65,18 @@ def test_additive_bias_of_a_float_mask_is_kept(tolerance):
     assert_near(actual, expected, tolerance)
 
 
-def test_mask_of_three_dimensions_is_refused():
-    model = patch_model(BY_NAME["bert"].build(), "softmax")
-    layer = model.encoder.layer[0].attention.self
-    query = torch.randn(3, 4, 9, 4)
-    with pytest.raises(ValueError, match=r"attention_mask: expected 4 dimensions.*\(3, 9, 9\)"):
-        sparse_attention(layer, query, query, query, torch.ones(3, 9, 9, dtype=torch.bool))
+def attention_module():
+    """A module with a mapping and no model around it."""
+    module = nn.Module()
+    module.sparse_attn = Mapping("softmax")
+    return module
 
 
 @pytest.mark.parametrize("causal", [None, True, False])
 @pytest.mark.parametrize("own", [True, False])
 def test_argument_is_causal_beats_the_module(causal, own):
-    module = nn.Module()
+    module = attention_module()
     module.is_causal = own
-    patched = patch_model(BY_NAME["bert"].build(), "softmax")
-    module.sparse_attn = patched.encoder.layer[0].attention.self.sparse_attn
     query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
     _, weights = sparse_attention(
         module, query, key, key, None, is_causal=causal, output_attentions=True
@@ -97,13 +87,10 @@ def test_argument_is_causal_beats_the_module(causal, own):
 
 
 def test_layout_of_the_function_contract():
-    module = nn.Module()
-    patched = patch_model(BY_NAME["bert"].build(), "softmax")
-    module.sparse_attn = patched.encoder.layer[0].attention.self.sparse_attn
     query = torch.randn(2, 5, 4, 8).transpose(1, 2)  # (B, H, Q, D), a view
     key, value = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
     output, weights = sparse_attention(
-        module,
+        attention_module(),
         query=query,
         key=key,
         value=value,

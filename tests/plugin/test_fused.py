@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from sparse_attn import attention, patch_model
+from sparse_attn import patch_model
 from sparse_attn.kernels import dispatch
 from sparse_attn.mappings import get_spec
 
 from .families import BY_NAME
-from .helpers import MAPPINGS, assert_near, mapping_id, mappings_of, patch
+from .helpers import MAPPINGS, assert_near, gradients, mapping_id, mappings_of, patch
 
 BERT = BY_NAME["bert"]
 # weighted softmax is softmax of scores + log weights
@@ -44,19 +44,18 @@ def test_output_is_that_of_the_reference(mapping, calls):
 def test_gradients_are_those_of_the_reference():
     inputs = BERT.inputs()
     model = patch_model(BERT.build(), "t-softmax", t=1.5, learn="t", per="head")
-    gradients = []
+    found = []
     towards = torch.randn(3, inputs["input_ids"].shape[1], model.config.hidden_size)
     for options in ({}, {"output_attentions": True}):
         model.zero_grad()
         hidden = model(**inputs, **options).last_hidden_state
         (hidden * towards).sum().backward()
-        gradients.append(
-            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-        )
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        largest = gradients[1][name].abs().max().clamp(min=0.1)  # of key biases it is 0
-        assert (gradient - gradients[1][name]).abs().max() <= 2e-5 * largest, name
+        found.append(gradients(model))
+    fused, exact = found
+    assert fused.keys() == exact.keys()
+    for name, gradient in fused.items():
+        largest = exact[name].abs().max().clamp(min=0.1)  # of key biases it is 0
+        assert (gradient - exact[name]).abs().max() <= 2e-5 * largest, name
 
 
 @pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
@@ -88,12 +87,3 @@ def test_dropout_is_the_models(calls):
     calls.clear()
     model.eval()(**BERT.inputs())
     assert {call.dropout for _, call in calls} == {0.0}
-
-
-def test_position_bias_with_softcap_is_refused():
-    layer = patch_model(BERT.build(), "softmax").encoder.layer[0].attention.self
-    query = torch.randn(2, 4, 5, 4)
-    with pytest.raises(NotImplementedError, match="position_bias and softcap together"):
-        attention.sparse_attention(
-            layer, query, query, query, None, position_bias=torch.zeros(5, 5), softcap=1.0
-        )

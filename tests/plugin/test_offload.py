@@ -12,7 +12,7 @@ from sparse_attn.inspection import record_attention
 from sparse_attn.kernels import reference
 
 from .families import BY_NAME
-from .helpers import jitter
+from .helpers import jitter, learned, learning
 
 FAMILY = BY_NAME["bert"]
 
@@ -42,10 +42,6 @@ def _no_weights(monkeypatch):
     monkeypatch.setattr(reference, "exact_weights", fail)
 
 
-def learned(model):
-    return [p for name, p in model.named_parameters() if ".sparse_attn." in name]
-
-
 @pytest.mark.parametrize("offload", [to_memory, to_disk, to_both])
 @pytest.mark.parametrize("per", ["layer", "head"])
 @pytest.mark.parametrize(
@@ -57,7 +53,7 @@ def test_offloaded_models_compute_the_same(mapping, learn, per, offload, tmp_pat
     expected = FAMILY.hidden(model)
     model = offload(model, tmp_path)
     for _ in range(2):
-        assert all(parameter.is_meta for parameter in learned(model))
+        assert all(parameter.is_meta for parameter in learned(model).values())
         assert torch.equal(FAMILY.hidden(model), expected)
     assert f"learn=['{learn}']" in repr(model)
 
@@ -71,15 +67,14 @@ def test_offloaded_copies_of_peft_compute_the_same():
     jitter(model)
     expected = FAMILY.hidden(model)
     cpu_offload(model, execution_device="cpu")
-    assert all(parameter.is_meta for parameter in learned(model))
+    assert all(parameter.is_meta for parameter in learned(model).values())
     assert torch.equal(FAMILY.hidden(model), expected)
 
 
 @pytest.mark.parametrize("places", [{"": "disk"}, PLACES], ids=["disk", "both"])
 @pytest.mark.parametrize("per", ["layer", "head"])
 def test_loaded_onto_disk(per, places, tmp_path):
-    model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t", per=per)
-    jitter(model)
+    model = learning(FAMILY.build(), per=per)
     expected = FAMILY.hidden(model)
     model.save_pretrained(tmp_path / "model")
     options = {"device_map": places, "offload_folder": tmp_path / "weights"}
@@ -105,7 +100,7 @@ def test_hooks_in_sequence_say_where_a_model_runs():
     for module in model.modules():
         add_hook_to_module(module, ModelHook(), append=True)
     patch_model(model, "t-softmax", t=2.0, learn="t")
-    assert all(not parameter.is_meta for parameter in learned(model))
+    assert all(not parameter.is_meta for parameter in learned(model).values())
 
 
 def test_a_record_reads_offloaded_parameters():

@@ -6,19 +6,9 @@ import torch
 from sparse_attn import patch_model
 
 from .families import BY_NAME, FAMILIES, PADDED, padding, tokens
-from .helpers import (
-    CALM,
-    FEW,
-    MAPPINGS,
-    assert_near,
-    mapping_id,
-    patch,
-)
+from .helpers import CALM, FEW, MAPPINGS, assert_near, gradients, mapping_id, patch
 
-BERT = BY_NAME["bert"]
-LLAMA = BY_NAME["llama"]
-ROBERTA = BY_NAME["roberta"]
-
+BERT, LLAMA, ROBERTA = BY_NAME["bert"], BY_NAME["llama"], BY_NAME["roberta"]
 # Rows of other shapes are summed in another order, and two random layers amplify the rounding.
 ROUNDING = 3e-5
 
@@ -79,9 +69,7 @@ def test_sequence_without_tokens_is_zeros_with_finite_gradients(mapping):
         assert (weights[2] == 0).all()
         assert (weights[:2].sum(-1) > 0).all()
     output.last_hidden_state.sum().backward()
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            assert parameter.grad.isfinite().all(), name
+    assert gradients(model)
     assert output.last_hidden_state.isfinite().all()
 
 
@@ -94,9 +82,7 @@ def test_left_padding_gives_finite_outputs_and_gradients(family):
     output = model(**inputs)
     output.last_hidden_state[inputs["attention_mask"].bool()].square().sum().backward()
     assert output.last_hidden_state.isfinite().all()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    assert all(gradient.isfinite().all() for gradient in gradients)
-    assert any(gradient.any() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients(model).values())
 
 
 def test_content_of_padding_does_not_matter():

@@ -86,7 +86,7 @@ def test_layers_work_in_every_family(family):
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_values_by_head(family):
     """Head 0 alone is near softmax: its zeros are fewer than those of head 3."""
-    inputs = {name: t for name, t in family.inputs().items() if not name.endswith("mask")}
+    inputs = family.unmasked()
     values = [0.0, 0.2, 0.4, 0.9]
     model = patch_model(family.build(), "r-softmax", r=values, per="head")
     zeros = []
