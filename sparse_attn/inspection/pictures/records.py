@@ -148,9 +148,8 @@ def _parameter_lines(axes: Axes, calls: np.ndarray, values: np.ndarray) -> bool:
 
 def _differ(values: np.ndarray, over: int | tuple[int, ...]) -> bool:
     """Whether two values that are not NaN differ along these dimensions."""
-    missing = np.isnan(values)
-    high, low = np.where(missing, -np.inf, values), np.where(missing, np.inf, values)
-    return bool((high.max(over) > low.min(over)).any())
+    seen = np.ma.array(values, mask=np.isnan(values))
+    return bool((seen.max(over) > seen.min(over)).any())
 
 
 def _check_seen(record: AttentionRecord) -> None:
