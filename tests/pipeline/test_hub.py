@@ -17,7 +17,6 @@ from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, Tex
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig, SweepConfig
 from pipeline.hub import settle_hub
-from pipeline.sweep.config import Resources
 from tests.glue.make_glue import write_task
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +67,7 @@ def test_offline_only_where_the_hub_is_needed_and_silent(
 def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     softmax = {"softmax": CandidateConfig("softmax")}
     sweep = SweepConfig("some/model", "o", {"RTE": None}, softmax, [1e-5], data_dir="d")
-    settle_hub((sweep, Resources()))
+    settle_hub(sweep)
     assert os.environ.pop("HF_HUB_OFFLINE") == "1"
 
 
