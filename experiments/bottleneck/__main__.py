@@ -53,6 +53,7 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
         yield f"mode matching: {results['mode_matching']:.1f} %"
         yield f"mean KL: {results['kl']:.3f} nats"
         yield f"error of the log-matrix: {results['log_error']:.1f}, floor {results['floor']:.1f}"
+        yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
         from pipeline.sweep.plan import best_of

@@ -56,6 +56,7 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         for average, value in results["f1"].items():
             yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}"
+        yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
         from pipeline.sweep.plan import best_of, grid

@@ -54,7 +54,9 @@ def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     given = "--head mos --options.components 2 --contexts 30 --steps 4 --batch 10 --vocabulary 6"
     main(["train", "--output_dir", str(tmp_path / "run"), *given.split(), "--device", "cpu"])
     results = json.loads((tmp_path / "run/results.json").read_text())
-    assert f"mean KL: {results['kl']:.3f} nats" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"mean KL: {results['kl']:.3f} nats" in out
+    assert out.endswith(f"\nresults: {tmp_path}/run/results.json\n")
     assert results["config"]["options"] == {"components": 2}
 
 

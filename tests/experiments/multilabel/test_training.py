@@ -188,4 +188,5 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
     out = capsys.readouterr().out
     assert "micro F1 on the test set" in out
+    assert out.endswith(f"\nresults: {folder}/results.json\n")
     assert json.loads((folder / "results.json").read_text())["seed"] == 0
