@@ -34,29 +34,10 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
 
     Raises:
         ValueError: output_dir belongs to a run with another config, or to one that should be
-            resumed or has finished, or there is none to resume.
+            resumed or has ended, or there is none to resume.
     """
-    config = folder / CONFIG_FILE
-    found = _read_config(config) if config.exists() else None
-    ended = "finished" if (folder / RESULTS_FILE).exists() else None
-    check_claim(folder, content, resume, found, ended)
-
-
-def check_claim(
-    folder: Path,
-    content: dict[str, Any],
-    resume: bool,
-    found: dict[str, Any] | None,
-    ended: str | None,
-) -> None:
-    """As `check_run_folder`, of a folder whose run has been read.
-
-    Args:
-        folder, content, resume: as `check_run_folder`, as are the errors.
-        found: what decided the result of the run that is there; None where there is none.
-        ended: how that run ended; None where it was cut off.
-    """
-    if found is None:
+    config, results = folder / CONFIG_FILE, folder / RESULTS_FILE
+    if not config.exists():
         if resume:
             raise ValueError(
                 f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
@@ -66,13 +47,14 @@ def check_claim(
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
         return
-    different = differences(content, found)
+    different = differences(content, _read(config))
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
             "choose another output_dir or delete this one"
         )
-    if ended is not None:
+    if results.exists():
+        ended = _read(results).get("status", "finished")
         raise ValueError(
             f"output_dir={folder}: holds a {ended} run of this config, see {RESULTS_FILE}; choose "
             "another output_dir or delete this one"
@@ -84,7 +66,7 @@ def check_claim(
         )
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Word and character language models with any output mapping: train, measure, report."""
+"""Word and character language models with any output mapping: train, sweep, measure, report."""

@@ -109,17 +109,9 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         return best_of(runs, lambda best, seed: replace(best, seed=seed), sweep.seeds)
 
     def check(self, sweep: SweepConfig, plan: Plan) -> None:
-        """Also raises ValueError where no learning rate could be chosen."""
-        from experiments.language_modeling.models import build_mapping
-        from sparse_attn.heads.base import positive
+        from experiments.language_modeling.train import check_heads
 
-        super().check(sweep, plan)
-        zeros = [name for name, head in sweep.heads.items() if not positive(build_mapping(head))]
-        if zeros and len(sweep.learning_rates) > 1:
-            raise ValueError(
-                f"learning_rates={sweep.learning_rates}: expected one for {', '.join(zeros)}: with "
-                "words at exactly 0 the perplexity, which is to choose the rate, is infinite"
-            )
+        check_heads(sweep)
 
     def read(self, folder: Path) -> Results:
         """The records of a sweep, or the runs below a folder that were trained one by one."""

@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 
-from experiments.language_modeling.config import MeasureConfig, RunConfig
+from experiments.language_modeling.config import (
+    MeasureConfig,
+    RunConfig,
+    SetupConfig,
+    SweepConfig,
+)
 from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity
 from experiments.language_modeling.measuring import check_measures, measures
@@ -22,6 +27,7 @@ from pipeline.files import write_json, write_tensors
 from pipeline.fitting import DivergedError
 from pipeline.folders import RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
+from sparse_attn.heads.base import positive
 
 MODEL_FILE, CHECKPOINT_FILE = "model.pt", "checkpoint.pt"
 
@@ -42,14 +48,36 @@ def assemble(config: RunConfig) -> Parts:
         ValueError, TypeError, OSError: what is wrong with the config, the corpus or the head.
     """
     device = choose_device(config.device)
+    corpus = _read_corpus(config)
+    torch.manual_seed(config.seed)
+    return Parts(config, corpus, build_model(config.model, config.head, corpus).to(device))
+
+
+def check_heads(sweep: SweepConfig) -> None:
+    """Raise what `assemble` would for a run of the sweep, or where no rate could be chosen."""
+    choose_device(sweep.device)
+    corpus = _read_corpus(sweep)
+    for label, head in sweep.heads.items():
+        try:
+            mapping = build_model(sweep.model, head, corpus).head.mapping
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"heads.{label}: {error}") from None
+        if len(sweep.learning_rates) > 1 and not positive(mapping):
+            raise ValueError(
+                f"learning_rates={sweep.learning_rates}: expected one for heads.{label}, which gives "
+                "words exactly 0: the perplexity that is to choose the rate is infinite"
+            )
+
+
+def _read_corpus(config: SetupConfig) -> Corpus:
+    """The corpus, found long enough for what is to be done with it."""
     corpus = load_corpus(config.corpus)
     for stage in filter(None, (config.train, config.finetune)):
         batchify(corpus.train, stage.batch)
     batchify(corpus.valid, config.evaluation.batch)
     batchify(corpus.test, config.evaluation.test_batch)
     check_measures(corpus, config.measures)
-    torch.manual_seed(config.seed)
-    return Parts(config, corpus, build_model(config.model, config.head, corpus).to(device))
+    return corpus
 
 
 def perform(parts: Parts, folder: Path | None) -> dict[str, Any]:

@@ -42,16 +42,11 @@ def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> Languag
     return built
 
 
-def build_mapping(config: HeadConfig) -> Mapping:
-    """The mapping of a head."""
-    parameters: dict[str, Any] = dict(config.params)
-    return Mapping(config.mapping, learn=config.learn, **parameters)
-
-
 def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head:
     """The head on hidden states of size `hidden`."""
     vocab = embedding.num_embeddings
-    mapping = build_mapping(config)
+    parameters: dict[str, Any] = dict(config.params)
+    mapping = Mapping(config.mapping, learn=config.learn, **parameters)
     if not positive(mapping) and mapping.spec.own_loss is None:
         raise ValueError(
             f"head.mapping={mapping.name}: it returns zeros, whose -log p cannot train, and has no "

@@ -130,7 +130,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
     ValueError: [
         (sweep(heads={"a": SOFTMAX}), "expected 'softmax' among them"),
         (sweep(heads={"softmax": SOFTMAX, "a/b": SOFTMAX}), "'a/b' is to name files"),
-        (sweep(heads={"softmax": SOFTMAX, "plif": PLIF}), "plif on ptb: knots=-1"),
+        (sweep(heads={"softmax": SOFTMAX, "plif": PLIF}), r"heads\.plif: knots=-1"),
         (sweep(learning_rates=[]), r"learning_rates=\[\]: expected one at least"),
         (sweep(learning_rates=[1.0, 1.0]), "each once"),
         (sweep(learning_rates=[0.0]), r"train\.learning_rate=0.0: expected a finite"),
@@ -138,7 +138,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (sweep(train=StageConfig(learning_rate=1.0)), "give learning_rates"),
         (
             sweep(heads={"softmax": SOFTMAX, "sparsemax": SPARSE}, learning_rates=[1.0, 2.0]),
-            "expected one for sparsemax",
+            r"expected one for heads\.sparsemax",
         ),
         (made(StageConfig, optimizer="adam", average_from=0), "optimizer='adam': expected sgd"),
         (made(HeadConfig, start="prior", bias=False), "only a linear or mixture head with a bias"),

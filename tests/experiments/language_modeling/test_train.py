@@ -200,6 +200,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunCo
     with pytest.raises(DivergedError, match=r"diverged; lower train\.learning_rate"):
         run(at_once)
     assert read(at_once)["valid_perplexity"] is None
+    with pytest.raises(ValueError, match=r"holds a diverged run of this config, see results\.json"):
+        EXPERIMENT.prepare(replace(at_once, resume=True))
     with pytest.raises(ValueError, match=r"the run is diverged and has no model\.pt"):
         measure(MeasureConfig(at_once.output_dir))
 
