@@ -14,6 +14,8 @@ from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.models import head_of
 from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
 from pipeline.config import ScheduleConfig
+from sparse_attn import register_mapping
+from sparse_attn.mappings import get_spec, registry
 from tests.experiments.multilabel.tiny import DATA, METHODS, run_config, train
 
 RAMPED = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, end=0.5))
@@ -64,6 +66,18 @@ def test_every_method_learns(config: RunConfig, name: str) -> None:
     assert results["f1"]["micro"] > 0.62
     assert results["score"] == pytest.approx(max(results["history"]["score"]), abs=1e-5)
     assert len(json.dumps(results)) < 10_000
+
+
+def test_a_mapping_of_ones_own_is_trained_by_its_own_loss(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    sparsemax = get_spec("sparsemax")
+    hinge = {"own": sparsemax.losses["sparsegen-hinge"]}
+    register_mapping(replace(sparsemax, name="mine", losses=hinge, kernel=None))
+    own = assemble(replace(config, method=MethodConfig("mine"))).perform()
+    theirs = assemble(with_method(config, "sparsemax-hinge")).perform()
+    assert own["history"] == theirs["history"]
 
 
 def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig) -> None:
