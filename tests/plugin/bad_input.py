@@ -7,9 +7,11 @@ from transformers import AutoModel
 
 from sparse_attn import SparsitySchedule, load_pretrained, patch_model
 from sparse_attn.attention import sparse_attention
+from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from tests.bad_input import Wrong
 
 from .families import BY_NAME
+from .lm_heads import BY_MODEL
 
 BERT = BY_NAME["bert"]
 
@@ -36,6 +38,30 @@ def attention(mask, **more):
 
 def learned_t():
     return patch_model(BERT.build(), "t-softmax", learn="t")
+
+
+def no_output_embedding(family, cls):
+    return Wrong(
+        f"patch_lm_head: {cls}",
+        lambda _: patch_lm_head(BY_NAME[family].build(cls), "sigsoftmax"),
+        ValueError,
+        rf"{cls} has an unpatchable head.*got none; use a language model",
+    )
+
+
+def no_last_layer(family, cls, **changes):
+    return Wrong(
+        f"patch_multilabel_head: {cls}",
+        lambda _: patch_multilabel_head(BY_NAME[family].build(cls, **changes), "sparsemax"),
+        ValueError,
+        rf"{cls} has no layer to replace: expected.*num_labels=",
+    )
+
+
+def head_not_linear(_):
+    model = BY_MODEL["gpt2"].build()
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    patch_lm_head(model, "sigsoftmax")
 
 
 ROWS = [
@@ -79,6 +105,25 @@ ROWS = [
         TypeError,
         "expected a Transformers model, got Sequential",
     ),
+    *(
+        Wrong(
+            f"{patch.__name__}: no Transformers model",
+            lambda _, patch=patch: patch(torch.nn.Linear(2, 2), "softmax"),
+            TypeError,
+            "expected a Transformers model, got Linear",
+        )
+        for patch in (patch_lm_head, patch_multilabel_head)
+    ),
+    Wrong("head not linear", head_not_linear, ValueError, r"expected.*nn\.Linear, got Sequential"),
+    no_output_embedding("bert", "BertModel"),
+    no_output_embedding("bert", "BertForSequenceClassification"),
+    no_output_embedding("gpt2", "GPT2ForSequenceClassification"),
+    no_output_embedding("vit", "ViTModel"),
+    no_last_layer("bert", "BertModel"),
+    no_last_layer("bert", "BertForMaskedLM"),
+    no_last_layer("bert", "BertForQuestionAnswering"),
+    no_last_layer("bert", "BertForMultipleChoice", num_labels=5),
+    no_last_layer("vit", "ViTForMaskedImageModeling"),
     Wrong(
         "attention: a mask of three dimensions",
         lambda _: attention(torch.ones(3, 9, 9, dtype=torch.bool)),
