@@ -7,14 +7,16 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
 from pipeline.hub import is_hub_id
 from pipeline.sweep.config import FIRST_TRIAL_SEED
-from pipeline.sweep.plan import Cell, Plan, best_of, grid
+
+if TYPE_CHECKING:
+    from pipeline.sweep.plan import Cell, Plan
 
 BASELINE = "softmax"
 # may differ between a sweep and its continuation
@@ -200,6 +202,9 @@ class SweepConfig:
 
 def make_plan(sweep: SweepConfig) -> Plan:
     """Trials and then final runs under the fair protocol, one grid under the paper's."""
+    # with torch, which --help does not need
+    from pipeline.sweep.plan import best_of, grid
+
     tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
     runs = _trials if sweep.protocol == "fair" else _grid
     cells: dict[Cell, list[RunConfig]] = {
