@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import logging
 import os
@@ -116,18 +117,13 @@ def _folder() -> Path:
             return cache
     except (OSError, RuntimeError):  # no home, or not a folder
         pass
-    return _temporary_folder()
+    return Path(_temporary_folder().name)
 
 
-def _temporary_folder() -> Path:
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """A folder of this process, which no other user can have put a library into."""
-    global _temporary
-    if _temporary is None:
-        _temporary = tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
-    return Path(_temporary.name)
-
-
-_temporary: tempfile.TemporaryDirectory[str] | None = None
+    return tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
 
 
 def _compile(compiler: list[str], flags: list[str], target: Path) -> Path:

@@ -57,10 +57,13 @@ struct Columns : Range {  // the keys of a tile, and the whole vectors that hold
   int64_t first, width;
 };
 
+static int64_t length_of(const KernelArgs &a, int64_t b) {
+  return a.key_lengths ? std::clamp<int64_t>(a.key_lengths[b], 0, a.keys) : a.keys;
+}
+
 // the keys that query i may attend to, the mask apart
 static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
-  Range keys = {0, a.keys};
-  if (a.key_lengths) keys.to = std::max<int64_t>(0, std::min(keys.to, a.key_lengths[b]));
+  Range keys = {0, length_of(a, b)};
   if (a.causal) keys.to = std::min(keys.to, i + 1);
   if (a.window) keys = {std::max(keys.from, i - a.window + 1), std::min(keys.to, i + a.window)};
   return {std::min(keys.from, keys.to), keys.to};
@@ -154,7 +157,7 @@ template <class T> struct Task {
 
   void run(int64_t b, int64_t key_head, int64_t segment) {
     const T *key = at<T>(a.key, b, key_head, 0), *value = at<T>(a.value, b, key_head, 0);
-    int64_t n = a.key_lengths ? std::max<int64_t>(0, std::min(a.keys, a.key_lengths[b])) : a.keys;
+    int64_t n = length_of(a, b);
     pack_transposed<T>(key, a.key.stride[2], n, a.dim, keys_t);
     if (backward) {
       copy_padded<T>(key, a.key.stride[2], n, a.dim, 1, key_rows);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 
@@ -66,78 +67,24 @@ class Pairs(NamedTuple):
     bias_n: int
 
 
-class Site(NamedTuple):
-    """On the device: a block of queries of one head, and what its scores need beside the keys."""
+# On the device, where all types are Triton's:
 
-    q: Any
-    rows: Any
-    n_rows: Any
-    n_keys: Any  # without padding
-    all_keys: Any
-    scale: Any
-    softcap: Any
-    mask: Any
-    mask_m: Any
-    mask_n: Any
-    bias: Any
-    bias_m: Any
-    bias_n: Any
-
-
-class Matrix(NamedTuple):
-    """On the device: a (length, dim) matrix."""
-
-    pointer: Any
-    stride: Any
-
-
-class Block(NamedTuple):
-    """On the device: the scores of a block of queries, tile by tile."""
-
-    site: Any
-    keys: Any  # Matrix
-    kept: Any  # the only tile, where the shape is short
-    first: Any
-    last: Any
-    alive: Any  # one mark for each tile: may it hold support?
-
-
-class Statistics(NamedTuple):
-    """On the device: what describes a row; see maps.py."""
-
-    a: Any
-    b: Any
-    c: Any
-    d: Any
-    e: Any
-    low: Any
-    high: Any
-
-
-class Drop(NamedTuple):
-    """On the device: what the choice of dropped weights hangs on."""
-
-    seed: Any
-    head: Any
-    rate: Any
-
-
-class Tile(NamedTuple):
-    """On the device: what the backward pass knows of a tile."""
-
-    k: Any
-    columns: Any
-    s: Any
-    chain: Any  # ds / d(q k^T)
-    p: Any
-    used: Any  # p after dropout
-    g: Any  # dL / dp
-    u: Any
-    by_theta: Any
-
-
-class Gradient(NamedTuple):
-    """On the device: what the gradient of a row hangs on beside its tile."""
-
-    gamma: Any
-    extra: Any  # pull of a threshold row, kappa of a projection
+# a block of queries of one head, and what its scores need beside the keys; n_keys without padding
+Site = namedtuple(
+    "Site",
+    "q rows n_rows n_keys all_keys scale softcap mask mask_m mask_n bias bias_m bias_n",
+)
+# a (length, dim) matrix
+Matrix = namedtuple("Matrix", "pointer stride")
+# the scores of a block of queries, tile by tile; keys: a Matrix; kept: the only tile, where the
+# shape is short; alive: a mark for each tile, whether it may hold support
+Block = namedtuple("Block", "site keys kept first last alive")
+# what describes a row; see maps.py
+Statistics = namedtuple("Statistics", "a b c d e low high")
+# what the choice of dropped weights hangs on
+Drop = namedtuple("Drop", "seed head rate")
+# what the backward pass knows of a tile; chain = ds / d(q k^T), used = p after dropout, g = dL / dp
+Tile = namedtuple("Tile", "k columns s chain p used g u by_theta")
+# what the gradient of a row hangs on beside its tile; extra: pull of a threshold row, kappa of a
+# projection
+Gradient = namedtuple("Gradient", "gamma extra")

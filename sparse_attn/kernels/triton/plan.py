@@ -24,21 +24,14 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     batch, heads, rows, _ = query.shape
     key_heads, keys = inputs.key.shape[1:3]
     full = (batch, heads, rows, keys)
-    # a tensor that the flags leave out is never read
-    wide_mask = query if mask is None else mask.expand(full).view(torch.uint8)
-    wide_bias = query if bias is None else bias.expand(full)
+    nothing = (query, 0, 0, 0, 0)  # the flags leave it out, and no one reads it
+    wide = nothing if mask is None else _pointed(mask.expand(full).view(torch.uint8))
+    pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias.expand(full))))
     run_time = {
         "theta": inputs.parameter,
         "lengths": query if lengths is None else lengths.contiguous(),
         "seed": inputs.parameter if inputs.seed is None else inputs.seed,
-        "pairs": Pairs._make(
-            (
-                wide_mask,
-                *((0,) * 4 if mask is None else wide_mask.stride()),
-                wide_bias,
-                *((0,) * 4 if bias is None else wide_bias.stride()),
-            )
-        ),
+        "pairs": pairs,
         "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
         "scaling": (inputs.scale, inputs.softcap),
         "rate": inputs.dropout,
@@ -46,7 +39,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     flags = Flags(
         mask=mask is not None,
         # the same row of the mask for every query and head: what is past its end is padding
-        padding=mask is not None and wide_mask.stride()[1:3] == (0, 0),
+        padding=mask is not None and pairs.mask_h == pairs.mask_m == 0,
         bias=bias is not None,
         softcap=inputs.softcap > 0,
         causal=inputs.causal,
@@ -56,6 +49,10 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
         dropout=inputs.dropout > 0,
     )
     return run_time, {"MAP": Map(inputs.family, inputs.kernel, skips(inputs)), "FLAGS": flags}
+
+
+def _pointed(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor, *tensor.stride()
 
 
 def product_precision() -> str:
