@@ -1,12 +1,14 @@
 """Which implementation runs a test, and where: pairs of a backend and what it is tested on."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+
+from .problems import Inputs, Problem
 
 HAS_GPU = torch.cuda.is_available()
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
@@ -22,10 +24,9 @@ class Backend:
     def __str__(self) -> str:
         return self.impl if self.device == "cpu" else f"{self.impl}-{self.device}"
 
-    @property
-    def exact(self) -> bool:
-        """Whether it computes in float64 too, so that rounding hides nothing."""
-        return self.impl in ("cpu", "reference")
+    def inputs(self, problem: Problem) -> Inputs:
+        """In float32, on the device."""
+        return Inputs(problem, device=self.device)
 
 
 REFERENCE = Backend("reference")
@@ -51,29 +52,23 @@ MARKS: dict[Backend, Any] = {
 }
 
 
-def on(cases: Iterable[Any], few: Sequence[Any] = (), flex: Sequence[Any] = ()) -> Any:
-    """Parametrize `backend` and `case`: the interpreter is slow and takes only `few` of them."""
+def over(names: str, cases: Iterable[Any], few: Iterable[Any]) -> Any:
+    """Parametrize `backend` and `names`: the interpreter is slow and takes only `few` cases."""
     cases = list(cases)
-    plan = {CPU: cases, TRITON: few, CUDA: cases, FLEX: flex, FLEX_CUDA: flex}
     pairs = [
-        pytest.param(backend, case, marks=MARKS[backend], id=f"{backend}-{case}")
-        for backend, some in plan.items()
+        pytest.param(backend, *case, marks=MARKS[backend], id="-".join(map(str, (backend, *case))))
+        for backend, some in {CPU: cases, TRITON: few, CUDA: cases}.items()
         for case in some
     ]
-    return pytest.mark.parametrize(("backend", "case"), pairs)
+    return pytest.mark.parametrize(("backend", *names.split()), pairs)
+
+
+def on(cases: Iterable[Any], few: Iterable[Any] = ()) -> Any:
+    """As `over` of the one name `case`."""
+    return over("case", [(case,) for case in cases], [(case,) for case in few])
 
 
 def each(*backends: Backend) -> Any:
     """Parametrize `backend` alone."""
     pairs = [pytest.param(b, marks=MARKS[b], id=str(b)) for b in backends or (CPU, TRITON, CUDA)]
     return pytest.mark.parametrize("backend", pairs)
-
-
-def over(names: str, cases: Iterable[Any], few: Iterable[Any]) -> Any:
-    """Parametrize `backend` and `names`: all cases, or `few` of them in the interpreter."""
-    pairs = [
-        pytest.param(backend, *case, marks=MARKS[backend], id=f"{backend}-{case}")
-        for backend, some in {CPU: cases, TRITON: few, CUDA: cases}.items()
-        for case in some
-    ]
-    return pytest.mark.parametrize(("backend", *names.split()), pairs)

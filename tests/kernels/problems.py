@@ -120,8 +120,8 @@ class Inputs:
     """The tensors of a problem: values rounded to `stored`, held in `computed`."""
 
     problem: Problem
-    stored: torch.dtype
-    computed: torch.dtype
+    stored: torch.dtype = torch.float32
+    computed: torch.dtype = torch.float32
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -272,18 +272,24 @@ def assert_equal_to_rounding(problem: Problem, impl: str, tolerance: float = 1e-
 
 
 def rows_call(
-    scores: Tensor, mapping: Mapping, impl: str | None, **options: Any
+    scores: Tensor,
+    mapping: Mapping,
+    impl: str | None,
+    upstream: Tensor | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """p of each row of scores [..., Q, N], through attention: the keys and values are unit vectors.
+    """p of each row of scores [Q, N], and their gradient for this one of p, or a random one.
 
-    Returns the leaf of the scores besides, whose gradient is that of the map alone.
+    Through attention: the queries are the scores, keys and values unit vectors. Parameters have
+    their gradients in `grad`.
     """
     unit = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
-    leaf = scores.reshape(1, 1, -1, scores.shape[-1]).clone()
-    leaf.requires_grad_(torch.is_grad_enabled())
-    unit = unit.expand(1, 1, *unit.shape)
-    p = attention(leaf, unit, unit, mapping, scale=1.0, impl=impl, **options)
-    return p[0, 0], leaf
+    leaf = scores.clone().requires_grad_(torch.is_grad_enabled())
+    inputs = (tensor[None, None] for tensor in (leaf, unit, unit))
+    p = attention(*inputs, mapping, scale=1.0, impl=impl, **options)[0, 0]
+    if p.requires_grad:
+        p.backward(torch.randn_like(p) if upstream is None else upstream.to(p))
+    return p.detach(), torch.empty(0) if leaf.grad is None else leaf.grad
 
 
 def vary(base: Problem, **lists: Any) -> list[Problem]:

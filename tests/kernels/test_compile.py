@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 
-from .backends import CPU, CUDA, MARKS
+from .backends import CPU, CUDA, each
 from .problems import LEARNED, SOLVERS, Inputs, Problem
 
 pytestmark = [
@@ -19,9 +19,7 @@ pytestmark = [
         "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
     ),
 ]
-backends = pytest.mark.parametrize(
-    "backend", [pytest.param(b, marks=MARKS[b], id=str(b)) for b in (CPU, CUDA)]
-)
+backends = each(CPU, CUDA)
 
 
 def compiled(mapping, impl, compiler="aot_eager", **options):
@@ -35,7 +33,7 @@ def compiled(mapping, impl, compiler="aot_eager", **options):
 
 
 def assert_compiles(case, backend, compiler="aot_eager", impl=None, **tolerance):
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     impl = impl or backend.impl
     expected = inputs.solve(impl)
     tensors = {k: v for k, v in inputs.arguments.items() if torch.is_tensor(v)}
@@ -44,8 +42,7 @@ def assert_compiles(case, backend, compiler="aot_eager", impl=None, **tolerance)
     output = fast(inputs.query, inputs.key, inputs.value, **tensors)
     gradients = torch.autograd.grad(output, list(leaves.values()), inputs.grad)
     got = dict(zip(["output", *(f"d{n}" for n in leaves)], (output, *gradients), strict=True))
-    for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, **tolerance)
+    torch.testing.assert_close(got, expected, **tolerance)
     assert counter.frame_count == 1
 
 
@@ -85,7 +82,7 @@ def test_inductor(backend):
 def test_fixed_values_that_change_compile_at_most_once_more(backend, name, values):
     """A schedule changes the value at every step."""
     mapping = Mapping(name)
-    inputs = Inputs(Problem(name), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem(name))
     inputs.mapping = mapping
     fast, counter = compiled(mapping, backend.impl)
     seen = []
@@ -103,10 +100,7 @@ def test_lengths_that_change_compile_at_most_twice_more(backend):
     """Batches of sentences have every length; the first change makes the length a symbol."""
     fast, counter = compiled(Mapping("r-softmax", r=0.25), backend.impl)
     for length in (16, 23, 40, 57, 64, 31):
-        inputs = Inputs(
-            Problem("r-softmax", {"r": 0.25}, queries=length, keys=length),
-            torch.float32, torch.float32, backend.device,
-        )  # fmt: skip
+        inputs = backend.inputs(Problem("r-softmax", {"r": 0.25}, queries=length, keys=length))
         output = fast(inputs.query, inputs.key, inputs.value)
         torch.testing.assert_close(output, inputs.attend(backend.impl), rtol=1e-6, atol=1e-6)
     assert counter.frame_count <= 3
@@ -131,7 +125,7 @@ def test_dropout_in_a_graph(backend):
 @backends
 def test_dropout_in_a_graph_has_one_mask_in_both_passes(backend):
     fast, _ = compiled(Mapping("sparsemax"), backend.impl, dropout=0.5)
-    inputs = Inputs(Problem("sparsemax"), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem("sparsemax"))
     output = fast(inputs.query, inputs.key, inputs.value)
     (gradient,) = torch.autograd.grad(output, inputs.value, inputs.grad)
     left, right = (gradient * inputs.value).sum(), (output * inputs.grad).sum()
@@ -143,7 +137,7 @@ def test_without_impl(name):
     """The choice is made while tracing."""
     assert_compiles(Problem(name), CPU, impl="reference", rtol=1e-5, atol=1e-5)
     fast, counter = compiled(Mapping(name), None)
-    inputs = Inputs(Problem(name), torch.float32, torch.float32)
+    inputs = Inputs(Problem(name))
     output = fast(inputs.query, inputs.key, inputs.value)
     torch.testing.assert_close(output, inputs.attend("reference"), rtol=1e-5, atol=1e-5)
     assert counter.frame_count == 1

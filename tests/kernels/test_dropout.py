@@ -40,20 +40,15 @@ def drop(inputs, impl, seed=5):
     return dropped_weights(inputs, impl, dropout=RATE)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@over("name params", SOLVERS, SOLVERS[2:4])
+@over(
+    "name params options",
+    [*((*s, o) for s in SOLVERS for o in OPTIONS), *((*s, {}) for s in SETTINGS)],
+    [*((*s, o) for s in SOLVERS[2:4] for o in OPTIONS), *((*s, {}) for s in SOLVERS)],
+)
 def test_gradients_are_those_of_the_dropped_weights(backend, name, params, options):
     """With the mask read off the output, everything is a formula in float64."""
-    check_gradients(problem(name, params, **options), backend)
-
-
-@over("name params", SETTINGS, SOLVERS)
-def test_gradients_of_every_mapping(backend, name, params):
-    check_gradients(problem(name, params), backend)
-
-
-def check_gradients(case, backend):
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    case = problem(name, params, **options)
+    inputs = backend.inputs(case)
     weights = dropped_weights(inputs, backend.impl).double()
     kept = drop(inputs, backend.impl).double()
     alive = kept != 0
@@ -83,7 +78,7 @@ def check_gradients(case, backend):
 @pytest.mark.parametrize(("name", "params"), SOLVERS)
 def test_the_output_is_linear_in_the_values(backend, name, params):
     """out = W v with one W forward and backward: <dv, v> = <out, dout>."""
-    inputs = Inputs(problem(name, params), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(problem(name, params))
     got = inputs.solve(backend.impl, dropout=RATE)
     left = (got["dvalue"] * inputs.value).double().sum()
     right = (got["output"] * inputs.grad).double().sum()
@@ -96,7 +91,7 @@ def test_the_output_is_linear_in_the_values(backend, name, params):
 )
 def test_the_gradient_is_the_slope_of_the_same_mask(backend, name, params):
     """A step along a direction, with the seed held, moves the output as the gradient says."""
-    inputs = Inputs(problem(name, params), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(problem(name, params))
     torch.manual_seed(3)
     slope = (inputs.solve(backend.impl, dropout=RATE)["dquery"] * inputs.query).double().sum()
     ends = []
@@ -179,7 +174,7 @@ def test_neighbouring_seeds_have_unrelated_masks(backend):
 @each()
 def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
     case = Problem("r-softmax", {"r": 0.3125}, batch=1, heads=1, kv_heads=1, queries=4, keys=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     with torch.no_grad():
         expected = inputs.attend(backend.impl)
         runs = torch.stack([inputs.attend(backend.impl, dropout=RATE) for _ in range(60)])
@@ -190,7 +185,7 @@ def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
 @each()
 def test_no_dropout_draws_nothing(backend):
     """A model in evaluation leaves the stream of random numbers alone."""
-    inputs = Inputs(Problem("sparsemax"), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem("sparsemax"))
     before = torch.get_rng_state()
     first = inputs.attend(backend.impl)
     assert torch.equal(torch.get_rng_state(), before)
@@ -200,7 +195,7 @@ def test_no_dropout_draws_nothing(backend):
 @each()
 @pytest.mark.parametrize("rate", [1e-6, 0.999])
 def test_extreme_rates(backend, rate):
-    inputs = Inputs(problem("softmax", {}), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(problem("softmax", {}))
     kept = dropped_weights(inputs, backend.impl, dropout=rate)
     share = (kept != 0).double().mean()
     assert abs(share - (1 - rate)) < 0.01
@@ -214,7 +209,7 @@ def test_dropout_repeats_under_checkpointing(backend):
     """The forward pass runs twice, with the state of the generator brought back."""
     from torch.utils.checkpoint import checkpoint
 
-    inputs = Inputs(problem("sparsemax", {}), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(problem("sparsemax", {}))
     torch.manual_seed(2)
     expected = inputs.solve(backend.impl, dropout=RATE)
     torch.manual_seed(2)

@@ -6,7 +6,7 @@ import torch
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 
-from .backends import each
+from .backends import CPU, TRITON, each
 from .problems import LEARNED, SETTINGS, SOLVERS, Inputs, Problem
 
 SMOOTH = [
@@ -36,7 +36,7 @@ def test_parameters_against_finite_differences(backend, name, params):
     """The reference in float64, with the parameter moved both ways, knows no chain rule."""
     (parameter, at), step = next(iter(params.items())), 2.0**-12
     case = Problem(name, params, learn=parameter, queries=5, keys=9, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     inputs.solve(backend.impl)
     raw = getattr(inputs.mapping, f"raw_{parameter}")
     (got,) = torch.autograd.grad((inputs.attend(backend.impl) * inputs.grad).sum(), raw)
@@ -50,42 +50,28 @@ def test_parameters_against_finite_differences(backend, name, params):
     torch.testing.assert_close(got.double(), slope.double(), rtol=5e-3, atol=5e-3)
 
 
-WANTED = [
-    ("query",),
-    ("key",),
-    ("value",),
-    ("parameter",),
-    ("query", "value"),
-    ("key", "parameter"),
-]
+WANTED = ["query", "key", "value", "parameter", "query value", "key parameter"]
 
 
-@pytest.mark.parametrize("wanted", WANTED, ids="-".join)
+@pytest.mark.parametrize("wanted", WANTED)
 @each()
 @pytest.mark.parametrize(("name", "params"), [("r-softmax", {"r": 0.3125}), ("sigsoftmax", {})])
 def test_any_part_of_the_gradients_alone(backend, name, params, wanted):
     learn = "r" if name == "r-softmax" else "bias"
-    case = Problem(name, params, learn=learn, queries=5, keys=9, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem(name, params, learn=learn, queries=5, keys=9, dim=16))
+    names = wanted.replace("parameter", f"raw_{learn}").split()
     everything = inputs.solve(backend.impl)
-    leaves = inputs.leaves
-    leaves["parameter"] = leaves.pop(f"raw_{learn}")
-    everything["dparameter"] = everything.pop(f"draw_{learn}")
-    for leaf_name, leaf in leaves.items():
-        leaf.requires_grad_(leaf_name in wanted)
-    output = inputs.attend(backend.impl)
-    gradients = torch.autograd.grad(output, [leaves[n] for n in wanted], inputs.grad)
-    for leaf_name, gradient in zip(wanted, gradients, strict=True):
-        torch.testing.assert_close(
-            gradient, everything[f"d{leaf_name}"], rtol=1e-5, atol=2e-6, msg=leaf_name
-        )
+    for leaf_name, leaf in inputs.leaves.items():
+        leaf.requires_grad_(leaf_name in names)
+    leaves = [inputs.leaves[leaf_name] for leaf_name in names]
+    got = torch.autograd.grad(inputs.attend(backend.impl), leaves, inputs.grad)
+    expected = tuple(everything[f"d{leaf_name}"] for leaf_name in names)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=2e-6)
 
 
 @each()
 def test_no_gradient_is_asked_for(backend):
-    inputs = Inputs(
-        Problem("r-softmax", {"r": 0.3125}), torch.float32, torch.float32, backend.device
-    )
+    inputs = backend.inputs(Problem("r-softmax", {"r": 0.3125}))
     with torch.no_grad():
         assert not inputs.attend(backend.impl).requires_grad
     with torch.inference_mode():
@@ -99,7 +85,7 @@ def test_no_gradient_is_asked_for(backend):
 @pytest.mark.parametrize(("name", "params"), SOLVERS)
 def test_gradients_of_any_strides(backend, name, params):
     """The gradient of a sum has stride 0; one that comes back through a transpose is not dense."""
-    inputs = Inputs(Problem(name, params, dim=16), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem(name, params, dim=16))
     leaves = list(inputs.leaves.values())
     output = inputs.attend(backend.impl)
     ones = torch.ones_like(output)
@@ -107,25 +93,22 @@ def test_gradients_of_any_strides(backend, name, params):
     summed = torch.autograd.grad(output.sum(), leaves, retain_graph=True)
     moved = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
     assert not moved.is_contiguous()
-    for got, wanted in zip(summed, expected, strict=True):
-        assert torch.equal(got, wanted)
+    torch.testing.assert_close(summed, expected, rtol=0, atol=0)
     dense = torch.autograd.grad(output, leaves, inputs.grad, retain_graph=True)
-    for got, wanted in zip(torch.autograd.grad(output, leaves, moved), dense, strict=True):
-        assert torch.equal(got, wanted)
+    strided = torch.autograd.grad(output, leaves, moved)
+    torch.testing.assert_close(strided, dense, rtol=0, atol=0)
 
 
 @each()
 def test_gradients_are_linear_in_the_incoming_one(backend):
-    case = Problem("entmax", {"alpha": 1.5}, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem("entmax", {"alpha": 1.5}, dim=16))
     leaves = list(inputs.leaves.values())
     output = inputs.attend(backend.impl)
     zero = torch.autograd.grad(output, leaves, torch.zeros_like(output), retain_graph=True)
     assert all((g == 0).all() for g in zero)
     once = torch.autograd.grad(output, leaves, inputs.grad, retain_graph=True)
     twice = torch.autograd.grad(output, leaves, 2 * inputs.grad)
-    for got, wanted in zip(twice, once, strict=True):
-        assert torch.equal(got, 2 * wanted)
+    torch.testing.assert_close(twice, tuple(2 * g for g in once), rtol=0, atol=0)
 
 
 @each()
@@ -145,7 +128,7 @@ def test_gradients_accumulate_where_one_tensor_is_all_three(backend):
 @each()
 def test_inputs_changed_in_place_are_noticed(backend):
     """The backward pass computes the weights once more, from what it saved."""
-    inputs = Inputs(Problem("sparsemax", dim=16), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem("sparsemax", dim=16))
     leaf, inputs.key = inputs.key, inputs.key * 1
     output = inputs.attend(backend.impl)
     inputs.key.mul_(2)
@@ -154,19 +137,50 @@ def test_inputs_changed_in_place_are_noticed(backend):
 
 
 @each()
-def test_second_derivatives_are_refused_not_wrong(backend):
-    inputs = Inputs(Problem("sigsoftmax", dim=16), torch.float32, torch.float32, backend.device)
+def test_second_derivatives_name_the_remedy(backend):
+    inputs = backend.inputs(Problem("sigsoftmax", dim=16))
     output = inputs.attend(backend.impl)
-    with pytest.raises((RuntimeError, NotImplementedError)):  # noqa: PT012 - either call may refuse
-        (first,) = torch.autograd.grad(output.square().sum(), inputs.query, create_graph=True)
-        torch.autograd.grad(first.square().sum(), inputs.query)
+    (first,) = torch.autograd.grad(output.square().sum(), inputs.query, create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='reference'"):
+        first.square().sum().backward()
+
+
+# PyTorch's own rules for forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_forward_mode_and_functorch_take_the_reference():
+    inputs = Inputs(Problem("softmax", dim=16))
+    query, tangent = inputs.query.detach(), torch.randn_like(inputs.query)
+
+    def run(query, impl=None):
+        inputs.query = query
+        return inputs.attend(impl)
+
+    out, got = torch.func.jvp(run, (query,), (tangent,))
+    _, want = torch.func.jvp(lambda q: run(q, "reference"), (query,), (tangent,))
+    torch.testing.assert_close(got, want)
+    assert got.norm() > 0
+    assert torch.func.grad(lambda q: run(q).sum())(query).shape == out.shape
+
+
+@each(CPU, TRITON)
+def test_equal_scores_still_learn(backend):
+    """A projection that starts at zero makes all scores equal; r-softmax must let it move."""
+    inputs = backend.inputs(Problem("r-softmax", spread=0.0, queries=8, keys=8, dim=16))
+    (gradient,) = torch.autograd.grad(inputs.attend(backend.impl).square().sum(), inputs.query)
+    assert gradient.norm() > 0.01
+
+
+def test_the_output_can_be_changed_in_place():
+    inputs = Inputs(Problem("softmax", dim=16))
+    inputs.attend("cpu").mul_(2).sum().backward()
+    assert inputs.query.grad is not None
 
 
 @each()
 def test_training_lowers_the_loss(backend):
     """Steps on queries, keys and a learned bias: gradients that are wrong do not get there."""
     case = Problem("sigsoftmax", {}, learn="bias", batch=1, queries=6, keys=8, dim=16, spread=1)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     target = inputs.value.detach()[:, :, :6]
     optimizer = torch.optim.Adam([inputs.query, inputs.key, *inputs.mapping.parameters()], lr=0.1)
     losses = []

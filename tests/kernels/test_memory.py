@@ -31,7 +31,7 @@ def large_tensors():
 @each()
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_of_the_size_of_the_scores_is_saved(backend, case):
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     saved = []
 
     def pack(tensor):
@@ -50,7 +50,7 @@ def test_nothing_of_the_size_of_the_scores_is_saved(backend, case):
 @each()
 def test_nothing_of_the_size_of_the_scores_is_left_alive(backend):
     """Also not beside autograd's own list of saved tensors."""
-    inputs = Inputs(Problem("sparsemax", **SHAPE), torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(Problem("sparsemax", **SHAPE))
     before = large_tensors()
     output = inputs.attend(backend.impl)
     new = {k: v for k, v in large_tensors().items() if k not in before}
@@ -60,7 +60,7 @@ def test_nothing_of_the_size_of_the_scores_is_left_alive(backend):
 
 def test_the_hook_sees_the_reference_keep_them():
     """The test above can fail."""
-    inputs = Inputs(Problem("sparsemax", **SHAPE), torch.float32, torch.float32)
+    inputs = Inputs(Problem("sparsemax", **SHAPE))
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, id):
         inputs.attend("reference")

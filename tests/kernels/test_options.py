@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from .backends import each, on, over
+from .backends import CPU, TRITON, each, on, over
 from .problems import (
     SETTINGS,
     SOLVERS,
@@ -53,73 +53,55 @@ def options(name: str, params: dict, **size: int) -> list[Problem]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case", [c for name, params in SOLVERS for c in options(name, params, **MANY)], ids=str
-)
-def test_float64_on_the_cpu_equals_the_reference(case):
-    assert_equal_to_rounding(case, "cpu")
+ALL = [case for name, params in SOLVERS for case in options(name, params, **MANY)]
+T = ("t-softmax", {"t": 1.75})
+ENTMAX = ("entmax", {"alpha": 1.5})
+# of one sequence, one head, 7 queries and 11 keys
+FEW = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 7, "keys": 11}
+INTERPRETED = [
+    *options("r-softmax", {"r": 0.3125}, **FEW),
+    *options("sparsehourglass", {"q": 0.5}, **FEW)[::3],
+    *options("sigsoftmax", {}, **FEW)[1::3],
+    *options(*ENTMAX, **FEW)[2::3],
+]
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        Problem(name, params, mask="BHQK", key_lengths=(7, 20), options={"causal": True})
-        for name, params in SETTINGS
+        *ALL,
+        *(
+            Problem(*setting, **fields)
+            for setting in SETTINGS
+            for fields in (
+                {"mask": "BHQK", "key_lengths": (7, 20), "options": {"causal": True}},
+                {"bias": "HQK", "bias_learned": True, "key_lengths": (7, 20),
+                 "options": {"softcap": 3.0}},
+            )
+        ),
+        *(
+            Problem(*T, bias=shape, bias_learned=True, bias_masks=masks)
+            for shape in SHAPES
+            for masks in (False, True)
+        ),
     ],
     ids=str,
-)
-def test_every_mapping_under_a_mask_equals_the_reference(case):
+)  # fmt: skip
+def test_float64_on_the_cpu_equals_the_reference(case):
+    """With the gradient of a bias, whatever its shape."""
     assert_equal_to_rounding(case, "cpu")
 
 
 @on(
-    [c for name, params in SOLVERS for c in options(name, params, **MANY)],
+    [*ALL, *vary(Problem(*T), mask=SHAPES), *vary(Problem(*ENTMAX), bias=SHAPES)],
     [
-        *options("r-softmax", {"r": 0.3125}, batch=1, heads=1, kv_heads=1, queries=7, keys=11),
-        *options("sparsehourglass", {"q": 0.5}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[
-            ::3
-        ],
-        *options("sigsoftmax", {}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[1::3],
-        *options("entmax", {"alpha": 1.5}, batch=1, heads=1, kv_heads=1, queries=7, keys=11)[2::3],
+        *INTERPRETED,
+        *vary(Problem(*T, queries=3, keys=5), mask=SHAPES[::2]),
+        *vary(Problem("sigsoftmax", {}, queries=3, keys=5), bias=SHAPES[1::2]),
     ],
 )
 def test_float32_is_within_budget(backend, case):
     assert_within_budget(case, backend.impl, torch.float32, backend.device)
-
-
-@on(
-    [Problem("t-softmax", {"t": 1.75}, mask=shape) for shape in SHAPES],
-    [Problem("t-softmax", {"t": 1.75}, queries=3, keys=5, mask=shape) for shape in SHAPES[::2]],
-)
-def test_masks_of_every_shape(backend, case):
-    assert_within_budget(case, backend.impl, torch.float32, backend.device)
-
-
-@on(
-    [Problem("entmax", {"alpha": 1.5}, bias=shape) for shape in SHAPES],
-    [Problem("sigsoftmax", {}, queries=3, keys=5, bias=shape) for shape in SHAPES[1::2]],
-)
-def test_biases_of_every_shape(backend, case):
-    assert_within_budget(case, backend.impl, torch.float32, backend.device)
-
-
-@pytest.mark.parametrize("masks", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_gradient_of_a_bias_of_every_shape(shape, masks):
-    case = Problem("t-softmax", {"t": 1.75}, bias=shape, bias_learned=True, bias_masks=masks)
-    assert_equal_to_rounding(case, "cpu")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Problem(n, p, bias="HQK", bias_learned=True, key_lengths=(7, 20), options={"softcap": 3.0})
-        for n, p in SETTINGS
-    ],
-    ids=str,
-)
-def test_the_gradient_of_a_bias_for_every_mapping(case):
-    assert_equal_to_rounding(case, "cpu")
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float64])
@@ -131,9 +113,24 @@ def test_a_bias_of_another_dtype(backend, stored):
     bias = inputs.arguments["bias"]
     expected = inputs.solve("reference")
     got = inputs.solve(backend.impl, bias=bias.to(stored))
-    for name, wanted in expected.items():
-        assert got[name].dtype == wanted.dtype
-        torch.testing.assert_close(got[name], wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@each(CPU, TRITON)
+def test_key_lengths_of_any_stride(backend):
+    inputs = backend.inputs(Problem("softmax", batch=4, queries=8, keys=8, dim=16))
+    wide = torch.tensor([[3, 8], [5, 8], [2, 8], [7, 8]])
+    for lengths in (wide[:, 0], torch.tensor([3]).expand(4)):
+        got, want = (inputs.attend(i, key_lengths=lengths) for i in (backend.impl, "reference"))
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+@each(CPU, TRITON)
+def test_a_window_longer_than_any_row(backend):
+    inputs = backend.inputs(Problem("softmax", queries=8, keys=8, dim=16))
+    for window in (2**31, 2**63 - 1):
+        got = inputs.attend(backend.impl, window=window)
+        torch.testing.assert_close(got, inputs.attend(backend.impl))
 
 
 # What is masked
@@ -143,7 +140,7 @@ def test_a_bias_of_another_dtype(backend, stored):
 @pytest.mark.parametrize(("name", "params"), SOLVERS)
 def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
     case = Problem(name, params, queries=5, keys=7)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     mask = torch.ones(2, 1, 5, 7, dtype=torch.bool, device=backend.device)
     mask[0, 0, 3] = False
     mask[1] = False
@@ -175,7 +172,7 @@ def test_large_values_under_a_mask_change_nothing(backend, name, params):
 
 def assert_untouched(case, backend, junk, keys, **changed):
     """Junk in some keys and values of the first sequence leaves every other bit as it was."""
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     clean = inputs.solve(backend.impl, **changed)
     with torch.no_grad():
         inputs.key[0, :, keys] = junk
@@ -191,7 +188,7 @@ def assert_untouched(case, backend, junk, keys, **changed):
 @over("name params", SETTINGS, SOLVERS)
 def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
     case = Problem(name, params, queries=5, keys=9, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     mask = torch.ones(9, dtype=torch.bool, device=backend.device)
     mask[4:6] = False
     with torch.no_grad():
@@ -205,7 +202,7 @@ def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
 def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
     """A NaN shows: it is not taken for a masked key."""
     case = Problem(name, params, queries=5, keys=9, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     with torch.no_grad():
         clean = inputs.attend(backend.impl)
         if junk == torch.inf:  # a score of +inf, without the NaN of inf - inf in q k^T
@@ -223,7 +220,7 @@ def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
 @over("name params", SETTINGS, SOLVERS)
 def test_a_spoiled_query_without_keys_gives_zeros(backend, name, params):
     case = Problem(name, params, queries=3, keys=5, dim=16, key_lengths=(0, 5))
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     with torch.no_grad():
         inputs.query[0] = torch.nan
         assert (inputs.attend(backend.impl)[0] == 0).all()
@@ -233,7 +230,7 @@ def test_a_spoiled_query_without_keys_gives_zeros(backend, name, params):
 def test_one_valid_key_takes_everything(backend, name, params):
     """Weight 1 whatever the score; also where g of it is 0 or the temperature is."""
     case = Problem(name, params, queries=9, keys=9, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     mask = torch.eye(9, dtype=torch.bool, device=backend.device).roll(2, 1)
     got = inputs.solve(backend.impl, mask=mask)
     torch.testing.assert_close(got["output"], inputs.value.detach().roll(-2, 2), rtol=1e-6, atol=0)
@@ -244,7 +241,7 @@ def test_one_valid_key_takes_everything(backend, name, params):
 @each()
 def test_a_masked_run_equals_the_run_without_those_keys(backend):
     case = Problem("r-softmax", {"r": 0.3125}, queries=5, keys=19, dim=16)
-    inputs = Inputs(case, torch.float32, torch.float32, backend.device)
+    inputs = backend.inputs(case)
     keep = torch.tensor([0, 3, 4, 7, 8, 9, 15, 18], device=backend.device)
     mask = torch.zeros(19, dtype=torch.bool, device=backend.device)
     mask[keep] = True
@@ -253,5 +250,4 @@ def test_a_masked_run_equals_the_run_without_those_keys(backend):
     inputs.value = inputs.value.detach()[:, :, keep].requires_grad_()
     short = inputs.solve(backend.impl)
     masked["dkey"], masked["dvalue"] = masked["dkey"][:, :, keep], masked["dvalue"][:, :, keep]
-    for name, value in short.items():
-        torch.testing.assert_close(masked[name], value, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(masked, short, rtol=1e-5, atol=1e-5)

@@ -162,6 +162,7 @@ def spoil(dtype: torch.dtype) -> None:
 
 def main(library: str, count: int, seed: int) -> None:
     loaded = ctypes.CDLL(library)
+    assert loaded.size_of_args() == ctypes.sizeof(kernel_args.KernelArgs)
     build.library = lambda: loaded
     random.seed(seed)
     torch.manual_seed(seed)

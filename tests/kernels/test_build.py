@@ -1,0 +1,39 @@
+"""The library that the CPU kernels are compiled into."""
+
+import ctypes
+
+import pytest
+
+from sparse_attn.kernels.cpu import build
+from sparse_attn.kernels.cpu.kernel_args import KernelArgs
+
+
+@pytest.fixture
+def library():
+    if isinstance(build.library(), str):
+        pytest.skip(build.library())
+    return build.library()
+
+
+def test_python_and_cpp_agree_on_the_arguments(library):
+    assert library.size_of_args() == ctypes.sizeof(KernelArgs)
+
+
+def test_a_damaged_library_is_built_again(library, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = build._built()
+    path.write_text("junk")
+    assert build._loaded(path) is not None
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build._folder() == tmp_path / "sparse_attn"
+    (tmp_path / "sparse_attn").chmod(0o777)
+    assert build._folder() != tmp_path / "sparse_attn"
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/g++ -O1")
+    with pytest.raises(RuntimeError, match="CXX='/nowhere/g\\+\\+ -O1' was not found"):
+        build._compiler()
