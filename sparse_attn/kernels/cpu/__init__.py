@@ -48,7 +48,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     *given, special_keys, need_statistics = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
-    out = args.inputs.query.new_empty(_out_shape(inputs))
+    out = args.tensors[0].new_empty(_out_shape(inputs))
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
     if not args.keys:
         out.zero_()
@@ -82,7 +82,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     *given, want_parameter, want_bias = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
-    query, key, value = args.inputs[:3]
+    query, key, value = args.tensors
     by_bias = query.new_zeros(_bias_shape(inputs, want_bias))
     if not (grad.numel() and args.keys):
         found = [torch.zeros_like(t) for t in (query, key, value, inputs.parameter)]

@@ -32,7 +32,7 @@ class KernelArgs(ctypes.Structure):
     """`KernelArgs` of rows.cpp, field by field, and the tensors that it points to.
 
     Attributes:
-        inputs: those of the operator, with query, key and value in the dtype of the computation.
+        tensors: query, key and value in the dtype of the computation.
     """
 
     _fields_ = (
@@ -50,15 +50,15 @@ class KernelArgs(ctypes.Structure):
         super().__init__()
         self._kept: list[Tensor] = []
         query, key, value = (rows_dense(exact(tensor)) for tensor in inputs[:3])
-        self.inputs = inputs._replace(query=query, key=key, value=value)
+        self.tensors = query, key, value
         self.batch, self.heads, self.queries, self.dim = query.shape
-        self.key_heads, self.keys, self.value_dim = value.shape[1:]
+        _, self.key_heads, self.keys, self.value_dim = value.shape
         self.kernel = inputs.kernel.encode()
-        for name in ("causal", "window", "scale", "softcap", "dropout"):
-            setattr(self, name, getattr(inputs, name))
+        self.causal, self.window, self.dropout = inputs.causal, inputs.window, inputs.dropout
+        self.scale, self.softcap = inputs.scale, inputs.softcap
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             self.point(name, tensor)
-        shape = (self.batch, self.heads, self.queries, self.keys)
+        shape = (*query.shape[:3], key.shape[2])
         if inputs.mask is not None:
             self.point("mask", _flat(inputs.mask).expand(shape).view(torch.uint8))
         if inputs.bias is not None:
@@ -82,7 +82,7 @@ class KernelArgs(ctypes.Structure):
 
     def measure(self, special_keys: Tensor | None) -> Tensor:
         """Have the statistics of every row written to what is returned, (B, H, Q, COLUMNS)."""
-        query = self.inputs.query
+        query = self.tensors[0]
         statistics = query.new_zeros(*query.shape[:3], len(COLUMNS))
         self.statistics = self._pointer(statistics)
         if special_keys is not None:
@@ -132,7 +132,7 @@ class KernelArgs(ctypes.Structure):
         library = build.library()
         if isinstance(library, str):
             raise RuntimeError(library)
-        double = self.inputs.query.dtype == torch.float64
+        double = self.tensors[0].dtype == torch.float64
         function = library.attention_double if double else library.attention_float
         function(ctypes.byref(self), ctypes.c_int64(backward))
 
