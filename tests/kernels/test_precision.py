@@ -238,11 +238,16 @@ def test_nearly_one_hot_long_rows(backend):
 
 
 @each(TRITON)
-def test_tf32_switched_on_by_either_api(backend, monkeypatch):
+def test_tf32_switched_on_by_either_api(backend):
     """Transformers' TrainingArguments(tf32=True) uses the new one."""
     from sparse_attn.kernels.triton.plan import product_precision
 
-    assert product_precision() == "tf32x3"
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    assert product_precision() == "tf32"
-    backend.inputs(Problem("softmax", queries=8, keys=8, dim=16, **ONE)).attend(backend.impl)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        assert product_precision() == "tf32x3"
+        matmul.fp32_precision = "tf32"
+        assert product_precision() == "tf32"
+        backend.inputs(Problem("softmax", queries=8, keys=8, dim=16, **ONE)).attend(backend.impl)
+    finally:
+        matmul.fp32_precision = before
