@@ -265,20 +265,18 @@ def entmax(
 
 
 _library = partial(library_spec, family="projection", zeros=True)
-_unshifted = partial(_library, translation_invariant=True, skips=True)
+_skipping = partial(_library, translation_invariant=True, skips=True)
 SPECS = (
-    _unshifted(
+    _skipping(
         sparsemax,
         losses={"sparsemax": "sparsemax_loss", **HINGE},
         multilabel_only=HINGE,
         source="Martins & Astudillo 2016, alg. 1",
     ),
-    _unshifted(sparsegen, LAM, losses=HINGE, multilabel_only=HINGE, source=LAHA),
+    _skipping(sparsegen, LAM, losses=HINGE, multilabel_only=HINGE, source=LAHA),
     _library(sparsecone, Q, source=LAHA),
     _library(
         sparsehourglass, Q, losses=HOURGLASS_HINGE, multilabel_only=HOURGLASS_HINGE, source=LAHA
     ),
-    _unshifted(
-        entmax, ALPHA, losses={"entmax": "entmax_loss"}, source="Peters et al. 2019, eq. 10"
-    ),
+    _skipping(entmax, ALPHA, losses={"entmax": "entmax_loss"}, source="Peters et al. 2019, eq. 10"),
 )
