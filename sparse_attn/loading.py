@@ -67,7 +67,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         ValueError: nothing was patched when this model was saved, or it was saved by a model that
             had been loaded in that plain way; a model given for `cls` is patched already.
         TypeError: `cls` is no model class, or `config` a path and not a config object.
-        RuntimeError: the checkpoint does not fit its record, or lacks a learned parameter.
+        RuntimeError: the checkpoint does not fit its config, or lacks a learned parameter.
     """
     if isinstance(cls, nn.Module):
         _complete(root_of(cls), path, kwargs)
