@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glue.config import RunConfig
-from glue.sweep import SweepConfig, make_plan
+from glue.sweep import SweepConfig
 from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         return summary(results, config)
 
     def plan(self, sweep: SweepConfig) -> Plan:
+        from glue.plan import make_plan
+
         return make_plan(sweep)
 
     def check(self, sweep: SweepConfig, plan: Plan) -> None:

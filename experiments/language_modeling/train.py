@@ -64,8 +64,8 @@ def check_heads(sweep: SweepConfig) -> None:
             raise ValueError(f"heads.{label}: {error}") from None
         if len(sweep.learning_rates) > 1 and not positive(mapping):
             raise ValueError(
-                f"learning_rates={sweep.learning_rates}: expected one for heads.{label}, which gives "
-                "words exactly 0: the perplexity that is to choose the rate is infinite"
+                f"learning_rates={sweep.learning_rates}: expected one for heads.{label}, which "
+                "gives words exactly 0: the perplexity that is to choose the rate is infinite"
             )
 
 

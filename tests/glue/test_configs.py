@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from glue.sweep import make_plan
+from glue.plan import make_plan
 from glue.tasks import get_task
 from tests.glue.running import parsed
 

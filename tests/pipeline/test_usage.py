@@ -44,7 +44,7 @@ def said(program: str, arguments: list[str], capsys: pytest.CaptureFixture[str])
         ("glue", f"{GLUE} more", "unrecognized arguments: more"),
         ("glue", "trian --task RTE", "trian: unknown; did you mean train?"),
         ("glue", "zzz", "zzz: unknown; expected train, sweep, report or pack"),
-        ("glue", "", "expected train, sweep, report or pack, and options; see python -m glue --help"),
+        ("glue", "", "expected train, sweep, report or pack, and options; see"),
         ("glue", "train --task RTE", "model and output_dir: missing"),
         ("glue", "report", "results_dir: missing"),
         ("glue", "report a b c", "unrecognized arguments: b c"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from glue.metric import METRICS
-from glue.sweep import CandidateConfig, SweepConfig, make_plan
+from glue.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig
 from glue.tasks import get_task
 from pipeline.command import from_dict
 from pipeline.config import ScheduleConfig

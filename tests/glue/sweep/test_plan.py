@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glue.sweep import CandidateConfig, SweepConfig, TaskConfig, make_plan
+from glue.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from pipeline.command import from_dict
 from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun

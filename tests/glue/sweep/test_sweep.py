@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from glue.__main__ import EXPERIMENT, main
-from glue.sweep import SweepConfig, make_plan
+from glue.plan import make_plan
+from glue.sweep import SweepConfig
 from pipeline.experiment import execute
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.pool import Failure

@@ -1,0 +1,69 @@
+"""Which runs a sweep consists of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from glue.config import MappingConfig, RunConfig
+from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
+from pipeline.sweep.config import FIRST_TRIAL_SEED
+from pipeline.sweep.plan import Cell, Plan, best_of, grid
+
+
+def make_plan(sweep: SweepConfig) -> Plan:
+    """Trials and then final runs under the fair protocol, one grid under the paper's."""
+    tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
+    runs = _trials if sweep.protocol == "fair" else _grid
+    cells: dict[Cell, list[RunConfig]] = {
+        (name, mapping): list(runs(sweep, tasks[name], sweep.mappings[mapping]))
+        for name, mapping in itertools.product(tasks, sweep.mappings)
+    }
+    return best_of(cells, _final, sweep.seeds) if sweep.protocol == "fair" else grid(cells)
+
+
+def _trials(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+    """Trial k: learning rate, seed (the same for every mapping) and values go round."""
+    rates, combinations = sweep.learning_rates, candidate.combinations
+    # an order that has nothing to do with that of the learning rates, always the same
+    random.Random(",".join(candidate.values)).shuffle(combinations)
+    whole = math.lcm(len(rates), len(combinations))
+    for k in range(sweep.trials):
+        # after a whole round the same pairs would come again: one place on
+        params = combinations[(k + k // whole) % len(combinations)]
+        seed = FIRST_TRIAL_SEED + k // len(rates)
+        config = _config(sweep, task, candidate.with_params(params), rates[k % len(rates)], seed)
+        yield replace(config, selection=sweep.selection)
+
+
+def _final(best: RunConfig, seed: int) -> RunConfig:
+    """The best trial's setting with a seed, on the whole training set."""
+    return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
+
+
+def _grid(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+    """Every learning rate with every value of the parameters, for every seed."""
+    points = itertools.product(range(sweep.seeds), sweep.learning_rates, candidate.combinations)
+    for seed, rate, params in points:
+        yield _config(sweep, task, candidate.with_params(params), rate, seed)
+
+
+def _config(
+    sweep: SweepConfig, task: str, mapping: MappingConfig, learning_rate: float, seed: int
+) -> RunConfig:
+    own = sweep.tasks[task] or TaskConfig()
+    train = replace(sweep.train, learning_rate=learning_rate, seed=seed)
+    return RunConfig(
+        task=task,
+        model=sweep.model,
+        output_dir="",
+        data_dir=sweep.data_dir,
+        train_rows=own.train_rows,
+        evaluate="epoch",
+        keep_model=False,
+        mapping=mapping,
+        train=train if own.epochs is None else replace(train, epochs=own.epochs),
+    )
