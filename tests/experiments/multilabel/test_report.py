@@ -191,6 +191,14 @@ def test_curves_of_runs_that_have_not_finished(tmp_path: Path) -> None:
     assert plot_curves(EXPERIMENT.read(tmp_path)) is None
 
 
+def test_a_sweep_whose_runs_have_all_failed_has_a_page(tmp_path: Path) -> None:
+    for record in write_sweep(sweep_config(tmp_path)):
+        write_record(tmp_path, replace(record, status="failed", results=None, error="why"))
+    page = page_of(tmp_path)
+    assert rows_of(page, "Micro-F1 in %")["half"] == ["-"] * 3
+    assert "27 failed of 27" in page
+
+
 def test_axes_of_the_figures(tmp_path: Path) -> None:
     write_sweep(sweep_config(tmp_path))
     results = EXPERIMENT.read(tmp_path)
