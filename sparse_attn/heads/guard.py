@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
 from sparse_attn.hooks import drop_hooks
+from sparse_attn.layers import source_of_forward
 
 # what configs call the arithmetic behind a head, and the value that switches it off
 SWITCHES = {
@@ -43,8 +44,10 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
     lost = "and log p would not be log p any more"
     for owner in owners(root, head):
         config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
+        # Aya Vision has the config of Cohere's language model, and not its scale
+        used = source_of_forward(type(owner))
         for key, off in SWITCHES.items():
-            if (value := getattr(config, key, off)) not in (off, None):
+            if key in used and (value := getattr(config, key, off)) not in (off, None):
                 raise ValueError(
                     f"{name} changes its logits after the head (config.{key}={value}), {lost}; set "
                     f"that to {off}, or use another model"
