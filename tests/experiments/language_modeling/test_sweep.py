@@ -8,6 +8,7 @@ import pytest
 
 from experiments.language_modeling.__main__ import EXPERIMENT, main
 from experiments.language_modeling.config import MeasuresConfig, SweepConfig
+from experiments.language_modeling.report.runs import cells_of
 from experiments.language_modeling.sections import (
     CorpusConfig,
     HeadConfig,
@@ -76,9 +77,14 @@ def test_places_do_not_decide_a_run(sweep: SweepConfig) -> None:
 
 
 def test_a_sweep_from_the_command_line_to_the_page(
-    sweep: SweepConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep: SweepConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = tmp_path / "sweep.json"
+    # two processes instead of ten, whose imports take longer than their runs
+    monkeypatch.setattr(type(EXPERIMENT), "fresh", lambda *_: False)
+    config = tmp_path / "heads.json"
     config.write_text(json.dumps(sweep.content() | {"output_dir": sweep.output_dir}))
     words = ["--corpus.data_dir", str(sweep.corpus.data_dir), "--device", "cpu"]
     main(["sweep", "--config", str(config), *words])
@@ -97,6 +103,9 @@ def test_a_sweep_from_the_command_line_to_the_page(
     assert softmax.startswith("| softmax | 3 | 0 | 0 |")
     assert taylor.split(" | ")[7].endswith("(3)")
     assert "| softmax | 0.01: " in page
+    # as a folder of runs, of which the trials do not count
+    single = EXPERIMENT.read(tmp_path)
+    assert [len(single.finished(cell)) for cell in cells_of(single, "sweep")] == [3, 3]
     # a trial that failed is done again, and leaves its head without runs that count until then
     trial = next(record for record in records if record.stage == "trial")
     for file in Path(sweep.output_dir, FOLDER).glob(f"*{trial.mapping}.final*"):

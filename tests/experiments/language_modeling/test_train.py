@@ -13,6 +13,7 @@ from torch import nn
 from experiments.language_modeling import training
 from experiments.language_modeling.__main__ import EXPERIMENT
 from experiments.language_modeling.config import MeasureConfig, MeasuresConfig, RunConfig
+from experiments.language_modeling.dynamic import LRS
 from experiments.language_modeling.optimizer import (
     averaged,
     draw_length,
@@ -250,6 +251,8 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     again = measure(MeasureConfig(config.output_dir, dynamic=dynamic))
     assert again["dynamic"]["test_perplexity"] == pytest.approx(found["test_perplexity"])
     assert read(config) == json.loads(json.dumps(found | again))
+    best = measure(MeasureConfig(config.output_dir, dynamic=DynamicConfig(batch=4, choose=True)))
+    assert best["dynamic"]["lr"] in LRS
     # by the files of another corpus, and without those that the run had
     other = write_ptb(tmp_path / "other", "the end of another text\n" * 30)
     with pytest.raises(ValueError, match="its corpus has 6 words, that of the run had 10"):
