@@ -43,6 +43,8 @@ ROWS = [
     wrong("integer query", TypeError, r"query: .*int64", query=whole(2, 4, 5, 8)),
     wrong("complex query", TypeError, r"query: .*complex64",
           query=torch.ones(2, 4, 5, 8, dtype=torch.cfloat)),
+    wrong("head_dim 0", ValueError, "query: head_dim must be at least 1", query=(2, 4, 5, 0),
+          key=(2, 2, 7, 0)),
     wrong("key of another dtype", TypeError, r"key: .*float32.*float64.*\.to\(",
           key=torch.ones(2, 2, 7, 8, dtype=torch.float64)),
     wrong("value of another dtype", TypeError, r"value: .*float32.*bfloat16",
