@@ -1,6 +1,7 @@
-"""A tiny BERT with its tokenizer, and a folder in the layout of the GLUE download."""
+"""A tiny BERT with its tokenizer, data in the layout of the GLUE download, a run of both."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 from glue.tasks import TASKS
 from tests.glue.make_glue import write_task
+from tests.glue.running import Asked
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,16 @@ def glue_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in TASKS:
         write_task(folder, task, train=24, dev=7)
     return folder
+
+
+@pytest.fixture(scope="session")
+def asked(tiny_model: Path, glue_folder: Path) -> Asked:
+    """The command line of a run of six steps on RTE; options after it win."""
+
+    def arguments(output: Path, *more: Any) -> list[str]:
+        given = {"task": "RTE", "model": tiny_model, "data_dir": glue_folder, "output_dir": output}
+        given |= {"train.epochs": 2, "train.batch_size": 8, "train.learning_rate": 1e-3}
+        options = [word for name, value in given.items() for word in (f"--{name}", value)]
+        return ["train", *map(str, [*options, *more])]
+
+    return arguments

@@ -1,8 +1,18 @@
-"""Writes tiny folders laid out as the GLUE download is, with its quirks, for tests."""
+"""Tiny folders laid out as the GLUE download is, with its quirks, and tasks of a user's own."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from glue.tasks import Task, get_task
+
+ENTRY = """\
+text: [premise, hypothesis]
+label: verdict
+labels: [entails, contradicts]
+splits: {train: train.csv, dev: data/dev.csv}
+"""
 
 _PARSES = [f"sentence{n}_{kind}" for kind in ("binary_parse", "parse") for n in (1, 2)]
 _MNLI = ["index", "promptID", "pairID", "genre", *_PARSES, "sentence1", "sentence2"]
@@ -82,3 +92,29 @@ def write_task(data_dir: Path, task: str, train: int = 9, dev: int = 5) -> Path:
         mark = "\ufeff" if task == "MRPC" else ""
         (folder / f"{split}.tsv").write_bytes((mark + "\n".join(lines) + "\n").encode())
     return folder
+
+
+def edit(path: Path, line: int, old: str, new: str) -> None:
+    """Replace `old` by `new` in one line (counted from 1) of a file."""
+    lines = path.read_bytes().split(b"\n")
+    assert old.encode() in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old.encode(), new.encode())
+    path.write_bytes(b"\n".join(lines))
+
+
+def written_task(folder: Path, entry: str) -> Task:
+    """The task that own.yaml describes."""
+    path = folder / "own.yaml"
+    path.write_text(entry, encoding="utf-8")
+    return get_task(path)
+
+
+def own_task(folder: Path, suffix: str, **changes: object) -> Task:
+    """Stars of reviews."""
+    entry: dict[str, object] = {
+        "text": "review",
+        "label": "stars",
+        "labels": [1, 2],
+        "splits": {"train": f"train{suffix}", "dev": f"dev{suffix}"},
+    }
+    return written_task(folder, json.dumps(entry | changes))

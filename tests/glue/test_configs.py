@@ -6,9 +6,9 @@ import pytest
 
 from glue.plan import make_plan
 from glue.tasks import get_task
+from tests.commands import ROOT
 from tests.glue.running import parsed
 
-ROOT = Path(__file__).parents[2]
 SWEEPS = [ROOT / f"configs/glue/{name}.yaml" for name in ("table2", "table2-paper", "minilm-table")]
 TASKS = sorted({*(ROOT / "configs/glue").rglob("*.yaml")} - {*SWEEPS})
 MAPPINGS = sorted((ROOT / "configs/mapping").rglob("*.yaml"))

@@ -3,8 +3,6 @@
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import datasets
@@ -13,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glue.data import load_task, read_split
-from glue.tasks import TASKS, Task, get_task
-from tests.glue.make_glue import COLUMNS, label, text, write_task
+from glue.tasks import TASKS
+from tests.commands import ROOT, run
+from tests.glue.make_glue import COLUMNS, edit, label, own_task, text, write_task
 
-ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data" / "glue"
 REAL_ROWS = {
     ("MRPC", "train"): 3667,
@@ -29,14 +27,6 @@ REAL_ROWS = {
     ("WNLI", "dev"): 71,
     ("QNLI", "dev"): 5463,
 }
-
-
-def edit(path: Path, line: int, old: str, new: str) -> None:
-    """Replace `old` by `new` in one line (counted from 1) of a file."""
-    lines = path.read_bytes().split(b"\n")
-    assert old.encode() in lines[line - 1]
-    lines[line - 1] = lines[line - 1].replace(old.encode(), new.encode())
-    path.write_bytes(b"\n".join(lines))
 
 
 # GLUE's files
@@ -139,26 +129,6 @@ def test_a_missing_folder_shows_the_nearest_one(tmp_path: Path):
         load_task(TASKS["MNLI"], tmp_path / "empty")
 
 
-def test_an_unknown_split(tmp_path: Path):
-    with pytest.raises(ValueError, match="MNLI has no split 'dev'; it has train, dev_matched, dev"):
-        read_split(TASKS["MNLI"], tmp_path, "dev")
-
-
-def test_no_data_dir_where_one_is_needed():
-    with pytest.raises(ValueError, match=r"data_dir must name the folder of .*train\.tsv"):
-        read_split(TASKS["RTE"], None, "train")
-
-
-def test_a_file_cut_short(tmp_path: Path):
-    path = write_task(tmp_path, "MRPC") / "train.tsv"
-    content = path.read_bytes()
-    path.write_bytes(content[: content.rindex(b"\t")])
-    with pytest.raises(
-        ValueError, match=r"train\.tsv, line 10: expected 5 columns \(Quality, .*\), got 4"
-    ):
-        read_split(TASKS["MRPC"], tmp_path, "train")
-
-
 def test_broken_rows_of_qqp_are_all_named(tmp_path: Path):
     """The real train.tsv has rows split in two by a newline inside a question."""
     path = write_task(tmp_path, "QQP") / "train.tsv"
@@ -178,56 +148,6 @@ def test_many_broken_rows_are_counted(tmp_path: Path):
         read_split(TASKS["RTE"], tmp_path, "dev")
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("RTE", "not_entailment", "maybe", r"label 'maybe' is not one of \['entailment', 'not_ent"),
-        ("MNLI", "\tneutral", "\t-", "label '-' is not one of .*'contradiction'"),
-        ("SST-2", "\t0", "\t2", r"label '2' is not one of \['0', '1'\]"),
-        ("CoLA", "\t0\t", "\t\t", r"label '' is not one of"),
-        ("STS-B", "5.000", "high", "column 'score' holds 'high', expected a finite number"),
-        ("STS-B", "5.000", "nan", "column 'score' holds 'nan', expected a finite number"),
-        ("STS-B", "5.000", "", "column 'score' holds '', expected a finite number"),
-        ("STS-B", "5.000", "5.001", "score 5.001 is outside 0 to 5"),
-        ("STS-B", "5.000", "-1", "score -1 is outside 0 to 5"),
-    ],
-)
-def test_a_wrong_label(tmp_path: Path, name: str, old: str, new: str, message: str):
-    path = write_task(tmp_path, name) / "train.tsv"
-    line = 1 if name == "CoLA" else 2
-    edit(path, line, old, new)
-    with pytest.raises(ValueError, match=message) as caught:
-        read_split(TASKS[name], tmp_path, "train")
-    assert f"{path}, line {line}: " in str(caught.value)
-
-
-def test_a_missing_column(tmp_path: Path):
-    path = write_task(tmp_path, "MNLI") / "train.tsv"
-    edit(path, 1, "gold_label", "gold")
-    with pytest.raises(
-        ValueError, match=r"train\.tsv, line 1: no column 'gold_label'; the columns are \['index'"
-    ):
-        read_split(TASKS["MNLI"], tmp_path, "train")
-    edit(path, 1, "gold", "sentence1")
-    with pytest.raises(ValueError, match="line 1: more than one column 'sentence1'"):
-        read_split(TASKS["MNLI"], tmp_path, "train")
-
-
-@pytest.mark.parametrize("content", ["", "sentence\tlabel\n"])
-def test_an_empty_dev_set(tmp_path: Path, content: str):
-    path = write_task(tmp_path, "SST-2") / "dev.tsv"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"an empty dev set: .*dev\.tsv holds no rows"):
-        load_task(TASKS["SST-2"], tmp_path)
-
-
-def test_a_file_in_another_encoding(tmp_path: Path):
-    path = write_task(tmp_path, "SST-2") / "dev.tsv"
-    path.write_bytes("sentence\tlabel\nplain\t0\nnaïve\t1\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"dev\.tsv, line 3: not UTF-8 \(.* at byte 3 of the line"):
-        read_split(TASKS["SST-2"], tmp_path, "dev")
-
-
 def test_blank_texts_of_glue_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     folder = write_task(tmp_path, "SST-2", dev=3)
     edit(folder / "dev.tsv", 3, text(1, 0), " ")
@@ -238,18 +158,6 @@ def test_blank_texts_of_glue_are_told(tmp_path: Path, caplog: pytest.LogCaptureF
 # A user's own files
 
 TEXTS = ['two\nlines, a comma and a "quote"', "a separator\u2028here", "tab\there", "plain, \r\n x"]
-
-
-def own(folder: Path, suffix: str, **changes: object) -> Task:
-    entry: dict[str, object] = {
-        "text": "review",
-        "label": "stars",
-        "labels": [1, 2],
-        "splits": {"train": f"train{suffix}", "dev": f"dev{suffix}"},
-    }
-    path = folder / "own.yaml"
-    path.write_text(json.dumps(entry | changes), encoding="utf-8")
-    return get_task(path)
 
 
 def write_own(path: Path, texts: list[str] = TEXTS) -> None:
@@ -270,7 +178,7 @@ def write_own(path: Path, texts: list[str] = TEXTS) -> None:
 def test_own_files(tmp_path: Path, suffix: str, where: str):
     folder = tmp_path / where
     folder.mkdir()
-    task = own(folder if where == "beside the entry" else tmp_path, suffix)
+    task = own_task(folder if where == "beside the entry" else tmp_path, suffix)
     for split in ("train", "dev"):
         write_own(folder / f"{split}{suffix}")
     data = load_task(task, folder if where == "data_dir" else None)
@@ -279,45 +187,10 @@ def test_own_files(tmp_path: Path, suffix: str, where: str):
 
 
 def test_own_tsv_without_a_header(tmp_path: Path):
-    task = own(tmp_path, ".tsv", labels=None, columns=["stars", "review"])
+    task = own_task(tmp_path, ".tsv", labels=None, columns=["stars", "review"])
     for split in ("train", "dev"):
         (tmp_path / f"{split}.tsv").write_text('1.5\ta "b\n-7\tc\n', encoding="utf-8")
     assert load_task(task)["dev"].to_dict() == {"text_a": ['a "b', "c"], "label": [1.5, -7.0]}
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("a.csv", "id,stars\n", r"line 1: no column 'review'; the columns are \['id', 'stars'\]"),
-        ("a.csv", "review;stars\nx;1\n", "line 1: no column 'review'"),
-        ("a.csv", 'review,stars\n"a\nb",1\nc,3\n', "line 4: label '3' is not one of"),
-        ("a.csv", 'review,stars\n"a\nb",1\n\nc\n', "line 5: expected 2 columns .* got 1"),
-        ("a.csv", 'review,stars\nx,1\n"a,1\nb,1\n', "line 3: unexpected end of data"),
-        ("a.csv", 'review,stars\n"a" b,1\n', "line 2: .*a quote inside a field is written twice"),
-        ("a.jsonl", '{"review": "x", "stars": 1}\n{"review": "x"}\n', "line 2: no column 'stars'"),
-        ("a.jsonl", '{"review": "x", "stars": 1}\n\n{"review":\n', "line 3: not JSON .*one object"),
-        ("a.jsonl", '{"review": 5, "stars": 1}\n', "line 1: column 'review' holds 5, expected a t"),
-        ("a.jsonl", '{"review": "\\ud83d", "stars": 1}\n', "line 1: .*holds half a character"),
-        ("a.csv", "review,stars\nx,1\n  ,2\n,2\n", "line 3: column 'review' is blank, and 1 more"),
-        ("a.jsonl", '{"review": "", "stars": 1}\n', "line 1: column 'review' is blank; fill it"),
-        ("a.jsonl", '{"review": "x", "stars": null}\n', "line 1: label 'null' is not one of"),
-        ("a.jsonl", '{"review": "x", "stars": true}\n', "line 1: label 'true' is not one of"),
-        ("a.jsonl", "3\n", "line 1: expected an object, got int"),
-        ("a.json", '[{"review": "x", "stars": 1}, []]', "record 2: expected an object, got list"),
-        ("a.json", '[{"review": "x", "stars": 1},\n', "line 2: not JSON"),
-        ("a.json", "[]", "an empty dev set"),
-        ("a.jsonl", "", "an empty dev set"),
-        ("a.csv", "", "an empty dev set"),
-        ("a.txt", "x\n", r"a\.txt: expected a file \.tsv, \.csv, \.json or \.jsonl"),
-    ],
-)
-def test_what_is_wrong_with_an_own_file(tmp_path: Path, file: str, content: str, message: str):
-    path = tmp_path / file
-    path.write_text(content, encoding="utf-8")
-    task = own(tmp_path, "", splits={"train": file, "dev": file})
-    with pytest.raises(ValueError, match=message) as caught:
-        read_split(task, None, "dev")
-    assert str(path) in str(caught.value)
 
 
 # The hub
@@ -367,15 +240,8 @@ def test_the_hub_gives_the_same_columns(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_without_a_network_the_error_names_data_dir(tmp_path: Path):
     code = "from glue.data import load_task; from glue.tasks import TASKS; load_task(TASKS['RTE'])"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    last = run.stderr.strip().splitlines()[-1]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    last = run("-W", "error", "-c", code, env=offline).stderr.strip().splitlines()[-1]
     assert last.startswith(
         "ConnectionError: could not get RTE from the hub's data set nyu-mll/glue"
     )

@@ -1,9 +1,8 @@
 """The metric module against scikit-learn and SciPy, and through `evaluate`."""
 
-import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import evaluate
 import numpy as np
@@ -16,8 +15,7 @@ import glue.metric
 from glue.metric import METRICS
 from glue.scoring import compute_metrics
 from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS
-
-ROOT = Path(__file__).parents[2]
+from tests.commands import python
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -121,17 +119,9 @@ print(compute_metrics(TASKS["MRPC"])(Prediction))
 """
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
-    environment = os.environ | {"HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", code],
-            cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for process in processes:
-        out, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
-        assert out == "{'accuracy': 1.0, 'f1': 1.0}\n"
+    options: dict[str, Any] = {"cwd": work, "env": {"HF_HOME": str(home)}, "timeout": 120}
+    with ThreadPoolExecutor(2) as both:
+        found = both.map(lambda _: python("-W", "error", "-c", code, **options), range(2))
+    assert list(found) == ["{'accuracy': 1.0, 'f1': 1.0}\n"] * 2
     assert not list(work.iterdir())
     assert not list(home.rglob("*.arrow"))

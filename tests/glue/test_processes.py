@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from sparse_attn import load_pretrained
+from tests.commands import ROOT
 from tests.glue.make_glue import write_task
 
-ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs/accelerate").glob("*.yaml"))
 TWO = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 # A mapping with exact zeros, so that what is counted of them shows.
@@ -167,11 +167,7 @@ def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
 
     Launched as a user does, with the config file.
     """
-    launch = [
-        "accelerate.commands.launch",
-        "--config_file",
-        str(ROOT / "configs/accelerate/cpu.yaml"),
-    ]
+    launch = ["accelerate.commands.launch", "--config_file", f"{ROOT}/configs/accelerate/cpu.yaml"]
     runs.run("one-26", ["glue"], 26, 8, *BY_LAYER)
     runs.run("two-26", [*launch, "-m", "glue"], 26, 4, *BY_LAYER)
     runs.assert_equal("one-26", "two-26")

@@ -14,15 +14,9 @@ from glue.scoring import baseline
 from glue.summary import summary
 from glue.tasks import TASKS
 from pipeline.config import ScheduleConfig
-from tests.glue.running import prepared, trained
+from tests.glue.running import Asked, prepared, trained
 
 R_SOFTMAX = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3"]
-
-
-def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> list[str]:
-    given = {"task": task, "model": model, "data_dir": data, "output_dir": output}
-    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return ["train", *options, "--train.epochs", "2", "--train.batch_size", "8", *more]
 
 
 def test_baseline_of_the_most_frequent_class() -> None:
@@ -78,9 +72,9 @@ def test_lines_of_logs() -> None:
 
 
 def test_what_a_command_says(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(arguments("MNLI", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+    main(asked(tmp_path / "run", "--task", "MNLI", *R_SOFTMAX))
     said = capsys.readouterr()
     # 7 rows: three labels by turns
     found = re.search(r"^dev_matched/accuracy +0\.\d{4} +0\.4286$", said.out, re.MULTILINE)
@@ -96,13 +90,9 @@ def test_what_a_command_says(
 
 
 def test_a_resumed_run_says_so(
-    tiny_model: Path,
-    glue_folder: Path,
-    tmp_path: Path,
-    kept_checkpoints: None,
-    capsys: pytest.CaptureFixture[str],
+    asked: Asked, tmp_path: Path, kept_checkpoints: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = arguments("RTE", tiny_model, glue_folder, tmp_path)
+    given = asked(tmp_path)
     trained(prepared(given))
     (tmp_path / "results.json").unlink()
     shutil.rmtree(tmp_path / "checkpoint-6")
@@ -112,10 +102,10 @@ def test_a_resumed_run_says_so(
 
 
 def test_no_bar_is_left_after_an_error(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    run = prepared(arguments("RTE", tiny_model, glue_folder, tmp_path))
+    run = prepared(asked(tmp_path))
 
     def full(*_: object) -> None:
         bars.extend(tqdm._instances)

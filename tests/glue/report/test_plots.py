@@ -163,15 +163,11 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
     assert figure.axes[0].get_title() == "r: 50 %"
 
 
-def test_a_plot_with_nothing_to_show_is_left_out(tmp_path: Path) -> None:
+# one logged step is no curve
+@pytest.mark.parametrize("log", [[], [{"step": 10, "loss": 0.5}]])
+def test_a_plot_with_nothing_to_show_is_left_out(log: list[Any], tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(trials=1))
-    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[])
-    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
-
-
-def test_one_logged_step_is_no_curve(tmp_path: Path) -> None:
-    write_sweep(tmp_path, make_config(trials=1))
-    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=[{"step": 10, "loss": 0.5}])
+    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=log)
     assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
 
 

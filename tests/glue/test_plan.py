@@ -10,28 +10,9 @@ import pytest
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from pipeline.command import from_dict
-from pipeline.config import ScheduleConfig
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.records import Record
-
-RAMP = ScheduleConfig("r", 0.0)
-MAPPINGS = {
-    "softmax": CandidateConfig("softmax"),
-    "r-softmax": CandidateConfig("r-softmax", {"r": [0.1, 0.2, 0.3]}, schedule=RAMP),
-}
-
-
-def sweep(**changes: Any) -> SweepConfig:
-    given: dict[str, Any] = {
-        "model": "some/model",
-        "output_dir": "runs/sweep",
-        "tasks": {"MRPC": TaskConfig(epochs=5), "RTE": None},
-        "mappings": MAPPINGS,
-        "learning_rates": [1e-5, 2e-5],
-        "trials": 4,
-        "seeds": 3,
-    }
-    return SweepConfig(**{**given, **changes})
+from tests.glue.running import MAPPINGS, RAMP, sweep
 
 
 def finished(run: PlannedRun, score: float) -> Record:
@@ -199,80 +180,6 @@ def test_hash() -> None:
     assert [run.hash for run in make_plan(sweep(output_dir="elsewhere")).due({})] == hashes
     labels = {**MAPPINGS, "twin": MAPPINGS["r-softmax"]}
     assert len({run.hash for run in make_plan(sweep(mappings=labels)).due({})}) == 2 * 3 * 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"tasks": {}}, "tasks=.*expected one at least"),
-        ({"tasks": {"MRPC": None, "mrpc": None}}, "tasks: expected each once"),
-        ({"tasks": {"MRCP": None}}, "'MRCP'; the nearest: MRPC"),
-        ({"learning_rates": []}, "learning_rates=.*expected one at least"),
-        ({"learning_rates": [1e-5, 1e-5]}, "learning_rates=.*expected one at least, each once"),
-        ({"trials": 1}, "trials=1: expected one at least for each of the 2 learning_rates"),
-        ({"trials": 2}, "mappings.r-softmax: params: 3 combinations in 2 trials, some would"),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("t-softmax", {"t": [1.0, -1.0]})}},
-            "mappings.x: t=-1.0 is out of range",
-        ),
-        ({"seeds": 0}, "seeds=0: expected at least 1"),
-        ({"selection": 1.0}, "selection=1.0: expected a share"),
-        ({"mappings": {"r": MAPPINGS["r-softmax"]}}, "expected 'softmax', plain, among them"),
-        (
-            {"mappings": {"softmax": CandidateConfig("sparsemax", schedule=RAMP)}},
-            "expected 'softmax', plain, among them",
-        ),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("r-sotfmax")}},
-            "mappings.x: mapping='r-sotfmax' is unknown; did you mean r-softmax",
-        ),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("sparsemax")}},
-            "mappings.x: the fair protocol ramps every mapping; .* mixed-sparsemax",
-        ),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("mixed-sparsemax")}},
-            "mappings.x: the fair protocol ramps .* for mixed-sparsemax with",
-        ),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("r-softmax", {"r": []})}},
-            r"mappings.x: params.r=\[\]: expected values, each once",
-        ),
-        (
-            {"mappings": {**MAPPINGS, "x": CandidateConfig("r-softmax", {"r": [0.1, 0.1]})}},
-            r"mappings.x: params.r=\[0.1, 0.1\]: expected values, each once",
-        ),
-        (
-            {
-                "mappings": {
-                    **MAPPINGS,
-                    "x": CandidateConfig(
-                        "r-softmax", {"r": [0.1]}, schedule=replace(RAMP, shape="constant")
-                    ),
-                }
-            },
-            "mappings.x: the fair protocol ramps every mapping; give it a schedule that moves",
-        ),
-        ({"mappings": {"softmax": CandidateConfig("softmax", layers=[0])}}, "'softmax', plain"),
-        (
-            {"mappings": {**MAPPINGS, "a/b": MAPPINGS["r-softmax"]}},
-            "the name 'a/b' is to name files",
-        ),
-    ],
-)
-def test_bad_sweeps(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        sweep(**changes)
-
-
-def test_train_settings_that_the_sweep_sets() -> None:
-    train = sweep().train
-    for changed, says in (
-        (replace(train, learning_rate=1e-4), "train.learning_rate=0.0001: .* give learning_rates"),
-        (replace(train, seed=3), "train.seed=3: .* give seeds"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            sweep(train=changed)
 
 
 def test_config_survives_its_file() -> None:

@@ -26,8 +26,8 @@ from pipeline.sweep import run as sweep_run
 from pipeline.sweep.pool import Failure
 from pipeline.sweep.records import FOLDER, Record, read_records
 from pipeline.sweep.run import check_folder, claim_folder
+from tests import commands
 
-ROOT = Path(__file__).parents[3]
 # what another clock, machine or memory changes
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mib", "device")
 
@@ -106,7 +106,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
     del given["mappings"]["taylor"]
     folder = Path(given["output_dir"])
     command = [sys.executable, "-m", "glue", *arguments(given)]
-    settings = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    settings = {"cwd": commands.ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
 
     def records() -> int:
         return len(list((folder / FOLDER).glob("*.json")))
@@ -143,7 +143,7 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
     assert not psutil.wait_procs(alive, timeout=60)[1], "a run outlived the sweep"
 
     # the same command; the failed run is done again
-    again = subprocess.run(command, **settings, capture_output=True, text=True)
+    again = commands.run(*command[1:])
     assert again.returncode == 0, again.stderr
     assert "12/12" in again.stderr
     after = read_records(folder)
@@ -300,15 +300,12 @@ def test_one_process_at_a_time(given: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_bad_input_before_the_first_run(
-    change: dict[str, Any],
-    says: str,
-    given: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], says: str, given: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given.update(change)
     with pytest.raises(SystemExit) as stop:
         main(arguments(given))
-    message = f"{stop.value.code} {capsys.readouterr().err}"
+    message = f"{stop.value.code} {capsys.readouterr().err}"  # and bars of what was loaded
     assert "Traceback" not in message
     assert re.search(says, message), message
     assert not list(Path(given["output_dir"]).rglob("*.json"))
