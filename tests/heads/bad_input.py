@@ -38,7 +38,15 @@ def made(kind: Any, says: str, *sizes: Any, error: Any = ValueError, **options: 
     """Making a head, by default of the usual sizes."""
     usual = {MultiLabelHead: (HIDDEN, LABELS), AdaptiveHead: (HIDDEN, 17)}
     sizes = sizes or usual.get(kind, (HIDDEN, VOCAB))
-    return wrong(f"{kind.__name__} {sizes} {options}", lambda: kind(*sizes, **options), says, error)
+    told = ", ".join(f"{name}={_told(value)}" for name, value in options.items())
+    name = f"{kind.__name__} {sizes} {told}"
+    return wrong(name, lambda: kind(*sizes, **options), says, error)
+
+
+def _told(value: Any) -> str:
+    """The same in every process."""
+    shown = f"tensor {tuple(value.shape)}" if isinstance(value, Tensor) else str(value)
+    return getattr(value, "__name__", shown)
 
 
 def loss(

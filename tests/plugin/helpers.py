@@ -41,6 +41,11 @@ def soak(*values: Any) -> list[Any]:
     return [pytest.param(*v if isinstance(v, tuple) else (v,), marks=marks) for v in values]
 
 
+def case_id(value: Any) -> str:
+    """Test id that is the same in every process: of a function its name."""
+    return getattr(value, "__name__", None) or str(value)
+
+
 def mapping_id(value: Any) -> str | None:
     """Test id of an entry of MAPPINGS."""
     return value[0] if isinstance(value, tuple) else None

@@ -18,12 +18,13 @@ from sparse_attn.heads import (
 from sparse_attn.patch_config import MULTILABEL
 
 from .heads import fingerprint
+from .helpers import case_id
 from .lm_heads import BY_MODEL, run
 from .multilabel_models import BERT, GPT2, KINDS, MODELS, patched_model, without_labels
 
 
 @pytest.mark.parametrize("problem_type", [None, "regression"])
-@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("model", MODELS, ids=case_id)
 def test_unpatch_restores_everything(model, problem_type):
     inputs, plain = model.inputs(), model.build(problem_type=problem_type)
     before = fingerprint(plain, without_labels(inputs))
@@ -54,7 +55,7 @@ def test_unpatch_keeps_what_was_trained():
 
 LANGUAGE = [(BY_MODEL[name], patch_lm_head, unpatch_lm_head) for name in ("gpt2", "bert", "t5")]
 CLASSES = [(model, patch_multilabel_head, unpatch_multilabel_head) for model in (BERT, GPT2)]
-each = pytest.mark.parametrize(("model", "patch", "unpatch"), [*LANGUAGE, *CLASSES], ids=str)
+each = pytest.mark.parametrize(("model", "patch", "unpatch"), [*LANGUAGE, *CLASSES], ids=case_id)
 
 
 @each

@@ -26,7 +26,7 @@ from sparse_attn.patching import is_patched
 
 from . import lm_heads, multilabel_models
 from .families import BY_NAME
-from .helpers import jitter
+from .helpers import case_id, jitter
 from .lm_heads import BY_MODEL, LanguageModel, patched_lm, run
 from .multilabel_models import BERT, GPT2, RESNET_MODEL, VIT, patched_model, without_labels
 
@@ -39,7 +39,7 @@ CASES = [
     for model in models
     for kind in kinds
 ]
-cases = pytest.mark.parametrize(("model", "kind"), CASES, ids=str)
+cases = pytest.mark.parametrize(("model", "kind"), CASES, ids=case_id)
 
 
 def patched(model, kind):
@@ -88,7 +88,7 @@ def test_head_comes_back(model, kind, tmp_path):
         for case in CASES
         if case[0] in (*map(BY_MODEL.get, ("gpt2", "bert", "t5", "llama")), BERT, GPT2, VIT)
     ],
-    ids=str,
+    ids=case_id,
 )
 def test_head_and_attention_come_back_together(model, kind, tmp_path):
     inputs = model.inputs()
@@ -110,7 +110,7 @@ def test_head_and_attention_come_back_together(model, kind, tmp_path):
         *((model, "fixed") for model in lm_heads.MODELS),
         *((model, "softmax") for model in multilabel_models.MODELS[:-1]),
     ],
-    ids=str,
+    ids=case_id,
 )
 def test_plain_from_pretrained_raises_at_the_first_call(model, kind, tmp_path):
     patched(model, kind).save_pretrained(tmp_path)
@@ -146,7 +146,7 @@ def test_saved_config_asks_for_this_package(tmp_path):
 @pytest.mark.parametrize(
     ("model", "patch", "key"),
     [(BY_MODEL["bert"], patch_lm_head, HEAD), (RESNET_MODEL, patch_multilabel_head, MULTILABEL)],
-    ids=str,
+    ids=case_id,
 )
 def test_unpatched_checkpoint_is_the_plain_one(model, patch, key, tmp_path):
     model = model.build()
@@ -185,7 +185,7 @@ def test_what_is_set_after_patching_is_saved(tmp_path):
         (BERT, "t-softmax-learned", MULTILABEL),
         (RESNET_MODEL, "t-softmax-learned", MULTILABEL),
     ],
-    ids=str,
+    ids=case_id,
 )
 def test_class_without_a_head_leaves_it_out(model, kind, key, attention, tmp_path):
     first = patched(model, kind)
@@ -233,7 +233,7 @@ def test_other_heads_keep_their_own_records(tmp_path):
         (BY_MODEL["llama"], "mixture", AutoModelForCausalLM, "lm_head.latent"),
         (GPT2, "t-softmax-predicted", AutoModelForSequenceClassification, "score.predictor"),
     ],
-    ids=str,
+    ids=case_id,
 )
 def test_options_of_from_pretrained(model, kind, auto, added, tmp_path):
     first = patched(model, kind)
@@ -264,7 +264,7 @@ def edit(folder, change):
         (BERT, "t-softmax-learned", MULTILABEL, AutoModelForSequenceClassification,
          "classifier.*raw_t"),
     ],
-    ids=str,
+    ids=case_id,
 )  # fmt: skip
 def test_configs_that_do_not_fit_are_refused(model, kind, key, auto, lost, tmp_path):
     model.build().save_pretrained(tmp_path / "plain")
