@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +209,6 @@ def _key(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-_REQUIRED = ("text", "label", "labels", "splits")
-_OPTIONAL = ("name", "metrics", "main_metric", "columns")
-
-
 def _read_task(path: Path) -> Task:
     if not path.is_file():
         raise FileNotFoundError(f"task: there is no file {path}")
@@ -227,45 +223,30 @@ def _parse_task(entry: object, path: Path) -> Task:
     if not isinstance(entry, dict):
         raise ValueError(f"expected the keys {', '.join(_REQUIRED)}, got {type(entry).__name__}")
     for key in entry:
-        if key not in _REQUIRED + _OPTIONAL:
-            near = difflib.get_close_matches(str(key), _REQUIRED + _OPTIONAL, n=1)
+        if key not in _READERS:
+            near = difflib.get_close_matches(str(key), _READERS, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(
-                f"unknown key {key!r}{hint}; keys are {', '.join(_REQUIRED + _OPTIONAL)}"
-            )
+            raise ValueError(f"unknown key {key!r}{hint}; keys are {', '.join(_READERS)}")
     missing = [key for key in _REQUIRED if key not in entry]
     if missing:
         raise ValueError(f"missing key {', '.join(map(repr, missing))}")
-
-    labels = None if entry["labels"] is None else _strings(entry, "labels")
-    default = ("accuracy",) if labels else REGRESSION_METRICS
-    metrics = _strings(entry, "metrics") if "metrics" in entry else default
-    splits = entry["splits"]
-    if not isinstance(splits, dict) or not all(isinstance(file, str) for file in splits.values()):
-        raise ValueError(f"splits must map the name of each split to its file, got {splits!r}")
-    return Task(
-        name=_string(entry, "name") if "name" in entry else path.stem,
-        text=_strings(entry, "text"),
-        label=_string(entry, "label"),
-        labels=labels,
-        splits={str(split): file for split, file in splits.items()},
-        metrics=metrics,
-        main_metric=_string(entry, "main_metric") if "main_metric" in entry else metrics[0],
-        columns=_strings(entry, "columns") if entry.get("columns") is not None else None,
-        root=path.parent,
-    )
+    given: dict[str, Any] = {
+        key: None if value is None and key in _NULLABLE else _READERS[key](key, value)
+        for key, value in entry.items()
+    }
+    given.setdefault("metrics", REGRESSION_METRICS if given["labels"] is None else ("accuracy",))
+    given.setdefault("main_metric", given["metrics"][0])
+    return Task(**{"name": path.stem, **given}, root=path.parent)
 
 
-def _string(entry: dict[str, Any], key: str) -> str:
-    value = entry[key]
+def _string(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} must be a string, got {value!r}")
     return value
 
 
-def _strings(entry: dict[str, Any], key: str) -> tuple[str, ...]:
+def _strings(key: str, value: object) -> tuple[str, ...]:
     """One string or a list of them. Whole numbers pass: labels are often 0 and 1."""
-    value = entry[key]
     items = value if isinstance(value, list) else [value]
     if not items:
         raise ValueError(f"{key} must not be empty")
@@ -276,3 +257,18 @@ def _strings(entry: dict[str, Any], key: str) -> tuple[str, ...]:
                 f"{key} must be strings, got {item!r}; put it in quotes as the file spells it"
             )
     return tuple(map(str, items))
+
+
+def _files(key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(file, str) for file in value.values()):
+        raise ValueError(f"{key} must map the name of each split to its file, got {value!r}")
+    return {str(split): file for split, file in value.items()}
+
+
+_REQUIRED = ("text", "label", "labels", "splits")
+_NULLABLE = ("labels", "columns")
+# by key, those that are required first
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    **{"text": _strings, "label": _string, "labels": _strings, "splits": _files},
+    **{"name": _string, "metrics": _strings, "main_metric": _string, "columns": _strings},
+}

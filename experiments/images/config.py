@@ -10,6 +10,8 @@ from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 INF = float("inf")
 Name = Literal["mnist", "cifar10", "cifar100"]
+# may differ between a run or a sweep and its continuation
+FREE = ("output_dir", "device", "resume")
 CLASSES: dict[str, int] = {"mnist": 10, "cifar10": 10, "cifar100": 100}
 
 
@@ -156,11 +158,7 @@ class RunConfig:
 
     def comparable(self) -> dict[str, Any]:
         """What decides a run's result: two runs that agree in this are the same run."""
-        content = asdict(self)
-        for free in ("output_dir", "device", "resume"):
-            del content[free]
-        del content["data"]["data_dir"]
-        return content
+        return _content(self)
 
 
 @dataclass(frozen=True)
@@ -234,11 +232,7 @@ class SweepConfig:
 
     def content(self) -> dict[str, Any]:
         """What sweep.json holds: all but what may differ between a sweep and its continuation."""
-        content = asdict(self)
-        for free in ("output_dir", "device"):
-            del content[free]
-        del content["data"]["data_dir"]
-        return content
+        return _content(self)
 
     def trial(self, loss: SweptLoss, learning_rate: float) -> RunConfig:
         """A run that does not look at the test images."""
@@ -251,3 +245,10 @@ class SweepConfig:
             test=False,
             device=self.device,
         )
+
+
+def _content(config: RunConfig | SweepConfig) -> dict[str, Any]:
+    """All but what is free, and where the images lie."""
+    content = {key: value for key, value in asdict(config).items() if key not in FREE}
+    del content["data"]["data_dir"]
+    return content

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import asdict
 from typing import Any
 
 from glue.report.page import blocks, overview
@@ -33,10 +34,6 @@ def _csv(rows: list[Row]) -> str:
 def _line(row: Row) -> dict[str, Any]:
     """Plain numbers, scores as shares; None becomes an empty field."""
     found = row.difference
-    settings = [
-        {"learning_rate": s.learning_rate, "params": s.params, "seeds": s.seeds}
-        for s in row.settings
-    ]
     return {
         "task": row.task,
         "mapping": row.mapping,
@@ -57,7 +54,7 @@ def _line(row: Row) -> dict[str, Any]:
         "significant": int(row.significant),
         "paired_seeds": found.seeds if found else 0,
         "detectable": found and found.detectable,
-        "settings": json.dumps(settings),
+        "settings": json.dumps(list(map(asdict, row.settings))),
         "sparsity": row.sparsity,
         "train_seconds": row.seconds,
         "seconds_of": row.seconds and ("cpu" if row.cpu else "wall"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from glue.report.runs import Sweep
-from glue.report.statistics import LEVEL, expected_best
+from glue.report.statistics import LEVEL, Difference, expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
 from pipeline.report import text
 
+Compared = list[tuple[Row, Difference]]
 # below so many seeds a significant difference is told with a warning
 FEW = 5
 SELECTED_ON_DEV = (
@@ -38,7 +39,7 @@ def status(sweep: Sweep) -> list[str]:
 
 def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
     """What differs from softmax and what does not, what could have been seen, what went wrong."""
-    compared = [row for row in rows if row.difference]
+    compared = [(row, row.difference) for row in rows if row.difference]
     if not compared:
         missing = [f"{r.task} {r.mapping}" for r in rows if r.mapping == BASELINE and not r.scores]
         reason = (
@@ -53,16 +54,31 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         *_significant(compared),
         *_few_seeds(compared),
         *_not_significant(sweep, compared),
-        *_one_seed(compared),
+        *_named(
+            "One seed only: {}. There only the examples are drawn anew, so interval and p are "
+            "about that pair of runs and not about the mapping; it is not called significant.",
+            [row.cell for row, found in compared if found.seeds == 1],
+        ),
         *_detectable(sweep, compared),
-        *_not_learned(rows),
-        *_not_compared(rows),
+        *_named(
+            "Runs that say the same of every example, so have not learned: {}.",
+            [f"{r.cell} ({r.one_class} of {len(r.scores)})" for r in rows if r.one_class],
+        ),
+        *_named(
+            "Not compared, for want of a seed that softmax has too: {}.",
+            [r.cell for r in rows if r.mapping != BASELINE and r.difference is None],
+        ),
         *_failures(sweep),
     ]
 
 
-def _summary(sweep: Sweep, compared: list[Row]) -> str:
-    found = sum(row.significant for row in compared)
+def _named(sentence: str, found: list[str]) -> list[str]:
+    """The sentence about what was found, if anything was."""
+    return [sentence.format(text.listing(found))] if found else []
+
+
+def _summary(sweep: Sweep, compared: Compared) -> str:
+    found = sum(row.significant for row, _ in compared)
     total = text.counted(len(compared), "difference")
     if not found:
         return (
@@ -95,97 +111,63 @@ def _equal_budget(sweep: Sweep) -> list[str]:
     return lines
 
 
-def _significant(compared: list[Row]) -> list[str]:
-    sides = (("Better", 1), ("Worse", -1))
+def _significant(compared: Compared) -> list[str]:
     lines = []
-    for word, side in sides:
-        found = [r for r in compared if r.significant and r.difference and _sign(r) == side]
-        if found:
-            lines.append(f"{word} than softmax: {'; '.join(map(_told, found))}.")
+    for word, side in (("Better", 1), ("Worse", -1)):
+        each = "; ".join(
+            f"{row.cell} by {text.signed(found.value)} points "
+            f"{text.interval(found.low, found.high)}, Holm's p {text.probability(row.holm_all)}"
+            for row, found in compared
+            if row.significant and side * found.value > 0
+        )
+        if each:
+            lines.append(f"{word} than softmax: {each}.")
     return lines
 
 
-def _few_seeds(compared: list[Row]) -> list[str]:
-    few = [r.difference.seeds for r in compared if r.significant and r.difference]
-    if not few or min(few) >= FEW:
+def _few_seeds(compared: Compared) -> list[str]:
+    few = min((found.seeds for row, found in compared if row.significant), default=FEW)
+    if few >= FEW:
         return []
     return [
-        f"What is significant rests on {min(few)} seeds in part or in whole; with so few "
+        f"What is significant rests on {few} seeds in part or in whole; with so few "
         "neither the bootstrap nor the t-test is sure (see Methods). More would settle it."
     ]
 
 
-def _not_significant(sweep: Sweep, compared: list[Row]) -> list[str]:
+def _not_significant(sweep: Sweep, compared: Compared) -> list[str]:
     lines = []
     for mapping in sweep.others:
-        found = [r for r in compared if r.mapping == mapping and not r.significant]
-        if found:
-            each = "; ".join(
-                f"{row.task} {text.signed(d.value)} {text.interval(d.low, d.high)}"
-                + (f" (p {text.probability(d.p)} before correction)" if d.p < LEVEL else "")
-                for row in found
-                if (d := row.difference)
-            )
+        each = "; ".join(
+            f"{row.task} {text.signed(found.value)} {text.interval(found.low, found.high)}"
+            + (f" (p {text.probability(found.p)} before correction)" if found.p < LEVEL else "")
+            for row, found in compared
+            if row.mapping == mapping and not row.significant
+        )
+        if each:
             lines.append(f"No significant difference for {mapping}: {each}.")
     return lines
 
 
-def _one_seed(compared: list[Row]) -> list[str]:
-    found = [
-        f"{row.mapping} on {row.task}"
-        for row in compared
-        if row.difference and row.difference.seeds == 1
-    ]
-    if not found:
-        return []
-    return [
-        f"One seed only: {text.listing(found)}. There only the examples are drawn anew, so "
-        "interval and p are about that pair of runs and not about the mapping; it is not called "
-        "significant."
-    ]
-
-
-def _detectable(sweep: Sweep, compared: list[Row]) -> list[str]:
+def _detectable(sweep: Sweep, compared: Compared) -> list[str]:
     lines = []
     for task in sweep.tasks:
-        found = [
-            row.difference
-            for row in compared
-            if row.task == task and row.difference and row.difference.detectable is not None
+        known = [
+            (found, 100 * found.detectable)
+            for row, found in compared
+            if row.task == task and found.detectable is not None
         ]
-        effects = [100 * d.detectable for d in found if d.detectable is not None]
-        if effects:
-            widths = [50 * (d.high - d.low) for d in found]
-            pairs = " or ".join(str(seeds) for seeds in sorted({d.seeds for d in found}))
+        if known:
+            pairs = " or ".join(map(str, sorted({found.seeds for found, _ in known})))
+            effects = _span([effect for _, effect in known])
+            widths = _span([50 * (found.high - found.low) for found, _ in known])
             lines.append(
                 f"{task}: with {pairs} paired seeds, chance between seeds hides true differences "
-                f"below {_span(effects)} points, by mapping, once in five times or more. The "
-                f"intervals, which count the chance in the dev examples too, reach {_span(widths)} "
+                f"below {effects} points, by mapping, once in five times or more. The "
+                f"intervals, which count the chance in the dev examples too, reach {widths} "
                 "points to each side."
             )
     return lines
-
-
-def _not_learned(rows: list[Row]) -> list[str]:
-    found = [
-        f"{row.mapping} on {row.task} ({row.one_class} of {len(row.scores)})"
-        for row in rows
-        if row.one_class
-    ]
-    if not found:
-        return []
-    return [f"Runs that say the same of every example, so have not learned: {text.listing(found)}."]
-
-
-def _not_compared(rows: list[Row]) -> list[str]:
-    found = [
-        f"{row.mapping} on {row.task}"
-        for row in rows
-        if row.mapping != BASELINE and row.difference is None
-    ]
-    if not found:
-        return []
-    return [f"Not compared, for want of a seed that softmax has too: {text.listing(found)}."]
 
 
 def _failures(sweep: Sweep) -> list[str]:
@@ -200,16 +182,3 @@ def _failures(sweep: Sweep) -> list[str]:
 def _span(values: list[float]) -> str:
     low, high = f"{min(values):.2f}", f"{max(values):.2f}"
     return low if low == high else f"{low} to {high}"
-
-
-def _sign(row: Row) -> int:
-    return 0 if row.difference is None else (row.difference.value > 0) - (row.difference.value < 0)
-
-
-def _told(row: Row) -> str:
-    assert row.difference is not None
-    span = text.interval(row.difference.low, row.difference.high)
-    return (
-        f"{row.mapping} on {row.task} by {text.signed(row.difference.value)} points {span}, Holm's "
-        f"p {text.probability(row.holm_all)}"
-    )
