@@ -2,15 +2,12 @@
 
 import os
 import re
-import resource
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +17,12 @@ import yaml
 
 from glue.__main__ import EXPERIMENT, main
 from glue.plan import make_plan
-from glue.sweep import SweepConfig
 from pipeline.experiment import execute
 from pipeline.sweep import run as sweep_run
-from pipeline.sweep.pool import Failure
+from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FOLDER, Record, read_records
-from pipeline.sweep.run import check_folder, claim_folder
 from tests import commands
+from tests.pipeline.sweep.inline import Inline
 
 # what another clock, machine or memory changes
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mib", "device")
@@ -56,10 +52,6 @@ def config(model: Path, data: Path, output: Path) -> dict[str, Any]:
         },
         "train": {"epochs": 2, "batch_size": 8},
     }
-
-
-def folder_and_content(config: SweepConfig) -> tuple[Path, dict[str, Any]]:
-    return Path(config.output_dir), config.content()
 
 
 @pytest.fixture
@@ -168,107 +160,31 @@ def test_diverged_run_is_a_result(given: dict[str, Any]) -> None:
 def test_a_sweep_counts_what_diverged(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep_run, "make_pool", Working)
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
     given |= {"learning_rates": [1e30], "tasks": {"RTE": None}}
     main(arguments(given))
     assert "3 diverged\n" in capsys.readouterr().out
-
-
-class Inline:
-    """A pool of this process, in which every first attempt at a trial is lost."""
-
-    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
-        self.tried: list[str] = []
-
-    def __enter__(self) -> "Inline":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def results(self, due: Callable[[], Any], show: Callable[[int], Any]) -> Any:
-        while run := next(iter(due()), None):
-            show([run])
-            self.tried.append(run.hash)
-            if run.stage == "trial" and self.tried.count(run.hash) <= self.lost:
-                yield run, Failure("lost")
-            else:
-                results = {"score": 0.5, "text": "x" * 2000}
-                yield run, {"status": "finished", "results": results}
-
-    lost = 1
-
-
-class Working(Inline):
-    """A pool of this process that does the work."""
-
-    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
-        self.work = work
-
-    def results(self, due: Callable[[], Any], show: Callable[[int], Any]) -> Any:
-        while run := next(iter(due()), None):
-            yield run, self.work(run)
-
-
-def test_a_lost_run_is_tried_once_more(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_run, "make_pool", Inline)
-    records = EXPERIMENT.search(*EXPERIMENT.program.parse(arguments(given))[1])
-    assert {r.status for r in records.by_hash.values()} == {"finished"}
-    assert len(records.by_hash) == 18
 
 
 def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweep_run, "make_pool", Inline)
-    monkeypatch.setattr(Inline, "lost", 2)
+
+    def executed(name: str, run: PlannedRun) -> dict[str, Any]:
+        if run.stage == "trial" and not good:
+            raise RuntimeError("lost")
+        return {"status": "finished", "results": {"score": 0.5}}
+
+    monkeypatch.setattr("pipeline.experiment.execute", executed)
+    good = False
     with pytest.raises(SystemExit, match="some runs failed; the same command tries them again"):
         main(arguments(given))
     assert "6 failed" in capsys.readouterr().out
     assert len(read_records(Path(given["output_dir"])).by_hash) == 6
-    monkeypatch.setattr(Inline, "lost", 0)
+    good = True
     main(arguments(given))
     assert "18 finished" in capsys.readouterr().out
-
-
-def test_full_disk_names_what_is_safe(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_run, "make_pool", Inline)
-    monkeypatch.setattr(Inline, "lost", 0)
-    parsed = EXPERIMENT.program.parse(arguments(given))[1]
-    write, calls = sweep_run.write_record, []
-
-    def fill_up(folder: Path, record: Record) -> None:
-        calls.append(record.hash)
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if len(calls) == 4:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-        try:
-            write(folder, record)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    monkeypatch.setattr(sweep_run, "write_record", fill_up)
-    with pytest.raises(OSError, match=r"runs/.*\.json: could not be written .*making room, and"):
-        EXPERIMENT.search(*parsed)
-    records = read_records(Path(given["output_dir"]))
-    assert set(records.by_hash) == set(calls[:3])
-    assert records.faults == []
-    monkeypatch.setattr(sweep_run, "write_record", write)
-    assert len(EXPERIMENT.search(*parsed).by_hash) == 18
-
-
-def test_one_process_at_a_time(given: dict[str, Any]) -> None:
-    parsed = EXPERIMENT.program.parse(arguments(given))[1]
-    own = folder_and_content(parsed[0])
-    refused = pytest.raises(ValueError, match="another process is running this sweep")
-    with claim_folder(*own), refused, claim_folder(*own):
-        pass
-    with claim_folder(*own):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -309,33 +225,3 @@ def test_bad_input_before_the_first_run(
     assert "Traceback" not in message
     assert re.search(says, message), message
     assert not list(Path(given["output_dir"]).rglob("*.json"))
-
-
-def test_two_sweeps_into_one_folder(given: dict[str, Any]) -> None:
-    parsed = EXPERIMENT.program.parse(arguments(given))[1]
-    with claim_folder(*folder_and_content(parsed[0])):
-        pass
-    check_folder(*folder_and_content(parsed[0]))
-    other = EXPERIMENT.program.parse(arguments(given, "--seeds", "5"))[1]
-    with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
-        EXPERIMENT.search(*other)
-    file = Path(given["output_dir"]) / "sweep.json"
-    file.write_text(file.read_text()[:50])
-    with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
-        EXPERIMENT.search(*parsed)
-    # the remedies that the two messages name
-    file.unlink()
-    check_folder(*folder_and_content(parsed[0]))
-    copied = Path(given["output_dir"]).with_name("copied")
-    shutil.copytree(file.parent / FOLDER, copied / FOLDER)
-    check_folder(*folder_and_content(replace(parsed[0], output_dir=str(copied))))
-
-
-def test_folder_of_something_else(given: dict[str, Any]) -> None:
-    folder = Path(given["output_dir"])
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("precious")
-    parsed = EXPERIMENT.program.parse(arguments(given))[1]
-    with pytest.raises(ValueError, match="is not the folder of a sweep"):
-        EXPERIMENT.search(*parsed)
-    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,9 @@ import pytest
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Cell, Plan, PlannedRun
-from pipeline.sweep.pool import Failure
-from pipeline.sweep.records import PACKED_FILE, pack, read_records
-from pipeline.sweep.run import run_sweep
+from pipeline.sweep.records import FOLDER, PACKED_FILE, Record, pack, read_records
+from pipeline.sweep.run import check_folder, claim_folder, run_sweep
+from tests.pipeline.sweep.inline import Inline, full_disk
 
 
 @dataclass(frozen=True)
@@ -43,33 +46,6 @@ def two_stages(seeds: int = 2) -> Plan:
     return Plan(trials, choose, seeds)
 
 
-class Inline:
-    """A pool of this process, which notes in what order it works."""
-
-    order: list[str]
-    beside: tuple[PlannedRun, ...] = ()
-
-    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
-        self.work = work
-
-    def __enter__(self) -> Inline:
-        Inline.order = []
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def results(self, due: Any, show: Any) -> Any:
-        while run := next(iter(due()), None):
-            show([run, *self.beside])
-            self.order.append(f"{run.mapping} {run.stage} {run.config.rate:g} {run.config.seed}")
-            try:
-                outcome = self.work(run)
-            except RuntimeError as error:
-                outcome = Failure(str(error))
-            yield run, outcome
-
-
 def work(run: PlannedRun) -> dict[str, Any]:
     if run.mapping == "b" and run.config.rate == 3:
         return {"status": "diverged", "error": "NaN"}
@@ -84,9 +60,12 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_best_trial_is_run_with_every_seed(tmp_path: Path) -> None:
     records = run_sweep(tmp_path, {"name": "x"}, two_stages(), work, Resources())
     assert Inline.order == [
-        "a trial 1 1000", "b trial 1 1000", "a trial 3 1000", "b trial 3 1000",
-        "a final 3 0", "b final 1 0", "a final 3 1", "b final 1 1",
-    ]  # fmt: skip
+        *("a trial 0", "b trial 0", "a trial 1", "b trial 1"),
+        *("a final 0", "b final 0", "a final 1", "b final 1"),
+    ]
+    finals = [record for record in records.by_hash.values() if record.stage == "final"]
+    assert {(record.mapping, record.config["rate"]) for record in finals} == {("a", 3), ("b", 1)}
+    assert {record.config["seed"] for record in finals} == {0, 1}
     assert len(records.by_hash) == two_stages().expected(records.by_hash) == 8
     assert json.loads((tmp_path / "sweep.json").read_text()) == {"format": 1, "name": "x"}
     run_sweep(tmp_path, {"name": "x"}, two_stages(), work, Resources())
@@ -120,7 +99,7 @@ def test_packed_records_are_read_and_gone_on_with(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*.json"))
     assert read_records(tmp_path).by_hash == records.by_hash
     run_sweep(tmp_path, {}, two_stages(3), work, Resources())
-    assert Inline.order == ["a final 3 2", "b final 1 2"]
+    assert Inline.order == ["a final 2", "b final 2"]
     pack(tmp_path)
     assert len(read_records(tmp_path).by_hash) == 10
 
@@ -135,6 +114,72 @@ def test_a_run_done_again_wins_over_its_packed_record(tmp_path: Path) -> None:
     assert {record.status for record in records.by_hash.values()} == {"finished", "diverged"}
     run_sweep(tmp_path, {}, two_stages(), work, Resources())
     assert Inline.order == []
+
+
+def test_a_lost_run_is_tried_once_more(tmp_path: Path) -> None:
+    tried: Counter[str] = Counter()
+
+    def lost_at_first(run: PlannedRun) -> dict[str, Any]:
+        tried[run.hash] += 1
+        if run.stage == "trial" and tried[run.hash] == 1:
+            raise RuntimeError("lost")
+        return work(run)
+
+    records = run_sweep(tmp_path, {}, two_stages(), lost_at_first, Resources())
+    assert {record.status for record in records.by_hash.values()} == {"finished", "diverged"}
+    assert len(records.by_hash) == 8
+    assert sorted(tried.values()) == [1] * 4 + [2] * 4
+
+
+def test_full_disk_names_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, calls = sweep_run.write_record, []
+
+    def fill_up(folder: Path, record: Record) -> None:
+        calls.append(record.hash)
+        with full_disk() if len(calls) == 4 else nullcontext():
+            write(folder, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_run, "write_record", fill_up)
+        with pytest.raises(
+            OSError, match=r"runs/.*\.json: could not be written .*making room, and"
+        ):
+            run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    records = read_records(tmp_path)
+    assert set(records.by_hash) == set(calls[:3])
+    assert records.faults == []
+    assert len(run_sweep(tmp_path, {}, two_stages(), work, Resources()).by_hash) == 8
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    refused = pytest.raises(ValueError, match="another process is running this sweep")
+    with claim_folder(tmp_path, {}), refused, claim_folder(tmp_path, {}):
+        pass
+    with claim_folder(tmp_path, {}):
+        pass
+
+
+def test_two_sweeps_into_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    run_sweep(folder, {"seeds": 2}, two_stages(), work, Resources())
+    with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
+        run_sweep(folder, {"seeds": 5}, two_stages(5), work, Resources())
+    file = folder / "sweep.json"
+    file.write_text(file.read_text()[:10])
+    with pytest.raises(ValueError, match=r"sweep\.json is not readable"):
+        run_sweep(folder, {"seeds": 2}, two_stages(), work, Resources())
+    # the remedies that the two messages name
+    file.unlink()
+    check_folder(folder, {"seeds": 2})
+    shutil.copytree(folder / FOLDER, tmp_path / "copied" / FOLDER)
+    check_folder(tmp_path / "copied", {"seeds": 5})
+
+
+def test_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="is not the folder of a sweep"):
+        run_sweep(tmp_path, {}, two_stages(), work, Resources())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_records_of_another_sweep_are_no_part_of_this_one(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 import json
 import re
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.sweep.records import FOLDER, Record, hash_of, read_records, write_record
+from tests.pipeline.sweep.inline import full_disk
 
 RECORD = Record(
     task="RTE",
@@ -29,17 +27,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / FOLDER).mkdir()
     write_record(tmp_path, RECORD)
     return tmp_path
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Every file ends after 100 bytes, as if the disk did."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_round_trip(folder: Path) -> None:
