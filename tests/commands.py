@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def run(
         **{"cwd": ROOT, "capture_output": True, "text": True, **options},
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})},
     )
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:
+    """What `condition` gives once that is true; an error if the process ends before."""
+    deadline = time.monotonic() + 240
+    while not (found := condition()):
+        assert process.poll() is None, "the process ended before"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
 
 
 def refusal(

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from sparse_attn import load_pretrained
-from tests.commands import ROOT
+from tests.commands import ROOT, wait_for
 from tests.glue.make_glue import write_task
 
 CONFIGS = sorted((ROOT / "configs/accelerate").glob("*.yaml"))
@@ -191,14 +190,11 @@ def test_killed_processes_resume_to_the_same_weights(runs: Runs) -> None:
     runs.run("two-29", [*TWO, "-m", "glue"], 29, 4, *BY_HEAD)
     arguments = runs.arguments("killed", 29, 4, *BY_HEAD)
     process = runs.start([*TWO, "-m", "glue"], arguments)
-    deadline = time.monotonic() + 120
-    while not list((runs.folder / "killed").glob("checkpoint-*/trainer_state.json")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    killed = runs.folder / "killed"
+    wait_for(lambda: list(killed.glob("checkpoint-*/trainer_state.json")), process)
     kill(process)
     process.communicate()
-    assert not (runs.folder / "killed/results.json").exists()
+    assert not (killed / "results.json").exists()
     resumed = runs.finish("killed", runs.start([*TWO, "-m", "glue"], [*arguments, "--resume"]))
     assert resumed["resumed_from_step"] > 0
     whole = runs.weights("two-29")

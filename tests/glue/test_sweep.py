@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,15 +81,6 @@ def measured_apart(record: Record) -> dict[str, Any]:
     return {**vars(record), "results": kept}
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
-    deadline = time.monotonic() + 240
-    while not (found := condition()):
-        assert process.poll() is None, "the sweep ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.soak  # the images' sweep is killed in `make test`, by the same engine
 def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, Any]) -> None:
@@ -121,12 +110,12 @@ def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, A
 
     with subprocess.Popen(command, **settings, stderr=subprocess.PIPE) as process:
         # a worker first: its run is recorded as failed, and the sweep goes on
-        wait_for(lambda: records() >= 2, process)
-        wait_for(kill_worker, process)
-        wait_for(failed, process)
+        commands.wait_for(lambda: records() >= 2, process)
+        commands.wait_for(kill_worker, process)
+        commands.wait_for(failed, process)
         count = records()
-        wait_for(lambda: records() >= count + 3, process)
-        alive = wait_for(workers, process)
+        commands.wait_for(lambda: records() >= count + 3, process)
+        alive = commands.wait_for(workers, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     before = read_records(folder)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from glue.tasks import TASKS, get_task
 from glue.trainer import training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
-from tests.commands import ROOT, python
+from tests.commands import ROOT, python, wait_for
 from tests.glue.running import Asked, prepared, trained
 
 R_SOFTMAX = ["--config", str(ROOT / "configs/mapping/r-softmax.yaml")]
@@ -100,11 +99,7 @@ def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) ->
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
-    while not list(killed.glob("checkpoint-*/trainer_state.json")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: list(killed.glob("checkpoint-*/trainer_state.json")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "results.json").exists()

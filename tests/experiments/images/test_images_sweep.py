@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from pipeline.experiment import execute
 from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
 from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import FOLDER, Record, write_record
+from tests.commands import ROOT, wait_for
 
-ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs/images"
 TASK = "mnist"
 
@@ -134,11 +133,7 @@ def test_killed_sweep_gives_the_records_of_runs_by_themselves(
         return len(list((folder / FOLDER).glob("*.json")))
 
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 300
-        while records() < 1:
-            assert process.poll() is None, "the sweep ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(records, process)
         process.send_signal(signal.SIGKILL)
     kept = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("*.json")}
     assert 1 <= len(kept) < 4
