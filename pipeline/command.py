@@ -155,8 +155,17 @@ def input_errors() -> Iterator[None]:
 
 
 @contextmanager
+def interruption() -> Iterator[None]:
+    """One line instead of a traceback for Ctrl+C; imports nothing, so that none goes before it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on where this was (train: with --resume)")
+
+
+@contextmanager
 def work_errors() -> Iterator[None]:
-    """One line instead of a traceback for a run that diverged, a full disk and Ctrl+C."""
+    """One line instead of a traceback for a run that diverged and a full disk."""
     from pipeline.fitting import DivergedError
     from sparse_attn.files import UnwrittenError
 
@@ -166,5 +175,3 @@ def work_errors() -> Iterator[None]:
         sys.exit(f"error: {error}")
     except UnwrittenError as error:
         sys.exit(f"error: {error} (train: with --resume)")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on where this was (train: with --resume)")

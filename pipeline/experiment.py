@@ -19,7 +19,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from pipeline.command import Command, Program, from_dict, input_errors, work_errors
+from pipeline.command import (
+    Command,
+    Program,
+    from_dict,
+    input_errors,
+    interruption,
+    work_errors,
+)
 from pipeline.config import PackConfig, ReportConfig
 from pipeline.hub import settle_hub
 from pipeline.sweep.config import Resources
@@ -259,20 +266,23 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def main(self, arguments: list[str] | None = None) -> None:
         """Parse, check all that can be checked, work, and say where the results are."""
-        with input_errors():
-            command, configs = self.program.parse(arguments)
-            settle_hub(configs[0])
-        with work_errors():
-            if command.name == "train":
-                (config,) = configs
-                with input_errors():
-                    parts = self.prepare(config)
-                results = self.train(config, parts)
-                if results is not None:
-                    print("\n".join(self.summary(results, config)))
-                return
+        with interruption():
             with input_errors():
-                self._work(command, configs)
+                command, configs = self.program.parse(arguments)
+                settle_hub(configs[0])
+            with work_errors():
+                if command.name == "train":
+                    self._train(*configs)
+                    return
+                with input_errors():
+                    self._work(command, configs)
+
+    def _train(self, config: RunT) -> None:
+        with input_errors():
+            parts = self.prepare(config)
+        results = self.train(config, parts)
+        if results is not None:
+            print("\n".join(self.summary(results, config)))
 
     def _work(self, command: Command, configs: Sequence[Any]) -> None:
         """What `main` does for a command whose errors are all the user's to put right."""

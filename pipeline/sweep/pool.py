@@ -7,10 +7,12 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from typing import Any, Generic, Protocol, Self, TypeVar
+
+from tqdm import tqdm
 
 from pipeline.sweep.config import Resources
 
@@ -71,7 +73,7 @@ class LocalPool(Generic[JobT]):
                 worker = self._free(running)
                 if worker is None:
                     break
-                worker.connection.send((self._work, job))
+                worker.give(self._work, job)
                 running[worker] = job
             if not running:
                 return
@@ -110,14 +112,26 @@ class _Worker:
         self.connection, far = _CONTEXT.Pipe()
         # no daemon, which could have no processes of its own, such as those of a DataLoader
         self.process = _CONTEXT.Process(target=_serve, args=(far, environment))
-        self.process.start()
+        # Ctrl+C is the sweep's, from the first moment of the process: it inherits the mask. The
+        # tracker would lift it when it is started
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         far.close()
+
+    def give(self, work: Callable[[JobT], Any], job: JobT) -> None:
+        """Have it do a job; of one that died, `outcome` tells."""
+        with suppress(ConnectionError):
+            self.connection.send((work, job))
 
     def outcome(self) -> Any:
         """What it has sent, or that it died."""
         try:
             return self.connection.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # OSError: in the middle of what it sends
             self.process.join()
             return Failure(f"the process of the run died with exit code {self.process.exitcode}")
 
@@ -131,7 +145,9 @@ def _serve(far: connection.Connection, environment: dict[str, str]) -> None:
     """Do jobs until the pipe is closed; what they print goes nowhere."""
     # before the first job brings in torch, which reads it once
     os.environ |= environment
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the sweep's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # tqdm's own lock is a semaphore of the system, of which Python warns when a process is killed
+    tqdm.set_lock(threading.RLock())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

@@ -98,6 +98,40 @@ def test_no_process_outlives_its_sweep(tmp_path: Path) -> None:
     pytest.fail("it is still there")
 
 
+STOPPED = """
+import os, signal, sys, time
+from pathlib import Path
+from tqdm import tqdm
+from pipeline.sweep.config import Resources
+from pipeline.sweep.run import make_pool
+
+def work(seen):
+    for _ in tqdm([0]):
+        seen.touch()
+        time.sleep(600)
+
+if __name__ == "__main__":
+    os.setsid()
+    seen, at_once = Path(sys.argv[1]), len(sys.argv) > 2
+    def show(running):
+        while not (at_once or seen.exists()):
+            time.sleep(0.02)
+        os.killpg(0, signal.SIGINT)
+    try:
+        with make_pool(work, Resources(gpus_per_run=0)) as pool:
+            list(pool.results(lambda: [seen], show))
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+
+
+@pytest.mark.parametrize("when", [[], ["at once"]], ids=["at work", "at its start"])
+def test_ctrl_c_is_quiet(tmp_path: Path, when: list[str]) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    done = run(tmp_path / "stopped.py", tmp_path / "seen", *when, timeout=120)
+    assert (done.stdout, done.stderr) == ("stopped\n", "")
+
+
 @places
 def test_more_processors_than_there_are(place: Resources) -> None:
     asked = Resources(place.address, cpus_per_run=10_000)
