@@ -20,7 +20,7 @@ CASES: list[Wrong] = [
 def test_every_case_has_a_name_of_its_own() -> None:
     """And the same one in every process, of which pytest-xdist starts several."""
     assert len({case.name for case in CASES}) == len(CASES)
-    assert [case.name for case in CASES if re.search("0x|tensor\\(", case.name)] == []
+    assert [case.name for case in CASES if " at 0x" in case.name] == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
