@@ -6,7 +6,7 @@ import copy
 import weakref
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -28,24 +28,45 @@ class Snapshot(dict[str, Any]):
     """A patch config that a model in memory has written out; one read from a file is a dict."""
 
 
+# what a config says, worked out when it is called; keeps mappings and not the model
+Description: TypeAlias = Callable[[], dict[str, Any]]
+
+
+def snapshot(description: Description) -> Snapshot:
+    """What a config says now, as plain lists and dicts that are the caller's own."""
+    return Snapshot({"version": VERSION, **copy.deepcopy(description())})
+
+
 class PatchConfig(abc.Mapping[str, Any]):
     """What a patched model is, worked out from it whenever this is read; not to be written to.
 
     Copies of a config, `to_dict` among them, and pickles hold it written out. Where the model is
-    gone, or not patched any more, this is what it last was.
+    gone, or not patched any more, this goes on with the mappings that it last had: a part of the
+    model that is still there has them.
     """
 
     def __init__(self, model: weakref.ref[PreTrainedModel], key: str) -> None:
         self._model, self._key = model, key
-        self._last: dict[str, Any] = {}
+        self._last: Description = dict
 
     def read(self) -> Snapshot:
         """All of it, as plain lists and dicts that are the caller's own."""
         model = self._model()
         patch = None if model is None else patch_of(model, self._key)
         if patch is not None:
-            self._last = {"version": VERSION, **patch.describe(model, patch.kept)}
-        return Snapshot(copy.deepcopy(self._last))
+            self._last = patch.describe(model, patch.kept)
+        return snapshot(self._last)
+
+    def is_of(self, model: nn.Module, key: str) -> bool:
+        """Whether it is this model's."""
+        return self._key == key and self._model() is model
+
+    def is_foreign(self, root: nn.Module) -> bool:
+        """Whether it is that of a patched model which is neither a part of `root` nor around it."""
+        other = self._model()
+        if other is None or patch_of(other, self._key) is None:
+            return False
+        return not any(m is root for m in other.modules()) and other not in set(root.modules())
 
     def __getitem__(self, key: str) -> Any:
         return self.read()[key]
@@ -74,8 +95,8 @@ class Patch:
     Args:
         model: what was patched.
         key: one of KEYS.
-        describe: what the config says, of the model as it is now and of `kept`; a function of a
-            module, so that it can be pickled.
+        describe: what the config says, a `Description` of the model as it is now and of `kept`; a
+            function of a module, so that it can be pickled.
         kept: what unpatching needs.
     """
 
@@ -83,24 +104,35 @@ class Patch:
         self,
         model: PreTrainedModel,
         key: str,
-        describe: Callable[[Any, Any], dict[str, Any]],
+        describe: Callable[[Any, Any], Description],
         kept: Any,
     ) -> None:
         self.key, self.describe, self.kept = key, describe, kept
-        self.configs = configs_of(model)
+        self.configs: list[PreTrainedConfig] = []
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
         setattr(model, f"_{key}", self)
         self.show()
 
     def show(self) -> None:
-        """Have the configs say it, if they did not."""
+        """Have the configs that the model has now say it."""
+        model = self._model()
+        assert model is not None
+        self.configs = configs_of(model)
         shown = PatchConfig(self._model, self.key)
         for config in self.configs:
             setattr(config, self.key, shown)
             # the public name is the one that is saved: a plain from_pretrained then fails loudly
             config.attn_implementation = self.implementation
         shown.read()  # what it then was, should the model go
+
+    def is_shown(self) -> bool:
+        """Whether the config says it; it may have been replaced, or another model's may do."""
+        model = self._model()
+        shown = None if model is None else vars(model.config).get(self.key)
+        if model is None or not isinstance(shown, PatchConfig):
+            return False
+        return shown.is_of(model, self.key)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_model": self._model()}
@@ -147,12 +179,36 @@ def refuse_lost_head(root: PreTrainedModel) -> None:
         MULTILABEL: patch_of(root, MULTILABEL) is None,
     }
     for key in lost:
-        if key in vars(root.config) and lost[key]:
+        entry = vars(root.config).get(key)
+        # another model of this config has a head in memory: `own_configs` sees to that
+        others = isinstance(entry, PatchConfig) and entry.is_foreign(root)
+        if entry is not None and lost[key] and not others:
             raise ValueError(
                 f"the config of {type(root).__name__} describes a patched head, which was not "
                 "loaded; use sparse_attn.load_pretrained(cls, path), or, if the head is to be the "
                 f"plain one, delete config.{key}"
             )
+
+
+def own_configs(root: PreTrainedModel) -> None:
+    """Give the model copies of its configs where another patched model speaks through them.
+
+    Models that are built from one config object share it, and what is saved of either would be what
+    was patched last.
+    """
+    configs = configs_of(root)
+    said = [vars(config).get(key) for config in configs for key in KEYS]
+    if not any(isinstance(entry, PatchConfig) and entry.is_foreign(root) for entry in said):
+        return
+    memo: dict[int, Any] = {}
+    copies = {id(config): copy.deepcopy(config, memo) for config in configs}
+    for module in root.modules():
+        if (own := copies.get(id(getattr(module, "config", None)))) is not None:
+            module.config = own
+    for key in KEYS:
+        hide(root, key)
+        if (patch := patch_of(root, key)) is not None:
+            patch.show()
 
 
 def configs_of(root: nn.Module) -> list[PreTrainedConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -23,14 +24,17 @@ from sparse_attn.layers import (
 )
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.patch_config import (
+    Description,
     Patch,
     PatchConfig,
     Snapshot,
     config_states,
     configs_of,
+    own_configs,
     patch_of,
     refuse_lost_head,
     restore_configs,
+    snapshot,
     unmark,
 )
 
@@ -71,7 +75,7 @@ def patch_model(
             needs per="head".
 
     Returns:
-        The same model.
+        The same model; with a config of its own if another patched model has the same object.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
@@ -156,14 +160,15 @@ def mappings_of(layer: AttentionLayer) -> list[Mapping]:
 def set_parameter(model: nn.Module, name: str, value: float) -> None:
     """Set a fixed parameter in every mapping of the model that has it.
 
-    Of a patched model this takes the attention modules that `patch_model` found, and no walk.
+    Of a patched model this takes the attention modules that `patch_model` found, and no walk while
+    they are where they were.
 
     Raises:
         ValueError: out of range, or no mapping of the model has such a fixed parameter.
     """
     root = root_of(model)
     patch = patch_of(root, NAME)
-    layers = attention_layers(root) if patch is None else patch.kept.layers
+    layers = attention_layers(root) if patch is None else _layers_now(root, patch)
     mappings = [mapping for layer in layers for mapping in mappings_of(layer)]
     holders = [mapping for mapping in mappings if name in mapping.fixed]
     if not holders:
@@ -174,6 +179,26 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
         )
     for mapping in holders:
         mapping.set_value(name, value)
+    if patch is None:
+        _show_parts(root)
+    elif not patch.is_shown():
+        patch.show()
+
+
+def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
+    """The attention modules; looked for again where PEFT wrapped some or layers came."""
+    if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
+        patch.kept = _Kept(*_places(root), patch.kept.before)
+    return patch.kept.layers
+
+
+def _show_parts(root: PreTrainedModel) -> None:
+    """Have the configs of copied parts of a patched model say what their mappings are now."""
+    for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
+        if isinstance(said := vars(part.config).get(NAME), Snapshot):
+            asked = {k: v for k, v in said.items() if k == "output_attentions"}
+            now = partial(_written, _held(attention_layers(part)), asked)
+            setattr(part.config, NAME, snapshot(now))
 
 
 def _select(
@@ -255,16 +280,31 @@ def _refuse_lost_parameters(root: PreTrainedModel) -> None:
 
 
 class _Kept(NamedTuple):
-    """What a patched model keeps: its attention modules, and what its configs said of attention."""
+    """What a patched model keeps: its attention modules, and what its configs said of attention.
+
+    around: the modules that these are in, and their children.
+    """
 
     layers: list[AttentionLayer]
+    around: list[tuple[nn.Module, tuple[nn.Module | None, ...]]]
     before: list[tuple[PreTrainedConfig, str | None, bool]]
+
+
+def _places(
+    root: PreTrainedModel,
+) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module | None, ...]]]]:
+    """The first two entries of `_Kept`."""
+    found = attention_layers(root)
+    dots = [(layer.name, i) for layer in found for i, c in enumerate(layer.name) if c == "."]
+    parents = [root, *map(root.get_submodule, dict.fromkeys(name[:i] for name, i in dots))]
+    return found, [(parent, tuple(parent._modules.values())) for parent in parents]
 
 
 def install(
     root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
 ) -> None:
     """Set these mappings, by layer; the others of a model that was not patched compute softmax."""
+    own_configs(root)
     patch = patch_of(root, NAME)
     for layer in found:
         if layer.name in mappings:
@@ -274,7 +314,7 @@ def install(
     if patch is None:
         _switch_on(root, found)
     else:
-        patch.kept = patch.kept._replace(layers=found)
+        patch.kept = _Kept(*_places(root), patch.kept.before)
         patch.show()
 
 
@@ -292,7 +332,7 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     for config in configs:  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
     add_hooks(root, found, weights)
-    Patch(root, NAME, _describe, _Kept(found, before))
+    Patch(root, NAME, _describe, _Kept(*_places(root), before))
 
 
 def make_mapping(
@@ -333,12 +373,19 @@ def _device(layer: AttentionLayer) -> torch.device:
     return torch.device(devices[0]) if devices else torch.device("cpu")
 
 
-def _describe(root: PreTrainedModel, kept: _Kept) -> dict[str, Any]:
+def _describe(root: PreTrainedModel, kept: _Kept) -> Description:
     """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
-    groups: dict[str, dict[str, Any]] = {}
-    for position, layer in enumerate(attention_layers(root)):
-        for mapping in mappings_of(layer)[:1]:
-            entry = mapping.describe()
-            groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
     asked = {"output_attentions": True} if asks_for_weights(root) else {}
+    return partial(_written, _held(attention_layers(root)), asked)
+
+
+def _held(layers: list[AttentionLayer]) -> list[tuple[int, Mapping]]:
+    return [(p, mapping) for p, layer in enumerate(layers) for mapping in mappings_of(layer)[:1]]
+
+
+def _written(held: list[tuple[int, Mapping]], asked: dict[str, Any]) -> dict[str, Any]:
+    groups: dict[str, dict[str, Any]] = {}
+    for position, mapping in held:
+        entry = mapping.describe()
+        groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
     return {"mappings": list(groups.values()), **asked}

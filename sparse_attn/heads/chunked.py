@@ -181,13 +181,16 @@ class Chunks:
         return values.detach(), lambda grad: torch.autograd.grad(values, leaves, grad)
 
     def _log_g(self, scores: Tensor, arguments: dict[str, Any]) -> Tensor:
-        log_g = self.mapping.spec.log_g
+        spec = self.mapping.spec
+        log_g, values = spec.log_g, list(arguments.values())
         assert log_g is not None
+        if spec.weights is None:  # parameters come as tensors, as in `on_rows`
+            values = [v if isinstance(v, Tensor) else scores.new_full((1,), v) for v in values]
         if self.masked_vocab is None:
-            return log_g(scores, *arguments.values())
+            return log_g(scores, *values)
         # g(-inf) is not 0 for the even functions
         finite = scores.masked_fill(self.masked_vocab, 0.0)
-        return log_g(finite, *arguments.values()).masked_fill(self.masked_vocab, -INF)
+        return log_g(finite, *values).masked_fill(self.masked_vocab, -INF)
 
     def _add_chunk(
         self, part: slice, inputs: Inputs, upstream: Tensor | None, sums: Sequence[Tensor | None]

@@ -12,7 +12,7 @@ from sparse_attn.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.patch_config import Patch, unmark
+from sparse_attn.patch_config import Description, Patch, own_configs, unmark
 
 PatchedHead = LinearHead | MixtureHead | MultiLabelHead
 HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
@@ -37,10 +37,11 @@ def install_head(
     key: str,
     old: nn.Module,
     head: PatchedHead,
-    describe: Callable[[Any, Any], dict[str, Any]],
+    describe: Callable[[Any, Any], Description],
     kept: Any,
 ) -> None:
     """Put `head` in the place of `old`, guard it and mark the model as `Patch` does."""
+    own_configs(root)
     _replace(root, old, head)
     install_guard(root, head)
     Patch(root, key, describe, kept)

@@ -18,7 +18,14 @@ from sparse_attn.heads.multilabel import MultiLabelHead
 from sparse_attn.hooks import drop_hooks
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patch_config import MULTILABEL, check_version, hide, patch_of, refuse_lost_head
+from sparse_attn.patch_config import (
+    MULTILABEL,
+    Description,
+    check_version,
+    hide,
+    patch_of,
+    refuse_lost_head,
+)
 from sparse_attn.patching import ModelT
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
@@ -123,9 +130,13 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
     root.config.problem_type = PROBLEM_TYPE
 
 
-def _describe(root: PreTrainedModel, problem_type: str | None) -> dict[str, Any]:
+def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
     """config.sparse_attn_multilabel: the head, of PEFT's copies the one that is trained."""
     head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
+    return functools.partial(_written, head, problem_type)
+
+
+def _written(head: MultiLabelHead, problem_type: str | None) -> dict[str, Any]:
     return {"problem_type": problem_type, "head": head.describe()}
 
 

@@ -23,7 +23,14 @@ from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patch_config import HEAD, check_version, hide, patch_of, refuse_lost_head
+from sparse_attn.patch_config import (
+    HEAD,
+    Description,
+    check_version,
+    hide,
+    patch_of,
+    refuse_lost_head,
+)
 from sparse_attn.patching import ModelT
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
@@ -133,9 +140,13 @@ def _install(
     setattr(root, RESIZE, functools.partial(_resize, root))
 
 
-def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> dict[str, Any]:
+def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> Description:
     """config.sparse_attn_head: mapping and mixture."""
-    mapping = root.get_output_embeddings().mapping.describe()
+    return functools.partial(_written, root.get_output_embeddings().mapping, kept)
+
+
+def _written(held: Mapping, kept: dict[str, Any]) -> dict[str, Any]:
+    mapping = held.describe()
     return {**{name: mapping[name] for name in ("mapping", "params", "learn")}, **kept}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from functools import partial
 
 from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
 from sparse_attn.mappings.base import Loss, MappingSpec
@@ -47,8 +48,9 @@ def register_mapping(spec: MappingSpec) -> None:
 
     Raises:
         ValueError: the name is taken, or the record names a kernel: those compute the mappings
-            that come with the library, and would run in place of `function`.
-        TypeError: `function` takes no `log`, and there is no `log_function`.
+            that come with the library, and would run in place of `function`; or `multilabel_only`
+            or `predicts` names what the record does not have.
+        TypeError: `function` takes no `log`, and there is no `log_function`; a loss is no function.
     """
     if spec.kernel is not None:
         raise ValueError(
@@ -57,11 +59,34 @@ def register_mapping(spec: MappingSpec) -> None:
         )
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
+    _check_losses(spec)
     try:
-        inspect.signature(spec.log_function)
+        if isinstance(spec.log_function, partial):  # others, such as builtins, may have none
+            inspect.signature(spec.log_function)
     except ValueError:  # of a partial function without such an argument
         raise TypeError(
             f"function: that of {spec.name} takes no `log`; take log=False and hand it to on_rows, "
             "or give log_function"
         ) from None
     _SPECS[spec.name] = spec
+
+
+def _check_losses(spec: MappingSpec) -> None:
+    """Raise where the record names losses or a parameter that it does not have."""
+    for name, loss in spec.losses.items():
+        if not callable(loss):
+            raise TypeError(
+                f"losses: expected functions (scores, target, ...) by name, got {name!r}: {loss!r}"
+            )
+    only = spec.multilabel_only
+    if isinstance(only, str) or not set(only) <= set(spec.losses):
+        raise ValueError(
+            f"multilabel_only={only!r}: expected a tuple of names of the losses of {spec.name}, "
+            f"which has {', '.join(spec.losses) or 'none'}"
+        )
+    parameters = [p.name for p in spec.parameters]
+    if spec.predicts is not None and spec.predicts not in parameters:
+        raise ValueError(
+            f"predicts={spec.predicts!r}: expected a parameter of {spec.name}, which has "
+            f"{', '.join(parameters) or 'none'}"
+        )

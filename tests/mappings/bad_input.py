@@ -156,4 +156,11 @@ ROWS = [
            kernel=get_spec("softmax").kernel),
     record("logless", TypeError, "function: that of logless takes no `log`.*log_function",
            function=lambda scores, *, mask=None, dim=-1: scores),
+    record("lossless", TypeError, "losses: expected functions.*'mine': None",
+           losses={"mine": None}),
+    record("own", ValueError, r"multilabel_only=\('pairs',\): .*own, which has mine",
+           losses={"mine": print}, multilabel_only=("pairs",)),
+    record("own", ValueError, "multilabel_only='mine': expected a tuple",
+           losses={"mine": print}, multilabel_only="mine"),
+    record("own", ValueError, "predicts='t': expected a parameter of own", predicts="t"),
 ]  # fmt: skip

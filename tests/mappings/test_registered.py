@@ -9,7 +9,7 @@ import torch
 from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_mapping
 from sparse_attn import functional as maps
 from sparse_attn.commands import main
-from sparse_attn.heads import LinearHead, MultiLabelHead
+from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
 from sparse_attn.inspection import looks
 from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
@@ -103,7 +103,7 @@ def test_a_function_and_a_log_function_apart():
 def test_one_line_of_log_g(capsys):
     def power_of(z, power):
         """g(z) = (1 + |z|)^power."""
-        return power * torch.log1p(z.abs())
+        return power.square().sqrt() * torch.log1p(z.abs())  # a tensor wherever it is called
 
     power = ParameterSpec("power", 2.0, low=0.0, high_open=True)
     register_mapping(pointwise_spec("powers", power_of, (power,), source="this test"))
@@ -113,6 +113,10 @@ def test_one_line_of_log_g(capsys):
     close(mapping(scores, mask), weights / weights.sum(-1, keepdim=True))
     close(mapping.log(scores, mask).exp(), mapping(scores, mask))
     assert not mapping.spec.zeros
+    hidden, words = random_scores(4, 8), torch.tensor([0, 3, 1, 2])
+    for head in (LinearHead(8, 5, "powers"), AdaptiveHead(8, 5, [3], "powers")):
+        log_p = head.double().log_prob(hidden)
+        close(head.nll(hidden, words, reduction="none"), -log_p[range(4), words])
     main(["mappings", "powers"])
     assert "g(z) = (1 + |z|)^power." in capsys.readouterr().out
 

@@ -6,6 +6,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparse_attn import Mapping, patch_model
+from sparse_attn.heads import patch_lm_head
 
 from .families import BATCH, BY_NAME, HEADS, LENGTH, padding, tokens
 
@@ -94,3 +95,11 @@ def test_flops_of_a_patched_model_are_those_of_the_plain_one():
             model(**inputs)
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("mapping", ["sigsoftmax", "sparsemax"])
+def test_head_on_the_meta_device(mapping):
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(BY_NAME["llama"].make_config()).eval()
+    patch_lm_head(model, mapping)
+    assert model(input_ids=tokens().to("meta")).logits.is_meta

@@ -6,11 +6,14 @@ import json
 import pickle
 
 import pytest
+from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from sparse_attn import Mapping, SparsitySchedule, load_pretrained, patch_model
+from sparse_attn import Mapping, SparsitySchedule, load_pretrained, patch_model, unpatch_model
 from sparse_attn.attention import NAME
+from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn.patch_config import MULTILABEL
 from sparse_attn.patching import set_parameter
 
 from .families import BY_NAME
@@ -81,6 +84,73 @@ def test_a_config_without_its_model_shows_what_that_was():
     del model
     gc.collect()
     assert values(config.to_dict()) == [0.4]
+
+
+def test_a_part_whose_model_is_gone_says_what_it_is():
+    whole = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
+    SparsitySchedule(final=0.4).apply(whole, 1.0)
+    part = whole.bert
+    del whole
+    gc.collect()
+    assert values(part.config.to_dict()) == [0.4]
+
+
+def test_a_copied_part_says_what_a_schedule_sets():
+    whole = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
+    part = copy.deepcopy(whole.bert)
+    SparsitySchedule(final=0.4).apply(part, 1.0)
+    assert values(part.config.to_dict()) == [0.4]
+    assert values(whole.config.to_dict()) == [0.1]
+
+
+def test_a_config_that_was_replaced_says_what_comes_after():
+    model = patched()
+    model.config = copy.deepcopy(model.config)
+    set_parameter(model, "r", 0.2)
+    assert values(model.config.to_dict()) == [0.2]
+    model.config = copy.deepcopy(model.config)
+    patch_model(model, "r-softmax", r=0.3)
+    own(model, 0.4)
+    assert values(model.config.to_dict()) == [0.4]
+
+
+def test_models_of_one_config_are_saved_each_as_it_is(tmp_path):
+    config = BERT.build().config
+    models = {"r-softmax": BertModel(config), "sparsemax": BertModel(config)}
+    for mapping, model in models.items():
+        patch_model(model, mapping)
+    for mapping, model in models.items():
+        model.save_pretrained(tmp_path / mapping)
+        loaded = load_pretrained(AutoModel, tmp_path / mapping)
+        assert {m.name for m in mappings_of(loaded)} == {mapping}
+        assert all(m.config is model.config for m in model.modules() if hasattr(m, "config"))
+    unpatch_model(models["sparsemax"])
+    assert values(config.to_dict()) == [0.15]
+    assert NAME not in vars(models["sparsemax"].config)
+
+
+def test_heads_of_models_of_one_config_are_saved_each_as_it_is():
+    config = BERT.build().config
+    first, second = (BertForSequenceClassification(config) for _ in range(2))
+    patch_multilabel_head(first, "sparsemax")
+    patch_multilabel_head(second, "entmax")
+    entries = [vars(m.config)[MULTILABEL]["head"]["mapping"] for m in (first, second)]
+    assert entries == ["sparsemax", "entmax"]
+    unpatch_multilabel_head(second)
+    assert (MULTILABEL in vars(config), MULTILABEL in vars(second.config)) == (True, False)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_schedule_reaches_what_peft_trains_and_layers_that_were_added():
+    model = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
+    adapter = LoraConfig(target_modules=["intermediate.dense"], modules_to_save=["attention"])
+    wrapped = get_peft_model(model, adapter)
+    SparsitySchedule(final=0.4).apply(wrapped, 1.0)
+    assert [mapping.value("r") for mapping in mappings_of(wrapped)] == [0.4] * 4
+    model = patched()
+    model.encoder.layer.append(copy.deepcopy(model.encoder.layer[0]))
+    SparsitySchedule(final=0.4).apply(model, 1.0)
+    assert values(model.config.to_dict()) == [0.4]
 
 
 def test_a_step_of_a_schedule_walks_no_modules(monkeypatch):
