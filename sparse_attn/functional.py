@@ -38,6 +38,8 @@ def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.wraps(mapping)
     def log_function(*args: Any, **kwargs: Any) -> Tensor:
+        if "log" in kwargs:
+            raise TypeError(f"log_{name}() takes no log: it is {name}(..., log=True)")
         return mapping(*args, **kwargs, log=True)
 
     log_function.__dict__["__signature__"] = signature.replace(parameters=parameters)

@@ -87,19 +87,32 @@ def perform(parts: Parts, folder: Path | None) -> dict[str, Any]:
         folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
 
     Raises:
-        DivergedError: a loss is not finite. results.json says so, with what came before.
+        DivergedError: a loss is not finite. results.json says so, with what came before; it has
+            the epochs of a run that goes on.
     """
     config, corpus, model = parts.config, parts.corpus, parts.model
-    checkpoint = None if folder is None else folder / CHECKPOINT_FILE
-    training = Training(config, corpus, model, checkpoint)
-    try:
+    if folder is None:
+        training = Training(config, corpus, model, None)
         training.run()
-    except DivergedError:
-        if folder is not None:
-            results = _results(parts, training, folder) | {"status": "diverged"}
-            write_json(folder / RESULTS_FILE, results | {"config": asdict(config)})
+    else:
+
+        def write(results: dict[str, Any], status: str) -> None:
+            content = {**results, "status": status, "config": asdict(config)}
+            write_json(folder / RESULTS_FILE, content)
+
+        training = Training(
+            config,
+            corpus,
+            model,
+            folder / CHECKPOINT_FILE,
+            lambda: write(_facts(parts, training), "running"),
+        )
+        try:
+            training.run()
+        except DivergedError:
+            write(_results(parts, training, folder), "diverged")
             tidy(folder)
-        raise
+            raise
     results = _results(parts, training, folder) | {"status": "finished"}
     return results | measures(model, corpus, config.evaluation, config.measures)
 
@@ -109,10 +122,10 @@ def tidy(folder: Path) -> None:
     (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
 
-def _results(parts: Parts, training: Training, folder: Path | None) -> dict[str, Any]:
-    """What every run tells, with the perplexities of its best weights, if it has come to any."""
+def _facts(parts: Parts, training: Training) -> dict[str, Any]:
+    """What every run tells at any time."""
     config, corpus, model, progress = parts.config, parts.corpus, parts.model, training.progress
-    results: dict[str, Any] = {
+    return {
         "head": config.head.name,
         "corpus": config.corpus.name,
         "tokens": corpus.tokens(),
@@ -126,6 +139,12 @@ def _results(parts: Parts, training: Training, folder: Path | None) -> dict[str,
         "versions": versions("torch"),
         "peak_memory_mib": peak_memory_mib(training.device),
     }
+
+
+def _results(parts: Parts, training: Training, folder: Path | None) -> dict[str, Any]:
+    """The same, with the perplexities of the best weights, if there are any."""
+    config, corpus, model = parts.config, parts.corpus, parts.model
+    results = _facts(parts, training)
     if training.best is not None:
         if folder is not None:
             write_tensors(folder / MODEL_FILE, model.state_dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,19 @@ class Training:
         model: on its device.
         checkpoint: file written every `checkpoint_minutes` and after every epoch, whole or not at
             all; if it is there already, training goes on from it. None: never written.
+        after_epoch: called after every epoch, with `progress` up to date.
     """
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, model: LanguageModel, checkpoint: Path | None
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        model: LanguageModel,
+        checkpoint: Path | None,
+        after_epoch: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.corpus, self.model, self.checkpoint = config, corpus, model, checkpoint
+        self.after_epoch = after_epoch
         self.device = model.embedding.weight.device
         self.stages = [stage for stage in (config.train, config.finetune) if stage is not None]
         self.progress = Progress()
@@ -206,6 +214,7 @@ class Training:
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
             raise self._diverged(f"the validation loss of epoch {progress.epoch} is {nll}")
         self._save()
+        self.after_epoch()
 
     def _diverged(self, fault: str) -> DivergedError:
         stage = self._stage_name

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tqdm import tqdm
@@ -17,6 +21,7 @@ from tqdm import tqdm
 from pipeline.sweep.config import Resources
 
 JobT = TypeVar("JobT")
+LAST_LINES = 20  # of what a process that dies has said
 _CONTEXT = get_context("spawn")  # no run sees what another left in memory, and CUDA works
 
 
@@ -52,8 +57,11 @@ class LocalPool(Generic[JobT]):
     def __init__(self, work: Callable[[JobT], Any], resources: Resources, fresh: bool) -> None:
         self._work = work
         self._fresh = fresh
-        self._idle = _environments(resources)  # of the slots, one for each job at once
         self._workers: list[_Worker] = []
+        slots = _environments(resources)  # one for each job at once
+        # of runs that are killed, which cannot take away what they have left
+        self._folder = TemporaryDirectory(ignore_cleanup_errors=True)
+        self._idle = [{**slot, "TMPDIR": self._folder.name} for slot in slots]
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +69,10 @@ class LocalPool(Generic[JobT]):
     def __exit__(self, *_: object) -> None:
         """Stop what is running."""
         for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
             worker.stop()
+        self._folder.cleanup()
 
     def results(
         self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
@@ -110,8 +121,10 @@ class _Worker:
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
         self.connection, far = _CONTEXT.Pipe()
+        handle, self.errors = tempfile.mkstemp(dir=environment["TMPDIR"])
+        os.close(handle)
         # no daemon, which could have no processes of its own, such as those of a DataLoader
-        self.process = _CONTEXT.Process(target=_serve, args=(far, environment))
+        self.process = _CONTEXT.Process(target=_serve, args=(far, environment, self.errors))
         # Ctrl+C is the sweep's, from the first moment of the process: it inherits the mask. The
         # tracker would lift it when it is started
         resource_tracker.ensure_running()
@@ -133,7 +146,11 @@ class _Worker:
             return self.connection.recv()
         except (EOFError, OSError):  # OSError: in the middle of what it sends
             self.process.join()
-            return Failure(f"the process of the run died with exit code {self.process.exitcode}")
+            said = Path(self.errors).read_text(errors="replace").splitlines()[-LAST_LINES:]
+            ended = f"the process of the run died with exit code {self.process.exitcode}"
+            if self.process.exitcode == -signal.SIGKILL:
+                ended += ": killed, such as for want of memory"
+            return Failure("\n".join([*said, ended]))
 
     def stop(self) -> None:
         self.connection.close()
@@ -141,26 +158,27 @@ class _Worker:
         self.process.join()
 
 
-def _serve(far: connection.Connection, environment: dict[str, str]) -> None:
-    """Do jobs until the pipe is closed; what they print goes nowhere."""
+def _serve(far: connection.Connection, environment: dict[str, str], errors: str) -> None:
+    """Do jobs until the pipe is closed; what they print goes nowhere, `errors` is for the last."""
     # before the first job brings in torch, which reads it once
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # tqdm's own lock is a semaphore of the system, of which Python warns when a process is killed
     tqdm.set_lock(threading.RLock())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    for stream, file in ((1, os.devnull), (2, errors)):
+        os.dup2(os.open(file, os.O_WRONLY), stream)
     while True:
         try:
             work, job = far.recv()
         except EOFError:
             return
         try:
-            outcome = work(job)
-        except Exception:
-            outcome = Failure(traceback.format_exc())
-        far.send(outcome)
+            # here, where what cannot be sent is an error
+            outcome = ForkingPickler.dumps(work(job))
+        except (Exception, SystemExit):
+            outcome = ForkingPickler.dumps(Failure(traceback.format_exc()))
+        far.send_bytes(outcome)
 
 
 def _end_with_parent() -> None:

@@ -81,22 +81,33 @@ def last_call() -> tuple[Head, Tensor] | None:
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch the forward of the model from now on; a head that is taken out takes its hook along."""
     remove_guard(root)
-    head.register_forward_hook(_keep)
+    root.register_forward_pre_hook(_begin)
+    head.register_forward_hook(_keep_call)
+    head.register_forward_hook(_keep_rows)
     root.register_forward_hook(_check_called)
     root.register_forward_hook(_check_logits)
 
 
 def remove_guard(root: PreTrainedModel) -> None:
     """Watch it no more."""
-    drop_hooks(root, _check_called, _check_logits)
+    drop_hooks(root, _begin, _check_called, _check_logits)
 
 
-def _keep(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+def _begin(model: nn.Module, inputs: Any) -> None:
+    """Forward pre-hook of the model: forget a forward that was aborted."""
+    _calls.last = _calls.kept = None
+
+
+def _keep_call(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
     """Forward hook of the head."""
+    _calls.last = cast(Head, head), inputs[0]
+
+
+def _keep_rows(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    """Forward hook of the head, until `_check_logits` has seen its rows."""
     rows = output.detach().flatten(0, -2)
     # a classifier may pick any of its rows; those of a vocabulary are too large to keep them all
-    _calls.rows = _ends(rows) if isinstance(head, Head) else rows.clone()
-    _calls.last = cast(Head, head), inputs[0]
+    _calls.kept = head, _ends(rows) if isinstance(head, Head) else rows.clone()
 
 
 def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
@@ -118,9 +129,12 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     Eagerly until the first logits. In a compiled model an assertion of each call, which waits for
     no device.
     """
-    rows, _calls.rows = getattr(_calls, "rows", None), None
-    logits = None if rows is None else _logits_of(output, rows.shape[-1:])
-    if rows is None or logits is None or not logits.numel() or logits.is_meta:
+    kept, _calls.kept = getattr(_calls, "kept", None), None
+    if kept is None:
+        return
+    head, rows = kept
+    logits = _logits_of(output, rows.shape[-1:])
+    if logits is None or not logits.numel() or logits.is_meta:
         return
     ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
     alike = torch.isclose(ends, rows.to(ends), rtol=0, atol=0, equal_nan=True).all(-1).any()
@@ -134,6 +148,7 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     if not alike:
         raise RuntimeError(message)
     drop_hooks(model, _check_logits)
+    drop_hooks(head, _keep_rows)
 
 
 def _logits_of(output: Any, words: torch.Size) -> Tensor | None:

@@ -252,7 +252,7 @@ def into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
 
 
 def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
-    """The inverse of `_into_range`; not finite at or beyond the ends of the range."""
+    """The inverse of `into_range`; not finite at or beyond the ends of the range."""
     below, above = _ends(spec)
     if below and above:
         return torch.logit((value - spec.low) / (spec.high - spec.low))

@@ -141,11 +141,13 @@ def _runs(folder: Path) -> Iterator[Record]:
             results = _read(file.parent / RESULTS_FILE)
         try:
             head, seed = HeadConfig(**config["head"]).name, config["seed"]
-            status: Any = results["status"] if results is not None else "failed"
+            status: Any = results["status"] if results is not None else "running"
         except (KeyError, TypeError) as error:
             raise ValueError(f"{file.parent}: not the folder of a run ({error})") from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
+        # one that was cut off, or goes on, counts as one that failed
+        status = "failed" if status == "running" else status
         yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def work(job: int) -> dict[str, Any]:
     if job == 1:
         raise ValueError("job 1 is bad")
     if job == 2:
+        os.write(2, b"what it said last\n")
         os.kill(os.getpid(), signal.SIGKILL)
     print("what a run prints goes nowhere")
     names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -53,7 +55,11 @@ def test_what_fails_or_dies_ends_nothing(
     assert isinstance(bad, Failure)
     assert "ValueError: job 1 is bad" in bad.error
     assert isinstance(dead, Failure)
-    assert ("WorkerCrashedError" if place is RAY else "died with exit code -9") in dead.error
+    if place is RAY:
+        assert "WorkerCrashedError" in dead.error
+    else:
+        assert dead.error.startswith("what it said last\n")
+        assert "died with exit code -9: killed, such as for want of memory" in dead.error
     assert [found["job"] for found in outcomes.values()] == list(outcomes)
     processes = {found["process"] for found in outcomes.values()}
     assert len(processes) == 4 if fresh else len(processes) < 4
@@ -175,3 +181,29 @@ def _device(job: int) -> str:
     # all of them at once, so that each has a slot of its own
     signal.sigtimedwait([], 3.0)
     return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def _unsendable(job: int) -> Any:
+    if job:
+        raise SystemExit("a run that leaves")
+    return lambda: None
+
+
+def test_what_cannot_be_sent_is_a_failure() -> None:
+    with make_pool(_unsendable, HERE) as pool:
+        outcomes = outcomes_of(pool, 2)
+    assert isinstance(outcomes[0], Failure)
+    assert "pickle" in outcomes[0].error
+    assert isinstance(outcomes[1], Failure)
+    assert "a run that leaves" in outcomes[1].error
+
+
+def _folder(job: int) -> str:
+    return tempfile.mkdtemp()
+
+
+def test_what_runs_leave_goes_with_the_sweep() -> None:
+    with make_pool(_folder, HERE) as pool:
+        left = Path(outcomes_of(pool, 1)[0])
+        assert left.is_dir()
+    assert not left.exists()
