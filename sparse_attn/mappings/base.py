@@ -163,10 +163,8 @@ class MappingSpec:
 
     def __post_init__(self) -> None:
         # also that of another function, which dataclasses.replace hands on
-        if self.log_function is DERIVED or getattr(self.log_function, "derived", False):
-            derived = partial(self.function, log=True)
-            derived.derived = True  # type: ignore[attr-defined]
-            object.__setattr__(self, "log_function", derived)
+        if self.log_function is DERIVED:
+            object.__setattr__(self, "log_function", partial(self.function, log=True))
 
     @property
     def own_loss(self) -> Loss | None:

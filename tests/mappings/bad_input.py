@@ -158,9 +158,9 @@ ROWS = [
            function=lambda scores, *, mask=None, dim=-1: scores),
     record("lossless", TypeError, "losses: expected functions.*'mine': None",
            losses={"mine": None}),
-    record("own", ValueError, r"multilabel_only=\('pairs',\): .*own, which has mine",
+    record("pairless", ValueError, r"multilabel_only=\('pairs',\): .*pairless, which has mine",
            losses={"mine": print}, multilabel_only=("pairs",)),
-    record("own", ValueError, "multilabel_only='mine': expected a tuple",
+    record("spelled", ValueError, "multilabel_only='mine': expected a tuple",
            losses={"mine": print}, multilabel_only="mine"),
-    record("own", ValueError, "predicts='t': expected a parameter of own", predicts="t"),
+    record("fixed", ValueError, "predicts='t': expected a parameter of fixed", predicts="t"),
 ]  # fmt: skip

@@ -196,14 +196,6 @@ def test_a_changed_record_keeps_no_kernel():
     assert get_spec("own").own_loss is losses.entmax_loss
 
 
-def test_another_function_brings_its_own_log_form() -> None:
-    twice = dataclasses.replace(
-        get_spec("softmax"), function=maps.taylor_softmax, kernel=None, log_g=None
-    )
-    z = torch.randn(5)
-    assert torch.equal(twice.log_function(z).exp(), maps.taylor_softmax(z, log=True).exp())
-
-
 def test_a_log_form_takes_no_log() -> None:
     with pytest.raises(TypeError, match=r"log_entmax\(\) takes no log: it is entmax"):
         maps.log_entmax(torch.randn(5), log=True)

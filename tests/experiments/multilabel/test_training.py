@@ -74,7 +74,8 @@ def test_a_mapping_of_ones_own_is_trained_by_its_own_loss(
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     sparsemax = get_spec("sparsemax")
     hinge = {"own": sparsemax.losses["sparsegen-hinge"]}
-    register_mapping(replace(sparsemax, name="mine", losses=hinge, kernel=None))
+    changes = {"name": "mine", "losses": hinge, "multilabel_only": (), "kernel": None}
+    register_mapping(replace(sparsemax, **changes))
     own = assemble(replace(config, method=MethodConfig("mine"))).perform()
     theirs = assemble(with_method(config, "sparsemax-hinge")).perform()
     assert own["history"] == theirs["history"]
