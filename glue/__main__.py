@@ -19,10 +19,7 @@ from glue.sweep import SweepConfig
 from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
-    from glue.train import Run
-    from pipeline.report.page import Page
     from pipeline.sweep.plan import Plan
-    from pipeline.sweep.results import Results
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
@@ -40,12 +37,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         "docs/glue.md explains a sweep key by key.",
         "What the runs show: report.html, report.md and report.csv.",
     )
-    run, sweep = RunConfig, SweepConfig
-
-    def assemble(self, config: RunConfig) -> Run:
-        from glue.train import assemble
-
-        return assemble(config)
+    run, sweep, module = RunConfig, SweepConfig, "train"
 
     def check_folder(self, config: RunConfig) -> None:
         from accelerate import PartialState
@@ -62,9 +54,6 @@ class Glue(Experiment[RunConfig, SweepConfig]):
             super().claim_folder(config)
             remove_drafts(Path(config.output_dir))
         PartialState().wait_for_everyone()
-
-    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any] | None:
-        return parts.perform()
 
     def tidy(self, folder: Path) -> None:
         from glue.checkpoints import remove_checkpoints
@@ -85,11 +74,6 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         from glue.train import check_sweep
 
         check_sweep(sweep, plan)
-
-    def page(self, results: Results) -> Page:
-        from glue.report import make_page
-
-        return make_page(results)
 
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)

@@ -51,8 +51,9 @@ class Run:
     schedule: SparsitySchedule | None
     versions: dict[str, str]
 
-    def perform(self) -> dict[str, Any] | None:
+    def perform(self, _: Path | None = None) -> dict[str, Any] | None:
         """Fine-tune, evaluate and save the model; what results.json holds, in the main process."""
+        # which Trainer needs even where nothing is to be kept
         config, folder = self.config, Path(self.config.output_dir)
         checkpoint = last_complete_checkpoint(folder) if config.resume else None
         trainer = self.trainer

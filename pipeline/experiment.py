@@ -67,7 +67,9 @@ SweepT = TypeVar("SweepT", bound=Sweep)
 class Experiment(ABC, Generic[RunT, SweepT]):
     """One laboratory's tenant; its package's `__main__` has it as `EXPERIMENT`.
 
-    Methods import what is heavy, so that --help does not need it.
+    The package's module `module` has `assemble(config)`, which makes the parts of a run; these have
+    `perform(folder)`. Its `report` has `make_page(results)`. Both are imported when they are needed
+    and not before, as all that is heavy, so that --help does not wait for it.
 
     Attributes:
         name: as in `python -m NAME`.
@@ -75,6 +77,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         about: what `train`, `sweep` and `report` do, in theirs.
         run, sweep: the configs of one run and of a sweep. One that may need the hub says so by a
             property `uses_hub`.
+        module: of the package: what one run is made of.
         further: sub-commands of its own, with what they do.
     """
 
@@ -83,17 +86,17 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     about: ClassVar[tuple[str, str, str]]
     run: ClassVar[type]
     sweep: ClassVar[type]
+    module: ClassVar[str] = "run"
     further: ClassVar[Sequence[Command]] = ()
 
-    @abstractmethod
     def assemble(self, config: RunT) -> Any:
         """The parts of a run, found to fit together; nothing is written.
 
         Raises:
             ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
         """
+        return import_module(f"{self.name}.{self.module}").assemble(config)
 
-    @abstractmethod
     def perform(self, parts: Any, folder: Path | None) -> dict[str, Any] | None:
         """Train, measure and return what results.json is to hold, a `score` among it.
 
@@ -107,6 +110,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         Raises:
             DivergedError: a loss or an output is NaN or infinite.
         """
+        found: dict[str, Any] | None = parts.perform(folder)
+        return found
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
@@ -116,9 +121,10 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     def plan(self, sweep: SweepT) -> Plan:
         """The runs of a sweep."""
 
-    @abstractmethod
     def page(self, results: Results) -> Page:
         """The report of a sweep, finished or not."""
+        made: Page = import_module(f"{self.name}.report").make_page(results)
+        return made
 
     def check(self, sweep: SweepT, plan: Plan) -> None:
         """Raise what a run would raise, before the first one starts.
@@ -174,6 +180,9 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def tidy(self, folder: Path) -> None:
         """Delete what a run needs no more once its results are written."""
+        from pipeline.folders import CHECKPOINT_FILE
+
+        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
     def search(self, sweep: SweepT, resources: Resources) -> Records:
         """Do every run of a sweep that has no record yet; raises as `run_sweep`."""

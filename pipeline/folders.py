@@ -10,6 +10,7 @@ from pipeline.files import differences, is_free, write_json
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
+CHECKPOINT_FILE = "checkpoint.pt"
 
 
 def claim_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> None:

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.bottleneck.config import RunConfig, SweepConfig
 from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
-    import torch
-
-    from pipeline.report.page import Page
     from pipeline.sweep.plan import Plan
-    from pipeline.sweep.results import Results
 
 
 class Bottleneck(Experiment[RunConfig, SweepConfig]):
@@ -39,16 +34,6 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
     )
     run, sweep = RunConfig, SweepConfig
 
-    def assemble(self, config: RunConfig) -> tuple[RunConfig, torch.device]:
-        from pipeline.machine import choose_device
-
-        return config, choose_device(config.device)
-
-    def perform(self, parts: tuple[RunConfig, torch.device], folder: Path | None) -> dict[str, Any]:
-        from experiments.bottleneck.run import run
-
-        return run(*parts)
-
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         yield f"mode matching: {results['mode_matching']:.1f} %"
         yield f"mean KL: {results['kl']:.3f} nats"
@@ -63,11 +48,6 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
     def fresh(self, sweep: SweepConfig) -> bool:
         # runs take seconds, and those of one process share their targets
         return False
-
-    def page(self, results: Results) -> Page:
-        from experiments.bottleneck.report import make_page
-
-        return make_page(results)
 
 
 EXPERIMENT = Bottleneck()

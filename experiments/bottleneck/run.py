@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,34 +18,46 @@ from experiments.bottleneck.config import RunConfig
 from experiments.bottleneck.heads import make_head
 from experiments.bottleneck.targets import Targets, draw
 from pipeline.fitting import DivergedError
-from pipeline.machine import device_name, versions
+from pipeline.machine import choose_device, device_name, versions
 from sparse_attn.heads.base import Head
 
 
-def run(config: RunConfig, device: torch.device) -> dict[str, Any]:
-    """Draw, fit, measure: what results.json is to hold.
+class Run(NamedTuple):
+    """A config, and where it runs."""
 
-    Raises:
-        DivergedError: Q is NaN, or infinitely far from P*.
-    """
-    targets = _targets(config.alpha, config.contexts, config.vocabulary, config.seed, device)
-    started = time.perf_counter()
-    head, contexts = fit(config, targets.log_p)
-    measured = measure(head, contexts, targets.log_p, config.batch)
-    seconds = time.perf_counter() - started
-    if not all(map(math.isfinite, measured.values())):
-        raise DivergedError(f"{measured}: training has diverged; lower learning_rate")
-    floors = targets.floors
-    return {
-        "score": -measured["kl"],
-        **measured,
-        # D >= min(N, M) - 1 reaches every matrix
-        "floor": floors[config.dimension].item() if config.dimension < len(floors) else 0.0,
-        "parameters": sum(p.numel() for p in head.parameters()) + contexts.numel(),
-        "seconds": round(seconds, 2),
-        "device": device_name(device),
-        "versions": versions("torch", "numpy"),
-    }
+    config: RunConfig
+    device: torch.device
+
+    def perform(self, _: Path | None = None) -> dict[str, Any]:
+        """Draw, fit, measure: what results.json is to hold.
+
+        Raises:
+            DivergedError: Q is NaN, or infinitely far from P*.
+        """
+        config, device = self
+        targets = _targets(config.alpha, config.contexts, config.vocabulary, config.seed, device)
+        started = time.perf_counter()
+        head, contexts = fit(config, targets.log_p)
+        measured = measure(head, contexts, targets.log_p, config.batch)
+        seconds = time.perf_counter() - started
+        if not all(map(math.isfinite, measured.values())):
+            raise DivergedError(f"{measured}: training has diverged; lower learning_rate")
+        floors = targets.floors
+        return {
+            "score": -measured["kl"],
+            **measured,
+            # D >= min(N, M) - 1 reaches every matrix
+            "floor": floors[config.dimension].item() if config.dimension < len(floors) else 0.0,
+            "parameters": sum(p.numel() for p in head.parameters()) + contexts.numel(),
+            "seconds": round(seconds, 2),
+            "device": device_name(device),
+            "versions": versions("torch", "numpy"),
+        }
+
+
+def assemble(config: RunConfig) -> Run:
+    """The run on its device; ValueError for one that is not there."""
+    return Run(config, choose_device(config.device))
 
 
 @lru_cache(maxsize=1)

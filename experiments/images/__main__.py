@@ -17,10 +17,7 @@ from experiments.images.config import RunConfig, SweepConfig
 from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
-    from experiments.images.run import Run
-    from pipeline.report.page import Page
     from pipeline.sweep.plan import Cell, Plan
-    from pipeline.sweep.results import Results
 
 
 class Images(Experiment[RunConfig, SweepConfig]):
@@ -38,13 +35,8 @@ class Images(Experiment[RunConfig, SweepConfig]):
     )
     run, sweep = RunConfig, SweepConfig
 
-    def assemble(self, config: RunConfig) -> Run:
-        from experiments.images.run import assemble
-
-        return assemble(config)
-
-    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any]:
-        return parts.perform(folder)
+    def tidy(self, folder: Path) -> None:
+        """Nothing goes: the best weights are in the checkpoint."""
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         yield f"{results['data']} {results['loss']}, epoch {results['best_epoch']}"
@@ -71,11 +63,6 @@ class Images(Experiment[RunConfig, SweepConfig]):
     def fresh(self, sweep: SweepConfig) -> bool:
         # starting a process takes longer than an epoch of a small data set
         return False
-
-    def page(self, results: Results) -> Page:
-        from experiments.images.report import make_page
-
-        return make_page(results)
 
 
 EXPERIMENT = Images()

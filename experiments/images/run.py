@@ -14,9 +14,9 @@ from experiments.images.criteria import Criterion, check_start, make_criterion
 from experiments.images.data.base import Images, Splits, load_splits
 from experiments.images.networks import make_network
 from pipeline.fitting import Progress, epoch_generator, fit
+from pipeline.folders import CHECKPOINT_FILE
 from pipeline.machine import choose_device, device_name, versions
 
-CHECKPOINT_FILE = "checkpoint.pt"
 EVALUATION_BATCH = 1000
 # in the score, so that of two equal accuracies the one with the lower criterion is better
 TIE = 1e-6

@@ -22,8 +22,6 @@ from pipeline.command import Command
 from pipeline.experiment import Experiment
 
 if TYPE_CHECKING:
-    from experiments.language_modeling.train import Parts
-    from pipeline.report.page import Page
     from pipeline.sweep.plan import Cell, Plan
     from pipeline.sweep.results import Results
 
@@ -55,7 +53,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         "One model with many heads x seeds.",
         "Our numbers beside the published ones; also of a folder of runs that `train` has made.",
     )
-    run, sweep = RunConfig, SweepConfig
+    run, sweep, module = RunConfig, SweepConfig, "train"
     further = (
         Command(
             "measure",
@@ -67,21 +65,6 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
             work=measure,
         ),
     )
-
-    def assemble(self, config: RunConfig) -> Parts:
-        from experiments.language_modeling.train import assemble
-
-        return assemble(config)
-
-    def perform(self, parts: Parts, folder: Path | None) -> dict[str, Any]:
-        from experiments.language_modeling.train import perform
-
-        return perform(parts, folder)
-
-    def tidy(self, folder: Path) -> None:
-        from experiments.language_modeling.train import tidy
-
-        tidy(folder)
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         for split in ("valid", "test"):
@@ -122,11 +105,6 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         from experiments.language_modeling.report.runs import read_runs
 
         return read_runs(folder)
-
-    def page(self, results: Results) -> Page:
-        from experiments.language_modeling.report import make_page
-
-        return make_page(results)
 
 
 EXPERIMENT = LanguageModeling()

@@ -25,23 +25,94 @@ from experiments.language_modeling.training import Training
 from pipeline.command import from_dict
 from pipeline.files import write_json, write_tensors
 from pipeline.fitting import DivergedError
-from pipeline.folders import RESULTS_FILE
+from pipeline.folders import CHECKPOINT_FILE, RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
 from sparse_attn.heads.base import positive
 
-MODEL_FILE, CHECKPOINT_FILE = "model.pt", "checkpoint.pt"
+MODEL_FILE = "model.pt"
 
 
 @dataclass
-class Parts:
-    """What a run is made of, found to fit together."""
+class Run:
+    """A run whose parts have been made and found to fit together."""
 
     config: RunConfig
     corpus: Corpus
     model: LanguageModel
 
+    def perform(self, folder: Path | None) -> dict[str, Any]:
+        """Train, measure the best weights and return what results.json is to hold.
 
-def assemble(config: RunConfig) -> Parts:
+        Args:
+            folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
+
+        Raises:
+            DivergedError: a loss is not finite. results.json says so, with what came before; it has
+                the epochs of a run that goes on.
+        """
+        config, corpus, model = self.config, self.corpus, self.model
+        if folder is None:
+            training = Training(config, corpus, model, None)
+            training.run()
+        else:
+
+            def write(results: dict[str, Any], status: str) -> None:
+                content = {**results, "status": status, "config": asdict(config)}
+                write_json(folder / RESULTS_FILE, content)
+
+            training = Training(
+                config,
+                corpus,
+                model,
+                folder / CHECKPOINT_FILE,
+                lambda: write(self._facts(training), "running"),
+            )
+            try:
+                training.run()
+            except DivergedError:
+                write(self._results(training, folder), "diverged")
+                (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+                raise
+        results = self._results(training, folder) | {"status": "finished"}
+        return results | measures(model, corpus, config.evaluation, config.measures)
+
+    def _facts(self, training: Training) -> dict[str, Any]:
+        """What every run tells at any time."""
+        config, corpus, model, progress = self.config, self.corpus, self.model, training.progress
+        return {
+            "head": config.head.name,
+            "corpus": config.corpus.name,
+            "tokens": corpus.tokens(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "epochs": progress.epochs,
+            "valid_perplexity": None,
+            "test_perplexity": None,
+            "seconds": progress.seconds,
+            "seed": config.seed,
+            "device": device_name(training.device),
+            "versions": versions("torch"),
+            "peak_memory_mib": peak_memory_mib(training.device),
+        }
+
+    def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
+        """The same, with the perplexities of the best weights, if there are any."""
+        config, corpus, model = self.config, self.corpus, self.model
+        results = self._facts(training)
+        if training.best is not None:
+            if folder is not None:
+                write_tensors(folder / MODEL_FILE, model.state_dict())
+            evaluation = config.evaluation
+            splits = {"valid": evaluation.batch, "test": evaluation.test_batch}
+            for split, batch in splits.items():
+                stream, bar = getattr(corpus, split), split if sys.stderr.isatty() else None
+                nll = mean_nll(model, stream, batch, evaluation.segment, config.chunk, bar)
+                results[f"{split}_perplexity"] = perplexity(nll)
+            # inf where the head gives a word exactly 0
+            results["score"] = -math.log(results["valid_perplexity"])
+        return results
+
+
+def assemble(config: RunConfig) -> Run:
     """Read the corpus and build the model, with its first weights, on its device.
 
     Raises:
@@ -50,7 +121,7 @@ def assemble(config: RunConfig) -> Parts:
     device = choose_device(config.device)
     corpus = _read_corpus(config)
     torch.manual_seed(config.seed)
-    return Parts(config, corpus, build_model(config.model, config.head, corpus).to(device))
+    return Run(config, corpus, build_model(config.model, config.head, corpus).to(device))
 
 
 def check_heads(sweep: SweepConfig) -> None:
@@ -78,85 +149,6 @@ def _read_corpus(config: SetupConfig) -> Corpus:
     batchify(corpus.test, config.evaluation.test_batch)
     check_measures(corpus, config.measures)
     return corpus
-
-
-def perform(parts: Parts, folder: Path | None) -> dict[str, Any]:
-    """Train, measure the best weights and return what results.json is to hold.
-
-    Args:
-        folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
-
-    Raises:
-        DivergedError: a loss is not finite. results.json says so, with what came before; it has
-            the epochs of a run that goes on.
-    """
-    config, corpus, model = parts.config, parts.corpus, parts.model
-    if folder is None:
-        training = Training(config, corpus, model, None)
-        training.run()
-    else:
-
-        def write(results: dict[str, Any], status: str) -> None:
-            content = {**results, "status": status, "config": asdict(config)}
-            write_json(folder / RESULTS_FILE, content)
-
-        training = Training(
-            config,
-            corpus,
-            model,
-            folder / CHECKPOINT_FILE,
-            lambda: write(_facts(parts, training), "running"),
-        )
-        try:
-            training.run()
-        except DivergedError:
-            write(_results(parts, training, folder), "diverged")
-            tidy(folder)
-            raise
-    results = _results(parts, training, folder) | {"status": "finished"}
-    return results | measures(model, corpus, config.evaluation, config.measures)
-
-
-def tidy(folder: Path) -> None:
-    """Delete what only a run that was cut off needs."""
-    (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
-
-
-def _facts(parts: Parts, training: Training) -> dict[str, Any]:
-    """What every run tells at any time."""
-    config, corpus, model, progress = parts.config, parts.corpus, parts.model, training.progress
-    return {
-        "head": config.head.name,
-        "corpus": config.corpus.name,
-        "tokens": corpus.tokens(),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "epochs": progress.epochs,
-        "valid_perplexity": None,
-        "test_perplexity": None,
-        "seconds": progress.seconds,
-        "seed": config.seed,
-        "device": device_name(training.device),
-        "versions": versions("torch"),
-        "peak_memory_mib": peak_memory_mib(training.device),
-    }
-
-
-def _results(parts: Parts, training: Training, folder: Path | None) -> dict[str, Any]:
-    """The same, with the perplexities of the best weights, if there are any."""
-    config, corpus, model = parts.config, parts.corpus, parts.model
-    results = _facts(parts, training)
-    if training.best is not None:
-        if folder is not None:
-            write_tensors(folder / MODEL_FILE, model.state_dict())
-        evaluation = config.evaluation
-        splits = {"valid": evaluation.batch, "test": evaluation.test_batch}
-        for split, batch in splits.items():
-            stream, bar = getattr(corpus, split), split if sys.stderr.isatty() else None
-            nll = mean_nll(model, stream, batch, evaluation.segment, config.chunk, bar)
-            results[f"{split}_perplexity"] = perplexity(nll)
-        # inf where the head gives a word exactly 0
-        results["score"] = -math.log(results["valid_perplexity"])
-    return results
 
 
 def measure(config: MeasureConfig) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.multilabel.config import RunConfig, SweepConfig
@@ -19,10 +18,7 @@ from pipeline.experiment import Experiment
 from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 if TYPE_CHECKING:
-    from experiments.multilabel.run import Run
-    from pipeline.report.page import Page
     from pipeline.sweep.plan import Plan
-    from pipeline.sweep.results import Results
 
 
 class MultiLabel(Experiment[RunConfig, SweepConfig]):
@@ -39,19 +35,6 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
         "What the runs show.",
     )
     run, sweep = RunConfig, SweepConfig
-
-    def assemble(self, config: RunConfig) -> Run:
-        from experiments.multilabel.run import assemble
-
-        return assemble(config)
-
-    def perform(self, parts: Run, folder: Path | None) -> dict[str, Any]:
-        return parts.perform(folder)
-
-    def tidy(self, folder: Path) -> None:
-        from experiments.multilabel.run import CHECKPOINT_FILE
-
-        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         for average, value in results["f1"].items():
@@ -75,11 +58,6 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
     def fresh(self, sweep: SweepConfig) -> bool:
         # runs on synthetic rows take seconds
         return any(data.synthetic is None for data in sweep.data.values())
-
-    def page(self, results: Results) -> Page:
-        from experiments.multilabel.report import make_page
-
-        return make_page(results)
 
 
 EXPERIMENT = MultiLabel()

@@ -21,12 +21,11 @@ from glue.model import resolve_model
 from pipeline.batches import EpochSampler
 from pipeline.command import from_dict
 from pipeline.fitting import epoch_generator, fit
-from pipeline.folders import RESULTS_FILE
+from pipeline.folders import CHECKPOINT_FILE, RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
 from sparse_attn import load_pretrained
 from sparse_attn.heads import MultiLabelHead
 
-CHECKPOINT_FILE = "checkpoint.pt"
 MODEL_FILE = "model.safetensors"
 MODEL_FOLDER = "model"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from experiments.bottleneck.config import Options
 from experiments.bottleneck.heads import HEADS, make_head
-from experiments.bottleneck.run import fit, measure, run
+from experiments.bottleneck.run import assemble, fit, measure
 from experiments.bottleneck.targets import draw
 from pipeline.fitting import DivergedError
 from tests.experiments.bottleneck.tiny import one
@@ -84,20 +84,20 @@ def test_a_pass_shows_every_context_once() -> None:
 
 
 def test_seed_decides_the_run() -> None:
-    first, again = run(one(), CPU), run(one(), CPU)
+    first, again = assemble(one()).perform(), assemble(one()).perform()
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
     assert first["score"] == -first["kl"]
-    assert run(one(seed=1), CPU)["kl"] != first["kl"]
+    assert assemble(one(seed=1)).perform()["kl"] != first["kl"]
 
 
 def test_a_run_that_diverges_says_so() -> None:
     with pytest.raises(DivergedError, match="diverged; lower learning_rate"):
-        run(one(learning_rate=1e30), CPU)
+        assemble(one(learning_rate=1e30)).perform()
 
 
 def test_a_dimension_beyond_the_vocabulary_has_no_floor() -> None:
-    assert run(one(dimension=4), CPU)["floor"] > 0
-    assert run(one(dimension=5), CPU)["floor"] == 0
+    assert assemble(one(dimension=4)).perform()["floor"] > 0
+    assert assemble(one(dimension=5)).perform()["floor"] == 0
 
 
 def rank(matrix: Tensor) -> int:
