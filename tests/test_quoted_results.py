@@ -1,4 +1,4 @@
-"""What README and docs quote of the records, and what the records must hold for it to be fair."""
+"""What the docs quote of the records, and what the records must hold for it to be fair."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def rows(name: str, pattern: str) -> list[re.Match[str]]:
 
 
 @pytest.mark.parametrize("mapping", sorted({row["mapping"] for row in GLUE}))
-def test_glue_in_the_readme(mapping: str) -> None:
+def test_glue_in_its_page(mapping: str) -> None:
     cells = []
     for row in GLUE:
         if row["mapping"] == mapping:
@@ -49,7 +49,7 @@ def test_glue_in_the_readme(mapping: str) -> None:
                 cells.append("")
             cells.append(f"{100 * float(row['sparsity']):.0f} %")
     line = f"| {mapping} | {' | '.join(cells)} |".replace("|  |", "| |")
-    assert line in (ROOT / "README.md").read_text(), line
+    assert line in (ROOT / "docs/glue.md").read_text(), line
 
 
 @pytest.mark.parametrize("record", LANGUAGE_MODELS, ids=lambda record: record["head"])
@@ -81,21 +81,21 @@ def test_the_start_explains_softmax_abs() -> None:
     assert f"softmax with it reaches {found}" in page("docs/language-models.md")
 
 
-def test_images_in_the_readme() -> None:
+def test_images_in_their_page() -> None:
     report = rows("docs/images/report.md", r"^\| ([\w-]+) \| (negll|mse) .*")
     cells = {line[1]: line[0] for line in report}
-    quoted = rows("README.md", r"^\| ([\w-]+) \| ([\d.]+ ± [\d.]+) \| ([\d.]+) \(")
+    quoted = rows("docs/images.md", r"^\| ([\w-]+) \| ([\d.]+ ± [\d.]+) \| ([\d.]+) \(")
     assert len(quoted) == 5
     for label, error, published in (line.groups() for line in quoted):
         assert f"| {error} |" in cells[label], label
         assert published in cells[label], label
 
 
-def test_multilabel_in_the_readme() -> None:
+def test_multilabel_in_its_page() -> None:
     report = (ROOT / "docs/multilabel/report.md").read_text()
     table = report.split("Micro-F1 in %: all decisions")[1].split("\n\n")[1]
     lines = [re.sub(r"\s+", "", line) for line in table.splitlines()]
-    quoted = rows("README.md", r"^\| (n\d\d-labels\d+) \|(.*)$")
+    quoted = rows("docs/multilabel.md", r"^\| (n\d\d-labels\d+) \|(.*)$")
     assert len(quoted) > 4
     for name, cells in (line.groups() for line in quoted):
         found = next(line for line in lines if line.startswith(f"|{name}|"))
