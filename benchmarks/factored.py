@@ -110,8 +110,9 @@ what does not depend on the vocabulary."""
             for d, name in itertools.product(sizes, (FACTORED, DENSE)):
                 cases = [case for case in record["cases"] if case["hidden"] == d]
                 found = plots.curves(cases, "vocab", key, "step")
-                style = "-" if name == FACTORED else "--"
-                plots.draw(axis, found[name], style, f"C{sizes.index(d)}", f"{name}, d={d}")
+                look = {"linestyle": "-" if name == FACTORED else "--", "marker": "."}
+                look["color"] = f"C{sizes.index(d)}"
+                plots.draw(axis, found[name], look, f"{name}, d={d}")
             plots.logarithmic(axis, xlabel="vocabulary", ylabel=label)
         axes[0].legend(fontsize=8)
         figure.suptitle(f"One training step of {BATCH} rows on {record['environment']['device']}")

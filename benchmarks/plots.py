@@ -21,8 +21,8 @@ def curves(
     return found
 
 
-def draw(axis: Axes, points: list[tuple[float, float]], style: str, color: str, name: str) -> None:
-    axis.plot(*zip(*points, strict=True), style, marker=".", color=color, label=name)
+def draw(axis: Axes, points: list[tuple[float, float]], look: dict[str, Any], name: str) -> None:
+    axis.plot(*zip(*points, strict=True), **look, label=name)
 
 
 def logarithmic(axis: Axes, **settings: Any) -> None:

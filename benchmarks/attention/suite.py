@@ -21,6 +21,7 @@ from benchmarks.attention.peers import Forward
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.timing import DeviceClock, Task, wall_clock
+from sparse_attn.inspection.looks import styles
 from sparse_attn.kernels import attention
 from sparse_attn.mappings import Mapping
 
@@ -30,6 +31,7 @@ CHECKED = 2048  # longest rows whose outputs are compared with the reference
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 # scores that nearly tie may swap places in the quantile of r-softmax: one row of thousands differs
 GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
+SOFTMAX = (BASE, "FlexAttention")  # peers whose names do not say what they compute
 PLOTTED = {
     "time": ("ms", "milliseconds"),
     "memory": ("memory_mib", "peak memory beyond the inputs, MiB"),
@@ -95,9 +97,10 @@ def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Fig
     axes = figure.subplots(1, 2, sharey=True)
     for axis, which in zip(axes, PASSES, strict=True):
         curves = plots.curves(found, "length", key, which)
-        for number, (name, points) in enumerate(curves.items()):
-            style = "-" if name.startswith("ours") else "--"
-            plots.draw(axis, points, style, f"C{number % 10}", name)
+        looks = styles([f"softmax: {n}" if n.startswith(SOFTMAX) else n for n in curves])
+        for (name, points), look in zip(curves.items(), looks, strict=True):
+            line = "-" if name.startswith("ours") else "--"
+            plots.draw(axis, points, {**look, "linestyle": line, "markersize": 4}, name)
         plots.logarithmic(axis, xlabel="length N", title=which)
         axis.set_xticks([case["length"] for case in found], [str(c["length"]) for c in found])
         axis.minorticks_off()

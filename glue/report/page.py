@@ -192,7 +192,7 @@ def _mappings(sweep: Sweep) -> Table:
     searches = "Trials" if sweep.fair else "Grid points for each seed"
     headers = ["Mapping", "Function", "Values tried", "Schedule", "Learned", "Layers", searches]
     rates = ", ".join(map(text.plain, sweep.sweep.learning_rates))
-    return Table(f"Learning rates tried for all: {rates}.", headers, lines, words=True)
+    return Table(f"Learning rates tried for all: {rates}.", headers, lines)
 
 
 def _tried(value: Any) -> str:
@@ -245,6 +245,4 @@ def _unfinished(sweep: Sweep) -> Table:
         for record in sweep.records
         if record.status != "finished"
     ]
-    return Table(
-        "The last line of each error.", ["Task", "Mapping", "Run", "End", "Error"], lines, True
-    )
+    return Table("The last line of each error.", ["Task", "Mapping", "Run", "End", "Error"], lines)

@@ -146,7 +146,7 @@ def zeros(sweep: Sweep, task: str) -> Figure | None:
     for mapping in sweep.mappings:
         heads = [sparsity(r).get("per_head") for r in sweep.scored(task, mapping).values()]
         grids = [np.array(grid) for grid in heads if grid]
-        if grids and np.any(grids):
+        if grids and np.mean(grids) >= 0.005:  # fewer come from rounding
             shares[mapping] = np.mean(grids, axis=0)
     if not shares:
         return None
@@ -158,15 +158,15 @@ def zeros(sweep: Sweep, task: str) -> Figure | None:
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
         for axis, size in ((axes.xaxis, grid.shape[1]), (axes.yaxis, grid.shape[0])):
-            ticks = range(0, size, 1 if size < 7 else 2)
-            axis.set_ticks(list(ticks), [str(tick + 1) for tick in ticks])
+            axis.set_ticks(range(0, size, 1 if size < 7 else 2))
     figure.colorbar(image, ax=panels, label="exact zeros in %", shrink=0.8)
     return figure
 
 
 def budget(sweep: Sweep, task: str) -> Figure | None:
     found = {m: [100 * r.score for r in sweep.searched(task, m)] for m in sweep.mappings}
-    if max(map(len, found.values())) < 2:
+    # two runs are no curve
+    if max(map(len, found.values())) < 3:
         return None
     figure, axes = canvas.single()
     for mapping, values in found.items():

@@ -12,18 +12,16 @@ from matplotlib.figure import Figure
 
 from sparse_attn.files import whole
 from sparse_attn.inspection.looks import (
-    BASE,
     GREY,
     Axes,
     legend_below,
     name,
     panels,
     single,
-    style,
+    styles,
 )
 
 __all__ = [
-    "BASE",
     "GREY",
     "Axes",
     "encode",
@@ -33,16 +31,15 @@ __all__ = [
     "panels",
     "save",
     "single",
-    "style",
 ]
 
 _DPI = 150
 
 
 def looks(labels: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
-    """Colour, marker and line of each label: black for what the others are compared with."""
-    others = [label for label in labels if label != baseline]
-    return {label: BASE if label == baseline else style(others.index(label)) for label in labels}
+    """Colour, marker and line of each label; the baseline has those of softmax."""
+    named = ["softmax" if label == baseline else label for label in labels]
+    return dict(zip(labels, styles(named), strict=True))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.report import text
 
+_NUMBER = re.compile(r"[-+<(\[]*\d|[-+]?inf|nan|n/a|not run|-?$")
+
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, headers and rows of text; `words` where the cells are no numbers."""
+    """A caption, headers and rows of text."""
 
     caption: str
     headers: list[str]
     rows: list[list[str]]
-    words: bool = False
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether a column holds numbers, which pages align right; the first names the row."""
+        places = range(len(self.headers))
+        return [p > 0 and all(_NUMBER.match(row[p]) for row in self.rows) for p in places]
 
     def columns(self, *places: int, caption: str) -> Table:
         """Those at the places alone, under a caption of their own."""
@@ -53,8 +61,8 @@ def plain(table: Table) -> list[str]:
 def markdown(table: Table) -> list[str]:
     """The lines of the table, under its caption."""
     lines = [text.markdown(table.caption), ""] if table.caption else []
-    for place, row in enumerate([table.headers, *table.rows]):
-        lines.append(f"| {' | '.join(map(text.markdown, row))} |")
-        if place == 0:
-            lines.append("|" + " --- |" * len(row))
-    return [*lines, ""]
+    head, *rows = (
+        f"| {' | '.join(map(text.markdown, row))} |" for row in (table.headers, *table.rows)
+    )
+    rule = "|".join(["", *(" ---: " if right else " --- " for right in table.numeric), ""])
+    return [*lines, head, rule, *rows, ""]

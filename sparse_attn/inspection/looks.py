@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparse_attn.mappings import get_spec
+from sparse_attn.mappings import get_spec, mapping_names
 
 try:
     from matplotlib.axes import Axes
@@ -23,30 +23,65 @@ HATCHED: dict[str, Any] = {
     "hatch": "//////",
     "linewidth": 0,
 }
-# Okabe & Ito 2008, which colour-blind people tell apart: black is softmax, and yellow is left out,
-# which a white page swallows
-BASE = {"color": "#000000", "marker": "o", "linestyle": "-"}
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("s", "^", "D", "v", "P", "X")
+# one colour a mapping in every figure; the first seven are those of Okabe & Ito 2008, which
+# colour-blind people tell apart, without yellow, which a white page swallows
+PALETTE = {
+    "softmax": "#000000",
+    "r-softmax": "#D55E00",
+    "sparsemax": "#0072B2",
+    "entmax": "#009E73",
+    "t-softmax": "#CC79A7",
+    "sparsehourglass": "#E69F00",
+    "sigsoftmax": "#56B4E9",
+    "random-drop-softmax": GREY,
+    "temperature-softmax": "#8C564B",
+    "top-k-softmax": "#BCA136",
+    "taylor-softmax": "#AA4499",
+    "spherical-softmax": "#808000",
+    "softmax-abs": "#882255",
+    "normalized-relu": "#332288",
+    "normalized-sigmoid": "#44AA99",
+    "weighted-softmax": "#6A7FDB",
+    "sparsegen": "#117733",
+    "sparsecone": "#B8860B",
+    "plif": "#CC3311",
+    "monotone": "#5F3DC4",
+}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LINES = ("-", "--", ":", "-.")
 
 
-def style(place: int) -> dict[str, Any]:
-    """Colour, marker and line of the other mapping in this place, which tell it from the rest."""
-    turn = place // len(_COLOURS)
-    return {
-        "color": _COLOURS[place % len(_COLOURS)],
-        "marker": _MARKERS[(place + turn) % len(_MARKERS)],
-        "linestyle": _LINES[turn % len(_LINES)],
-    }
+def styles(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, marker and line of each label of a figure.
+
+    A label that names a mapping, as `entmax-1.5` or `taylor`, has its colour: that of its record,
+    or of the palette. The others get colours that the figure leaves free. Labels of one mapping
+    differ in marker and line.
+    """
+    keys = [_mapping_in(label) or label for label in labels]
+    colours = {key: _colour(key) for key in keys}
+    # the rarest first
+    free = (c for c in reversed(PALETTE.values()) if c not in colours.values())
+    colours = {key: colour or next(free, GREY) for key, colour in colours.items()}
+    order = [*PALETTE.values(), *colours.values()]
+    found = []
+    for place, key in enumerate(keys):
+        turn = keys[:place].count(key)
+        marker = _MARKERS[(order.index(colours[key]) + turn) % len(_MARKERS)]
+        line = _LINES[turn % len(_LINES)]
+        found.append({"color": colours[key], "marker": marker, "linestyle": line})
+    return found
 
 
-def style_of(mapping: str, place: int) -> dict[str, Any]:
-    """As `style`, of a registered mapping: softmax is black, a colour of its record goes first."""
-    if mapping == "softmax":
-        return BASE
-    color = get_spec(mapping).color
-    return {**style(place), **({"color": color} if color else {})}
+def _mapping_in(label: str) -> str | None:
+    """The longest name of a mapping in a label, or one that the label shortens."""
+    named = [n for n in mapping_names() if n in label or n.startswith(f"{label}-")]
+    return max(named, key=lambda n: (n in label, len(n)), default=None)
+
+
+def _colour(key: str) -> str | None:
+    registered = get_spec(key).color if key in mapping_names() else None
+    return registered or PALETTE.get(key)
 
 
 def name(label: str) -> str:

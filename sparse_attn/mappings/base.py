@@ -140,7 +140,7 @@ class MappingSpec:
             which do not train one label among thousands.
         predicts: name of the parameter that a multi-label head can predict from the row.
         kernel: where the fused implementations have it, None where there is only the reference.
-        color: in plots, None for the next free one of the palette.
+        color: in figures; None for one that the palette leaves free.
         source: paper and equation.
     """
 

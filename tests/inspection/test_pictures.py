@@ -13,6 +13,7 @@ from transformers import T5Config, T5Model
 from sparse_attn import Mapping, mapping_names, patch_model
 from sparse_attn.inspection import pictures, record_attention
 from sparse_attn.patching import set_parameter
+from tests.figures import blank_panels
 from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
 
 
@@ -52,6 +53,10 @@ def test_curves_of_every_mapping() -> None:
         np.testing.assert_array_equal(curve[~np.isnan(curve)], p[:, 0], err_msg=name)
         np.testing.assert_array_equal(bar.get_ydata() == row, (p == 0).any(-1), err_msg=name)
     assert np.isnan(ydata(pictures.draw_curves(["r-softmax"]))[0]).sum() == 2  # around z = 0
+    dense = pictures.draw_curves(["softmax", "taylor-softmax"])
+    assert len(dense.axes) == 1
+    assert [text.get_text() for text in dense.legends[0].texts] == ["softmax", "taylor-softmax"]
+    assert blank_panels(dense) == []
     assert rendered(figure).min() < 0.1
 
 

@@ -181,11 +181,9 @@ def test_the_command_line_tells_of_it(capsys):
     assert "scale = 2 in [0.1, inf]" in told
 
 
-def test_its_colour_goes_before_that_of_its_place():
-    assert looks.style_of("scaled", 1)["color"] == "#7F3C8D"
-    assert looks.style_of("scaled", 1)["marker"] == looks.style(1)["marker"]
-    assert looks.style_of("sparsemax", 1) == looks.style(1)
-    assert looks.style_of("softmax", 1) == looks.BASE
+def test_its_colour_is_that_of_its_record():
+    (look,) = looks.styles(["scaled"])
+    assert look["color"] == "#7F3C8D"
 
 
 def test_a_changed_record_keeps_no_kernel():

@@ -32,8 +32,9 @@ _KEPT = {
 def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     """p_1 of the scores (z, 0) against z in [-5, 5], one line a mapping.
 
-    Below the lines each mapping has a row, thick where one of the two probabilities is exactly 0:
-    p_1 where its line is at 0, p_2 where it is at 1. A line is broken where the mapping jumps.
+    Where a mapping drops one of the two, a row for each mapping stands below the lines, thick where
+    one probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
+    where the mapping jumps.
 
     Args:
         mappings: names, drawn with the parameters' defaults, or `Mapping`s without `heads`.
@@ -45,32 +46,43 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
         raise ValueError(f"mappings: expected a list of names or Mappings, got {mappings!r}")
     held = [_as_mapping(mapping) for mapping in mappings]
     z = np.linspace(-_REACH, _REACH, 2001)
-    heights = (3.0, 0.36 * len(held))
+    found = [_probabilities(mapping, np.stack([z, np.zeros_like(z)], -1)) for mapping in held]
+    styles = looks.styles([mapping.name for mapping in held])
+    lines = [{"color": look["color"], "linestyle": look["linestyle"], "lw": 2} for look in styles]
+    sparse = any((p == 0).any() for p in found)
+    heights = (3.0, 0.36 * len(held)) if sparse else (3.0,)
     figure = Figure(figsize=(looks.WIDTH, 1.15 + sum(heights)), layout="constrained")
-    curves, rows = figure.subplots(2, height_ratios=heights, sharex=True)
-    looks.tidy(curves)
-    looks.tidy(rows)
-    beside: dict[str, Any] = {"transform": rows.get_yaxis_transform(), "clip_on": False}
-    place = 0
-    for row, mapping in enumerate(held):
-        look = looks.style_of(mapping.name, place)
-        line: dict[str, Any] = {"color": look["color"], "linestyle": look["linestyle"], "lw": 2}
-        p = _probabilities(mapping, np.stack([z, np.zeros_like(z)], -1))
+    panels = figure.subplots(len(heights), height_ratios=heights, sharex=True, squeeze=False)[:, 0]
+    for mapping, p, line in zip(held, found, lines, strict=True):
         jumps = np.flatnonzero(np.abs(np.diff(p[:, 0])) > _JUMP) + 1
-        curves.plot(np.insert(z, jumps, np.nan), np.insert(p[:, 0], jumps, np.nan), **line)
-        dropped = np.where((p == 0).any(-1), row, np.nan)
-        rows.plot(z, dropped, color=look["color"], lw=7, solid_capstyle="butt")
-        rows.plot((-0.075, -0.015), (row, row), **line, **beside)
-        place += mapping.name != "softmax"
-    curves.set_ylabel("$p_1$", fontsize=11)
-    curves.set_ylim(-0.04, 1.04)
-    rows.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
-    rows.set_yticks(range(len(held)), [_label(mapping, "\n") for mapping in held], fontsize=9)
-    rows.tick_params(axis="y", length=0, pad=36)
-    rows.set_ylim(len(held) - 0.5, -0.5)
-    rows.set_xlabel("score $z$ of the first; the second has score 0", fontsize=11)
-    rows.set_xlim(-_REACH, _REACH)
+        broken = np.insert(z, jumps, np.nan), np.insert(p[:, 0], jumps, np.nan)
+        panels[0].plot(*broken, **line, label=_label(mapping, ", "))
+    panels[0].set_ylabel("$p_1$", fontsize=11)
+    panels[0].set_ylim(-0.04, 1.04)
+    looks.tidy(panels[0])
+    if sparse:
+        _zero_rows(panels[1], z, found, lines)
+        panels[1].set_yticks(range(len(held)), [_label(m, "\n") for m in held], fontsize=9)
+    else:
+        looks.legend_below(figure, panels[0])
+    panels[-1].set_xlabel("score $z$ of the first; the second has score 0", fontsize=11)
+    panels[-1].set_xlim(-_REACH, _REACH)
     return figure
+
+
+def _zero_rows(
+    axes: Axes, z: np.ndarray, found: list[np.ndarray], lines: list[dict[str, Any]]
+) -> None:
+    """A row for each mapping: a sample of its line, thick where one of the two is exactly 0."""
+    looks.tidy(axes)
+    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+    for row, (p, line) in enumerate(zip(found, lines, strict=True)):
+        dropped = np.where((p == 0).any(-1), row, np.nan)
+        axes.plot(z, dropped, color=line["color"], lw=7, solid_capstyle="butt")
+        axes.plot((-0.075, -0.015), (row, row), **line, **beside)
+    axes.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
+    axes.tick_params(axis="y", length=0, pad=36)
+    axes.set_ylim(len(found) - 0.5, -0.5)
 
 
 def draw_simplex(mapping: str | Mapping) -> Figure:

@@ -1,0 +1,37 @@
+"""A mapping looks the same in every figure."""
+
+from sparse_attn.inspection import looks
+from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
+
+
+def colours(*labels: str) -> list[str]:
+    return [look["color"] for look in looks.styles(labels)]
+
+
+def test_every_mapping_has_a_colour_of_its_own() -> None:
+    modules = (pointwise, weighted, projection, monotone, controls)
+    names = [spec.name for module in modules for spec in module.SPECS]
+    assert set(looks.PALETTE) == set(names)
+    assert colours(*names) == [looks.PALETTE[name] for name in names]
+    assert len(set(colours(*names))) == len(names)
+
+
+def test_labels_speak_of_a_mapping() -> None:
+    labels = ("entmax-1.5", "taylor", "sparsemax-hinge", "ours r-softmax [flex]", "softmax (slow)")
+    names = ("entmax", "taylor-softmax", "sparsemax", "r-softmax", "softmax")
+    assert colours(*labels) == [looks.PALETTE[name] for name in names]
+    assert colours("mixed-sparsemax") == colours("sparsemax")
+
+
+def test_labels_of_one_mapping_differ_in_marker_and_line() -> None:
+    one, two, other = looks.styles(["softmax", "softmax-fine", "r-softmax"])
+    assert one["color"] == two["color"] != other["color"]
+    assert one["marker"] != two["marker"]
+    assert one["linestyle"] != two["linestyle"]
+
+
+def test_other_labels_get_what_is_left() -> None:
+    found = colours("mos", "softmax", "lms", "r-softmax")
+    assert found[1::2] == colours("softmax", "r-softmax")
+    assert len(set(found)) == 4
+    assert set(colours(*(f"loss {i}" for i in range(40)))) == set(looks.PALETTE.values())
