@@ -1,8 +1,10 @@
 """What the site makes of a page and of a docstring."""
 
+import re
+
 import pytest
 
-from website import code, docstrings, pages, places, results
+from website import code, docstrings, pages, places, results, sentence
 
 PAGE = """# Title
 
@@ -93,3 +95,12 @@ def test_docstrings_are_plain_text() -> None:
         r"|y|\_1 of &lt;p, z> \[heads\] \* 2, `a * <b>` &amp; "
         "```\nx[_i_]\n```\n\nSource: A 2020."
     )
+
+
+def test_the_sentence_is_what_the_model_makes_of_it() -> None:
+    """By its words and what is struck out; shades may round otherwise elsewhere."""
+    made, committed = sentence.draw(*sentence.attention()), sentence.PATH.read_text("utf-8")
+    words = re.compile(r'class="(word|dropped)".*>(.+)</text>')
+    assert words.findall(made) == words.findall(committed)
+    assert ("dropped", "because") in words.findall(made)
+    assert re.sub(r"[.\d]+", "", made) == re.sub(r"[.\d]+", "", committed)
