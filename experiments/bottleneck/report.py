@@ -108,7 +108,7 @@ def measure_table(results: Results, alpha: float, measure: Measure) -> Table:
 
     def show(cell: Cell) -> str:
         spread = results.spread(cell, measure.of)
-        diverged = sum(record.status == "diverged" for record in results.counting(cell))
+        diverged = results.diverged(cell)
         found = [
             spread.text(f"{{:.{measure.digits}f}}") if spread else "",
             f"({diverged} diverged)" if diverged else "",
@@ -177,8 +177,7 @@ def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
         axes.set_xscale("log")
         axes.set_xticks(sweep.dimensions, [str(dimension) for dimension in sweep.dimensions])
         axes.minorticks_off()
-        axes.set_xlabel("dimension D")
-        axes.set_ylabel(measure.label)
+        axes.set(xlabel="dimension D", ylabel=measure.label)
     canvas.legend_below(figure, panels[0])
     return figure
 

@@ -76,7 +76,7 @@ def results_table(results: Results) -> Table:
     for cell in results.cells:
         printed = theirs.get(cell[1], Published(*[text.NOTHING] * 3))
         runs = results.finished(cell)
-        diverged = sum(record.status == "diverged" for record in results.counting(cell))
+        diverged = results.diverged(cell)
         measure = runs[0]["measure"] + " " if runs else ""
         rows.append(
             [
@@ -187,9 +187,7 @@ def plot_learning(results: Results) -> Figure:
         means = [fmean(errors) for errors in zip(*curves, strict=True)]
         look = {**looks[cell[1]], "markersize": 3.5, "markevery": 5}
         axes.plot(range(1, longest + 1), means, label=canvas.name(cell[1]), **look)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("validation error in %")
-    axes.set_yscale("log")
+    axes.set(xlabel="epoch", ylabel="validation error in %", yscale="log")
     canvas.legend_below(figure, axes)
     return figure
 

@@ -65,8 +65,7 @@ def plot_axis(results: Results, axis: str) -> Figure | None:
             axes.set_xscale("log")
         axes.set_xticks([x for x, _ in points], [str(x) for x, _ in points])
         axes.minorticks_off()
-        axes.set_xlabel(AXES[axis])
-        axes.set_ylabel("micro-F1 in %")
+        axes.set(xlabel=AXES[axis], ylabel="micro-F1 in %")
     canvas.legend_below(figure, panels[0])
     return figure
 
@@ -99,8 +98,7 @@ def plot_curves(results: Results) -> Figure | None:
         for method, means in found.items():
             look = {**looks[method], "marker": "", "label": canvas.name(method)}
             axes.plot(range(1, len(means) + 1), means, linewidth=1.2, **look)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("micro-F1, validation, in %")
+        axes.set(xlabel="epoch", ylabel="micro-F1, validation, in %")
     canvas.legend_below(figure, panels[0])
     return figure
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
@@ -14,7 +13,7 @@ from pipeline.report import text
 from pipeline.report.page import Block, Page, Plot, Status, Table
 from pipeline.report.spread import Estimate
 from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results
+from pipeline.sweep.results import Results, ended
 
 CAPTIONS = {
     "micro": "Micro-F1 in %: all decisions at once",
@@ -133,10 +132,10 @@ def _runs(results: Results) -> Table:
     rows = []
     for method in results.mappings:
         cells = [(data, method) for data in results.tasks]
-        ended = Counter(record.status for cell in cells for record in results.counting(cell))
-        missing = results.sweep.seeds * len(cells) - ended.total()
+        count = ended(record for cell in cells for record in results.counting(cell))
+        missing = results.sweep.seeds * len(cells) - count.total()
         seconds = [run["seconds"] for cell in cells for run in results.finished(cell)]
-        counts = [*(ended[status] for status in ("finished", "diverged", "failed")), missing]
+        counts = [*(count[status] for status in ("finished", "diverged", "failed")), missing]
         mean = f"{fmean(seconds):.1f}" if seconds else text.NOTHING
         rows.append([method, *map(str, counts), mean])
     headers = ["method", "finished", "diverged", "failed", "missing", "seconds a run"]

@@ -8,7 +8,7 @@ from glue.report import published
 from glue.report.notes import notes
 from glue.report.plots import make_plots
 from glue.report.runs import Sweep, first_split, results_of
-from glue.report.table import Row, Setting, is_cpu, majority
+from glue.report.table import Row, Setting, is_cpu, labels, majority
 from glue.report.verdict import status, verdict
 from glue.sweep import BASELINE, CandidateConfig
 from pipeline.config import ScheduleConfig
@@ -22,7 +22,7 @@ def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
     found.append(overview(sweep, rows))
     for task in sweep.tasks:
         of_task = [row for row in rows if row.task == task]
-        found += [Heading(task), *_sizes(sweep, task), *_majority(sweep, task)]
+        found += [Heading(task), _sizes(sweep, task), *_majority(sweep, task)]
         found += [_scores(sweep, of_task), _costs(of_task), *make_plots(sweep, task)]
     found += [Heading("Mappings"), _mappings(sweep)]
     found += [Heading("Methods"), Bullets(_environment(sweep)), *notes(sweep)]
@@ -55,25 +55,24 @@ def _short(row: Row) -> str:
     return f"{text.score(row.mean)} ({text.signed(row.difference.value)}{star})"
 
 
-def _sizes(sweep: Sweep, task: str) -> list[str]:
-    for mapping in sweep.mappings:
-        for record in sweep.scored(task, mapping).values() or sweep.searched(task, mapping):
-            results, train = results_of(record), record.config["train"]
-            split = first_split(record)
-            precision = train["mixed_precision"]
-            length = (
-                f"{train['epochs']:g} epoch{'s' if train['epochs'] != 1 else ''}"
-                if train["max_steps"] is None
-                else f"{train['max_steps']} steps"
-            )
-            return [
-                f"Score: {results['main_metric']} x 100 on {split}. "
-                f"{results['rows']['train']:,} training rows, "
-                f"{len(results['predictions'][split]['labels']):,} rows in {split}, {length}, "
-                f"batches of {train['batch_size']}, at most {train['max_length']} tokens, "
-                f"{'fp32' if precision == 'no' else precision}."
-            ]
-    return ["No run of this task has finished."]
+def _sizes(sweep: Sweep, task: str) -> str:
+    record = sweep.first(task)
+    if record is None:
+        return "No run of this task has finished."
+    train, split = record.config["train"], first_split(record)
+    precision = train["mixed_precision"]
+    length = (
+        f"{train['epochs']:g} epoch{'s' if train['epochs'] != 1 else ''}"
+        if train["max_steps"] is None
+        else f"{train['max_steps']} steps"
+    )
+    return (
+        f"Score: {sweep.metric(task)} x 100 on {split}. "
+        f"{results_of(record)['rows']['train']:,} training rows, "
+        f"{len(labels(record)):,} rows in {split}, {length}, "
+        f"batches of {train['batch_size']}, at most {train['max_length']} tokens, "
+        f"{'fp32' if precision == 'no' else precision}."
+    )
 
 
 def _majority(sweep: Sweep, task: str) -> list[str]:

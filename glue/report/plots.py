@@ -52,7 +52,7 @@ def scores(sweep: Sweep, task: str) -> Figure | None:
     if found[BASELINE]:
         axes.axvline(float(np.mean(found[BASELINE])), color="black", lw=1, ls="--")
     share = majority(sweep, task)
-    if share is not None and _metric(sweep, task) == "accuracy":
+    if share is not None and sweep.metric(task) == "accuracy":
         axes.axvline(100 * share, color=canvas.GREY, lw=1.2, ls=":")
     axes.set_yticks(range(len(found)), [canvas.name(mapping) for mapping in found])
     axes.set_ylim(len(found) - 0.5, -0.5)
@@ -110,8 +110,7 @@ def learning(sweep: Sweep, task: str) -> Figure | None:
             second.set_ylabel(canvas.name(parameter), color=canvas.GREY, fontsize=10)
             second.tick_params(labelsize=9, colors=canvas.GREY)
             second.spines[["top", "left"]].set_visible(False)
-        axes.set_xlabel("step")
-        axes.set_ylabel("training loss")
+        axes.set(xlabel="step", ylabel="training loss")
     _same_limits(panels)
     return figure
 
@@ -135,8 +134,7 @@ def epochs(sweep: Sweep, task: str) -> Figure | None:
     if not axes.lines:
         return None
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(_metric_label(sweep, task))
+    axes.set(xlabel="epoch", ylabel=_metric_label(sweep, task))
     canvas.legend_below(figure, axes)
     return figure
 
@@ -155,8 +153,7 @@ def zeros(sweep: Sweep, task: str) -> Figure | None:
     for axes, grid in zip(panels, shares.values(), strict=True):
         image = axes.imshow(100 * grid, cmap="cividis", vmin=0, vmax=100, aspect="auto")
         axes.grid(visible=False)
-        axes.set_xlabel("head")
-        axes.set_ylabel("layer")
+        axes.set(xlabel="head", ylabel="layer")
         for axis, size in ((axes.xaxis, grid.shape[1]), (axes.yaxis, grid.shape[0])):
             axis.set_ticks(range(0, size, 1 if size < 7 else 2))
     figure.colorbar(image, ax=panels, label="exact zeros in %", shrink=0.8)
@@ -175,7 +172,7 @@ def budget(sweep: Sweep, task: str) -> Figure | None:
             look = _look(sweep, mapping)
             axes.plot(range(1, len(best) + 1), best, **look, label=canvas.name(mapping))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("runs that the best is chosen from")
+    axes.set(xlabel="runs that the best is chosen from")
     axes.set_ylabel(f"expected best {_metric_label(sweep, task)}")
     canvas.legend_below(figure, axes)
     return figure
@@ -263,11 +260,5 @@ def _epoch_score(record: Record, entry: dict[str, float]) -> float | None:
     return entry.get(metric, entry.get(f"{first_split(record)}/{metric}"))
 
 
-def _metric(sweep: Sweep, task: str) -> str:
-    cells = (sweep.cells[task, mapping] for mapping in sweep.mappings)
-    finished = (record for cell in cells for record in cell if record.results)
-    return next((str(results_of(record)["main_metric"]) for record in finished), "score")
-
-
 def _metric_label(sweep: Sweep, task: str) -> str:
-    return f"{_metric(sweep, task).replace('_', ' ')} x 100"
+    return f"{str(sweep.metric(task)).replace('_', ' ')} x 100"

@@ -22,10 +22,6 @@ class Sweep(Results):
         """Every mapping but the one that they are compared with."""
         return [mapping for mapping in self.mappings if mapping != BASELINE]
 
-    def count(self, status: str) -> int:
-        """Number of runs, of all stages, that came to this end."""
-        return sum(record.status == status for record in self.records)
-
     def searched(self, task: str, mapping: str) -> list[Record]:
         """Finished trials, or finished points of the grid, in their order."""
         return [r for r in self.of_stage((task, mapping), "trial", "grid") if r.results]
@@ -41,6 +37,17 @@ class Sweep(Results):
             if seed not in best or record.score > best[seed].score:
                 best[seed] = record
         return dict(sorted(best.items()))
+
+    def first(self, task: str) -> Record | None:
+        """A finished run of a task: one that counts, or else one of the search."""
+        scored = [run for m in self.mappings for run in self.scored(task, m).values()]
+        searched = [run for m in self.mappings for run in self.searched(task, m)]
+        return next(iter(scored + searched), None)
+
+    def metric(self, task: str) -> str | None:
+        """What the score of a task is; None before a run has finished."""
+        first = self.first(task)
+        return None if first is None else str(results_of(first)["main_metric"])
 
     def searches(self, mapping: str) -> int:
         """Settings tried for a mapping: trials, or points of the grid for one seed."""

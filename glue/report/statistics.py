@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from glue.metric import METRICS
+from pipeline.report.spread import LEVEL, paired_p
 
 RESAMPLES = 9999
-LEVEL = 0.05
 POWER = 0.8
 _SEED = 20240229
 # numbers that one batch of resamples may hold: 9999 resamples of a large dev set fill the memory
@@ -96,13 +95,6 @@ def p_value(distribution: np.ndarray) -> float:
     return min(1.0, 2 * (1 + tail) / (len(values) + 1))
 
 
-def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of a paired t-test; 0 for one pair, or if all differ by the same."""
-    if len(differences) < 2 or float(np.std(differences)) < 1e-12:
-        return 0.0
-    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
-
-
 def _statistic(
     metric: str, labels: np.ndarray, mapping: np.ndarray, baseline: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -156,16 +148,6 @@ def detectable_effect(differences: Sequence[float]) -> float | None:
         nobs=len(differences), alpha=LEVEL, power=POWER, alternative="two-sided"
     )
     return float(effect) * spread
-
-
-def holm(values: Sequence[float | None]) -> list[float | None]:
-    """max over j <= i of min(1, (m - j + 1) p_(j)), p_(1) <= ... <= p_(m) (Holm 1979).
-
-    None stays None and is not among the m.
-    """
-    known = [value for value in values if value is not None]
-    corrected = iter(multipletests(known, method="holm")[1] if known else ())
-    return [None if value is None else float(next(corrected)) for value in values]
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:

@@ -11,9 +11,12 @@ import numpy as np
 
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
-from glue.report.statistics import LEVEL, Difference, compare, holm
+from glue.report.statistics import Difference, compare
 from glue.sweep import BASELINE
+from glue.tasks import REGRESSION_METRICS
+from pipeline.report.spread import LEVEL, holm
 from pipeline.sweep.records import Record
+from pipeline.sweep.results import ended
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def _row(sweep: Sweep, task: str, mapping: str) -> Row:
     runs = [results_of(record) for record in scored.values()]
     devices = tuple(sorted({run["device"] for run in runs}))
     cpu = bool(devices) and all(is_cpu(device) for device in devices)
-    metric = next((results_of(r)["main_metric"] for r in cell if r.results), None)
+    metric, count = sweep.metric(task), ended(cell)
     return Row(
         task=task,
         mapping=mapping,
@@ -116,8 +119,8 @@ def _row(sweep: Sweep, task: str, mapping: str) -> Row:
         scores={seed: record.score for seed, record in scored.items()},
         one_class=sum(len(set(predicted(record))) == 1 for record in scored.values()),
         metrics=_other_metrics(list(scored.values())),
-        failed=sum(record.status == "failed" for record in cell),
-        diverged=sum(record.status == "diverged" for record in cell),
+        failed=count["failed"],
+        diverged=count["diverged"],
         settings=_settings(scored),
         sparsity=_mean(sparsity(record)["mean"] for record in scored.values()),
         devices=devices,
@@ -203,13 +206,11 @@ def is_cpu(device: str) -> bool:
 
 def majority(sweep: Sweep, task: str) -> float | None:
     """Share of the most frequent label in the dev set; None for a regression, or if not known."""
-    for mapping in sweep.mappings:
-        for record in sweep.scored(task, mapping).values():
-            if results_of(record)["main_metric"] in ("pearson", "spearmanr"):
-                return None
-            counts = np.unique(labels(record), return_counts=True)[1]
-            return float(counts.max() / counts.sum())
-    return None
+    record = sweep.first(task)
+    if record is None or record.stage == "trial" or sweep.metric(task) in REGRESSION_METRICS:
+        return None
+    counts = np.unique(labels(record), return_counts=True)[1]
+    return float(counts.max() / counts.sum())
 
 
 def _mean(values: Any) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from glue.report.runs import Sweep
-from glue.report.statistics import LEVEL, Difference, expected_best
+from glue.report.statistics import Difference, expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
 from pipeline.report import text
+from pipeline.report.spread import LEVEL
+from pipeline.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
 # below so many seeds a significant difference is told with a warning
@@ -171,7 +173,8 @@ def _detectable(sweep: Sweep, compared: Compared) -> list[str]:
 
 
 def _failures(sweep: Sweep) -> list[str]:
-    failed, diverged = sweep.count("failed"), sweep.count("diverged")
+    count = ended(sweep.records)
+    failed, diverged = count["failed"], count["diverged"]
     runs = text.counted(len(sweep.records), "run")
     line = f"Of {runs}, {failed} failed and {diverged} diverged."
     if not failed and not diverged:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from scipy.stats import t as student
+import numpy as np
+import scipy.stats
+from statsmodels.stats.multitest import multipletests
 
 from pipeline.report import text
 
@@ -32,11 +34,12 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean over n pairs of runs with one seed, and its 95 % t interval: None for one pair."""
+    """Mean over n pairs of runs with one seed, its 95 % t interval and p: None for one pair."""
 
     value: float
     interval: tuple[float, float] | None
     n: int
+    p: float | None = None
 
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
@@ -67,5 +70,22 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     n, value = len(pairs), mean(pairs)
     if n == 1:
         return Difference(value, None, n)
-    half = float(student.ppf(1 - LEVEL / 2, n - 1)) * stdev(pairs) / math.sqrt(n)
-    return Difference(value, (value - half, value + half), n)
+    half = float(scipy.stats.t.ppf(1 - LEVEL / 2, n - 1)) * stdev(pairs) / math.sqrt(n)
+    return Difference(value, (value - half, value + half), n, paired_p(pairs))
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """Two-sided p of a paired t-test; 0 for one pair, or if all differ by the same."""
+    if len(differences) < 2 or float(np.std(differences)) < 1e-12:
+        return 0.0
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """max over j <= i of min(1, (m - j + 1) p_(j)), p_(1) <= ... <= p_(m) (Holm 1979).
+
+    None stays None and is not among the m.
+    """
+    known = [value for value in values if value is not None]
+    corrected = iter(multipletests(known, method="holm")[1] if known else ())
+    return [None if value is None else float(next(corrected)) for value in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -65,7 +65,7 @@ class Results:
     @property
     def standing(self) -> str:
         """How many runs there are, and what on: a sentence of the report's head."""
-        count = Counter(record.status for record in self.records)
+        count = ended(self.records)
         found = text.listing([f"{number} {status}" for status, number in sorted(count.items())])
         return (
             f"Runs, trials included: {found or 'none'} of {self.expected}. Device: "
@@ -84,6 +84,10 @@ class Results:
     def counting(self, cell: Cell) -> list[Record]:
         """The runs that count: with the chosen setting, or all where none is chosen."""
         return self.of_stage(cell, "final", "grid")
+
+    def diverged(self, cell: Cell) -> int:
+        """How many of the runs that count."""
+        return ended(self.counting(cell))["diverged"]
 
     def finished(self, cell: Cell) -> list[dict[str, Any]]:
         """What the runs that count have given."""
@@ -106,3 +110,8 @@ class Results:
     def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
         """A cell minus another one, over the seeds that both have."""
         return paired(self.by_seed(cell, value), self.by_seed(base, value))
+
+
+def ended(records: Iterable[Record]) -> Counter[str]:
+    """How many came to each end: finished, diverged, failed."""
+    return Counter(record.status for record in records)

@@ -5,7 +5,7 @@ import math
 import pytest
 import scipy.stats
 
-from pipeline.report.spread import Difference, Estimate, estimate, paired
+from pipeline.report.spread import Difference, Estimate, estimate, holm, paired, paired_p
 
 OURS = {0: 3.0, 1: 5.5, 2: 4.0, 7: 9.0}
 THEIRS = {0: 2.5, 1: 4.0, 2: 4.5, 3: 1.0}
@@ -23,11 +23,12 @@ def test_estimate() -> None:
 
 def test_paired_interval_is_that_of_the_t_test() -> None:
     found = paired(OURS, THEIRS)
-    test = scipy.stats.ttest_rel([3.0, 5.5, 4.0], [2.5, 4.0, 4.5]).confidence_interval(0.95)
+    test = scipy.stats.ttest_rel([3.0, 5.5, 4.0], [2.5, 4.0, 4.5])
+    low, high = test.confidence_interval(0.95)
     assert found is not None
     assert found.value == pytest.approx(0.5)
-    assert found.interval == pytest.approx((test.low, test.high))
-    assert found.n == 3
+    assert found.interval == pytest.approx((low, high))
+    assert (found.n, found.p) == (3, pytest.approx(test.pvalue))
 
 
 def test_paired_without_an_interval() -> None:
@@ -39,3 +40,16 @@ def test_paired_without_an_interval() -> None:
 def test_difference_as_text() -> None:
     assert Difference(0.5, (-0.25, 1.25), 3).text("{:+.2f}") == "+0.50 [-0.25, +1.25]"
     assert Difference(-0.001, None, 1).text("{:+.2f}") == "+0.00 (one pair)"
+
+
+def test_paired_p_needs_spread() -> None:
+    assert paired_p([0.1]) == 0
+    assert paired_p([0.1, 0.1, 0.1]) == 0
+    assert paired_p([-0.1, 0.1]) == 1
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 x 3; 0.02 x 2; 0.03 x 1, but not below the one before
+    assert holm([0.02, None, 0.01, 0.03]) == [0.04, None, pytest.approx(0.03), 0.04]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None]) == [None]

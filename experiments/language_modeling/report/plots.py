@@ -38,8 +38,7 @@ def learning(results: Results, task: str) -> Figure | None:
     axes.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 1)))
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 1)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("validation perplexity")
+    axes.set(xlabel="epoch", ylabel="validation perplexity")
     canvas.legend_below(figure, axes)
     return figure
 
@@ -62,11 +61,9 @@ def spectrum(results: Results, task: str) -> Figure | None:
         plain = {key: looks[label][key] for key in ("color", "linestyle")}
         axes.plot(places, values, **plain, label=_drawn(label))
     _threshold(axes, list(ranks.values()))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("i")
-    axes.set_ylabel("singular value i / largest")
+    axes.set(xlabel="i", ylabel="singular value i / largest")
     canvas.legend_below(figure, axes)
     return figure
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from experiments.language_modeling.report.published import PublishedTable
@@ -14,12 +13,11 @@ from experiments.language_modeling.report.runs import (
     spread,
     values,
 )
-from glue.report.statistics import holm, paired_p
 from pipeline.report import text
-from pipeline.report.spread import paired
+from pipeline.report.spread import holm, paired
 from pipeline.report.table import Table
 from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results
+from pipeline.sweep.results import Results, ended
 
 # how a measure is printed; all others with two decimals
 _PATTERNS = {
@@ -47,8 +45,7 @@ def heads_table(results: Results, task: str) -> Table:
     cells = cells_of(results, task)
     columns: dict[str, list[str]] = {"Head": [label for _, label in cells]}
     for header, status in _STATUS.items():
-        count = [Counter[str](run.status for run in results.counting(cell)) for cell in cells]
-        columns[header] = [str(found[status]) for found in count]
+        columns[header] = [str(ended(results.counting(cell))[status]) for cell in cells]
     for header, measure in (("Valid", "valid_perplexity"), ("Test", "test_perplexity")):
         columns[header] = [shown(results, cell, measure) for cell in cells]
     columns |= _differences(results, cells)
@@ -131,21 +128,16 @@ def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]
     p: list[float | None] = []
     for cell in cells:
         base = baseline(results, cell)
-        mine = values(results, cell, "test_perplexity")
-        theirs = values(results, base, "test_perplexity") if base else {}
-        found = paired(mine, theirs) if base != cell else None
-        p.append(None)
+        theirs = values(results, base, "test_perplexity") if base and base != cell else {}
+        found = paired(values(results, cell, "test_perplexity"), theirs)
+        p.append(found and found.p)
         if found is None:
             ours.append(text.NOTHING if base == cell else text.MISSING)
             intervals.append(ours[-1])
             continue
-        ours.append(text.rounded(found.value, "{:+.2f}"))
-        if found.interval is None:
-            intervals.append("one pair")
-            continue
-        low, high = found.interval
-        intervals.append(f"[{low:+.2f}, {high:+.2f}] ({found.n})")
-        p[-1] = paired_p([mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys()])
+        value, interval = found.text("{:+.2f}").split(" ", 1)
+        ours.append(value)
+        intervals.append("one pair" if found.n == 1 else f"{interval} ({found.n})")
     columns = {"Test - softmax": ours, "95 % interval (pairs)": intervals}
     if any(value is not None for value in p):
         columns["p (Holm)"] = [

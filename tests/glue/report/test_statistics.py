@@ -106,12 +106,6 @@ def test_p_is_never_below_that_of_a_paired_t_test(
     assert statistics.compare("accuracy", labels, ours, base, 999).p < expected
 
 
-def test_paired_p_needs_spread() -> None:
-    assert statistics.paired_p([0.1]) == 0
-    assert statistics.paired_p([0.1, 0.1, 0.1]) == 0
-    assert statistics.paired_p([-0.1, 0.1]) == 1
-
-
 def test_few_seeds_raise_no_false_alarm() -> None:
     """Seeds that differ by 2 points, and no difference: the bootstrap alone finds one in a tenth.
 
@@ -181,13 +175,6 @@ def test_three_classes_keep_the_general_formula() -> None:
 )
 def test_p_value_by_hand(distribution: list[float], p: float) -> None:
     assert statistics.p_value(np.array(distribution)) == pytest.approx(p)
-
-
-def test_holm_by_hand() -> None:
-    # 0.01 x 3; 0.02 x 2; 0.03 x 1, but not below the one before
-    assert statistics.holm([0.02, None, 0.01, 0.03]) == [0.04, None, pytest.approx(0.03), 0.04]
-    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert statistics.holm([None]) == [None]
 
 
 def test_expected_best_agrees_with_every_draw() -> None:
