@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import datasets
 
 from glue.tasks import Task
 from pipeline.paths import below
-from pipeline.tables import read_csv, read_json, read_tsv
+from pipeline.tables import read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -66,15 +65,15 @@ def subset(
 def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
     """One split of a task, from its file.
 
-    A GLUE file is `data_dir/RTE/train.tsv`. TSV has no quoting, and only a newline ends a row. CSV
-    is quoted as usual. JSON is one object a line, or a list of objects. All are UTF-8.
+    A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` says what files may be like.
     """
     path = _find(task, data_dir, split)
     features = _features(task)
     rows: dict[str, list[Any]] = {name: [] for name in features}
     ids = {label: number for number, label in enumerate(task.labels or ())}
     blank = []
-    for where, record in _records(path, task):
+    hub = ", or leave out data_dir to read the hub's cleaned copy" if task.hub else ""
+    for where, record in read_rows(path, (*task.text, task.label), task.columns, hub):
         for name, column in zip(features, task.text, strict=False):
             rows[name].append(_text(record[column], where, column))
             if not rows[name][-1].strip():
@@ -155,64 +154,6 @@ def _find(task: Task, data_dir: str | Path | None, split: str) -> Path:
 
 def _layout(task: Task) -> str:
     return ", ".join(str(Path("data_dir") / task.folder / file) for file in task.splits.values())
-
-
-# Files: each reader yields where a row stands, for errors, and the row by column.
-
-
-def _records(path: Path, task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
-    readers = {".tsv": read_tsv, ".csv": read_csv}
-    if path.suffix in readers:
-        yield from _read_table(path, readers[path.suffix](path), task)
-    elif path.suffix in (".json", ".jsonl"):
-        for where, record in read_json(path):
-            if not isinstance(record, dict):
-                raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
-            _require(list(record), task, where)
-            yield where, record
-    else:
-        raise ValueError(f"{path}: expected a file .tsv, .csv, .json or .jsonl")
-
-
-def _require(columns: Sequence[str], task: Task, where: str) -> None:
-    for column in (*task.text, task.label):
-        if columns.count(column) != 1:
-            found = "no" if column not in columns else "more than one"
-            raise ValueError(f"{where}: {found} column {column!r}; the columns are {list(columns)}")
-
-
-def _read_table(
-    path: Path, rows: Iterator[tuple[int, list[str]]], task: Task
-) -> Iterator[tuple[str, dict[str, str]]]:
-    header: Sequence[str] | None = task.columns
-    if header is None:
-        _, header = next(rows, (0, None))
-        if header is None:
-            return
-        _require(header, task, f"{path}, line 1")
-    broken = []
-    for number, cells in rows:
-        if len(cells) == len(header):
-            yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
-        else:
-            broken.append((number, len(cells)))
-    if broken:
-        raise ValueError(_broken_message(path, broken, header, task))
-
-
-def _broken_message(
-    path: Path, broken: list[tuple[int, int]], header: Sequence[str], task: Task
-) -> str:
-    """The real QQP download, for one, has a few such rows: say all that is needed to mend them."""
-    number, got = broken[0]
-    numbers = ", ".join(str(number) for number, _ in broken[:20])
-    more = f" and {len(broken) - 20} more" if len(broken) > 20 else ""
-    hub = ", or leave out data_dir to read the hub's cleaned copy" if task.hub else ""
-    return (
-        f"{path}, line {number}: expected {len(header)} columns ({', '.join(header)}), got {got}. "
-        f"Broken rows: {len(broken)} (line {numbers}{more}). None is dropped for you: get the file "
-        f"again, mend or delete these lines{hub}"
-    )
 
 
 def _load_hub(task: Task) -> datasets.DatasetDict:

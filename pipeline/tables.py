@@ -1,21 +1,110 @@
-"""CSV, TSV and JSON files of texts, row by row, each with where it stands for errors."""
+"""CSV, TSV and JSON files, row by row and value by column, each row with where it stands."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values by column
+NAMED = 20  # broken rows that an error names
 
-def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+
+def read_rows(
+    path: Path,
+    needed: Collection[str] | None = None,
+    header: Sequence[str] | None = None,
+    otherwise: str = "",
+) -> Iterator[Row]:
+    """Every row of a file in UTF-8; nothing is dropped or guessed.
+
+    .csv is quoted as usual. .tsv has no quoting, and only a newline ends a row. .json and .jsonl
+    are one object a line, or a list of objects.
+
+    Args:
+        path: the file.
+        needed: columns that there must be, once each; if left out those of the first row, and no
+            others.
+        header: the columns of a table whose first line does not name them.
+        otherwise: what can be done about broken rows beside mending them.
+
+    Raises:
+        ValueError: what is wrong with the file, and where; broken rows of a table once the others
+            have been read.
+    """
+    if path.suffix in (".json", ".jsonl"):
+        yield from _objects(path, needed)
+    elif path.suffix in (".csv", ".tsv"):
+        rows = _csv(path) if path.suffix == ".csv" else _tsv(path)
+        yield from _table(path, rows, needed, header, otherwise)
+    else:
+        raise ValueError(f"{path}: expected a file .tsv, .csv, .json or .jsonl")
+
+
+def require(columns: Collection[str], needed: Collection[str], where: str) -> None:
+    """Raise ValueError unless each of the columns needed is there once."""
+    for column in needed:
+        if list(columns).count(column) != 1:
+            found = "no" if column not in columns else "more than one"
+            raise ValueError(
+                f"{where}: {found} column {column!r}; the columns are {', '.join(columns)}"
+            )
+
+
+def _objects(path: Path, needed: Collection[str] | None) -> Iterator[Row]:
+    first: set[str] = set()
+    for where, record in _json(path):
+        if not isinstance(record, dict):
+            raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
+        first = first or set(record)
+        if needed is not None:
+            require(record, needed, where)
+        elif set(record) != first:
+            raise ValueError(
+                f"{where}: expected the keys of the first row ({', '.join(sorted(first))}), got "
+                f"{', '.join(record)}"
+            )
+        yield where, record
+
+
+def _table(
+    path: Path,
+    rows: Iterator[tuple[int, list[str]]],
+    needed: Collection[str] | None,
+    header: Sequence[str] | None,
+    otherwise: str,
+) -> Iterator[Row]:
+    if header is None:
+        header = next((cells for _, cells in rows), None)
+        if header is None:
+            return
+        require(header, header if needed is None else needed, f"{path}, line 1")
+    broken = []
+    for number, cells in rows:
+        if len(cells) == len(header):
+            yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+        else:
+            broken.append((number, len(cells)))
+    if broken:  # the real QQP download, for one, has some: say all that is needed to mend them
+        number, got = broken[0]
+        numbers = ", ".join(str(number) for number, _ in broken[:NAMED])
+        more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+        raise ValueError(
+            f"{path}, line {number}: expected {len(header)} columns ({', '.join(header)}), got "
+            f"{got}. Broken rows: {len(broken)} (line {numbers}{more}). None is dropped for you: "
+            f"get the file again, mend or delete these lines{otherwise}"
+        )
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells. There is no quoting, and only a newline ends a row."""
     for number, line in _lines(path):
         yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
 
 
-def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Number of the first line and cells, quoted as usual; ValueError for a broken quote."""
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     start = 1
@@ -30,7 +119,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def read_json(path: Path) -> Iterator[tuple[str, Any]]:
+def _json(path: Path) -> Iterator[tuple[str, Any]]:
     """Where it stands, and what it is, of one object a line or of a list of objects."""
     with path.open("rb") as file:
         is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")

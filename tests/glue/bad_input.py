@@ -97,7 +97,7 @@ ENTRIES = [
 ]
 
 OWN_FILES = [
-    ("a.csv", "id,stars\n", r"line 1: no column 'review'; the columns are \['id', 'stars'\]"),
+    ("a.csv", "id,stars\n", r"line 1: no column 'review'; the columns are id, stars"),
     ("a.csv", "review;stars\nx;1\n", "line 1: no column 'review'"),
     ("a.csv", 'review,stars\n"a\nb",1\nc,3\n', "line 4: label '3' is not one of"),
     ("a.csv", 'review,stars\n"a\nb",1\n\nc\n', "line 5: expected 2 columns .* got 1"),
@@ -126,7 +126,7 @@ GLUE_FILES = [
     ("STS-B", 2, "5.000", "", "column 'score' holds '', expected a finite number"),
     ("STS-B", 2, "5.000", "5.001", "score 5.001 is outside 0 to 5"),
     ("STS-B", 2, "5.000", "-1", "score -1 is outside 0 to 5"),
-    ("MNLI", 1, "gold_label", "gold", r"no column 'gold_label'; the columns are \['index'"),
+    ("MNLI", 1, "gold_label", "gold", r"no column 'gold_label'; the columns are index"),
     ("MNLI", 1, "gold_label", "sentence1", "more than one column 'sentence1'"),
 ]
 

@@ -1,18 +1,16 @@
-"""Rows of CSV, TSV and JSON-lines files, each with where it stands, and their labels in 0 and 1."""
+"""Tables of the parts of a data set, and the labels of their rows in 0 and 1."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeline.tables import read_csv, read_json, read_tsv
-
-Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values by column
+from pipeline.tables import Row, read_rows
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 
@@ -34,8 +32,7 @@ def given_folder(data_dir: str | None, key: str) -> Path:
 def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[Row]]]:
     """By split its file and every row of it; "test" may be missing. All files are UTF-8.
 
-    The first line of CSV and TSV names the columns. TSV has no quoting and only a newline ends a
-    row; CSV is quoted as usual; JSON-lines hold one object a line, all with the same keys.
+    The first line of CSV and TSV names the columns; `read_rows` says what files may be like.
 
     Args:
         stems: by split the file, without its suffix, which is one of SUFFIXES.
@@ -55,18 +52,12 @@ def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[
                 f"{' and '.join(path.name for path in found)}; remove all but one"
             )
         if found:
-            tables[split] = found[0], _read(found[0])
+            tables[split] = found[0], list(read_rows(found[0]))
+            if not tables[split][1]:
+                raise ValueError(f"{found[0]}: holds no rows")
         elif split != "test":
             raise FileNotFoundError(f"{key}: {_missing(stem)}")
     return tables
-
-
-def require(rows: Sequence[Row], columns: Iterable[str]) -> None:
-    """Raise ValueError unless every one of the columns is there."""
-    where, first = rows[0]
-    for column in columns:
-        if column not in first:
-            raise ValueError(f"{where}: no column {column!r}; the columns are {', '.join(first)}")
 
 
 def from_columns(rows: Iterable[Row], labels: Sequence[str]) -> Tensor:
@@ -132,38 +123,3 @@ def _missing(stem: Path) -> str:
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
     found = "no such folder" if names is None else f"a folder with {listed(names, 5) or 'nothing'}"
     return f"expected a file {stem.name}{' or '.join(SUFFIXES)} in {folder}, got {found}"
-
-
-def _read(path: Path) -> list[Row]:
-    rows = list(_read_objects(path) if path.suffix == ".jsonl" else _read_lines(path))
-    if not rows:
-        raise ValueError(f"{path}: holds no rows")
-    return rows
-
-
-def _read_lines(path: Path) -> Iterator[Row]:
-    lines = read_tsv(path) if path.suffix == ".tsv" else read_csv(path)
-    _, header = next(lines, (0, []))
-    if len(set(header)) < len(header):
-        raise ValueError(f"{path}, line 1: two columns have one name: {', '.join(header)}")
-    for number, cells in lines:
-        where = f"{path}, line {number}"
-        if len(cells) != len(header):
-            raise ValueError(
-                f"{where}: expected {len(header)} columns ({', '.join(header)}), got {len(cells)}"
-            )
-        yield where, dict(zip(header, cells, strict=True))
-
-
-def _read_objects(path: Path) -> Iterator[Row]:
-    columns: set[str] = set()
-    for where, record in read_json(path):
-        if not isinstance(record, dict):
-            raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
-        columns = columns or set(record)
-        if set(record) != columns:
-            raise ValueError(
-                f"{where}: expected the keys of the first row ({', '.join(sorted(columns))}), got "
-                f"{', '.join(record)}"
-            )
-        yield where, record

@@ -15,17 +15,16 @@ from experiments.multilabel.data.base import LabelledData
 from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.hub import read_hub
 from experiments.multilabel.data.tables import (
-    Row,
     from_columns,
     from_names,
     given_folder,
     read_splits,
-    require,
     split_names,
 )
 from glue import model as models
 from glue.data import load_task, subset
 from glue.tasks import get_task
+from pipeline.tables import Row, require
 
 Texts = list[tuple[str, ...]]  # a text, or a pair of them, for each row
 Part = tuple[Texts, Tensor]  # texts and their labels, [N, n] 0/1
@@ -87,10 +86,10 @@ def _read_folder(config: TextConfig) -> Parts:
     for split, (_, rows) in read_splits(stems, "text.data_dir").items():
         if config.label_column is None:
             labels = labels or tuple(name for name in rows[0][1] if name not in config.text)
-            require(rows, labels)
+            require(rows[0][1], labels, rows[0][0])
             parts[split] = _texts_of(config, rows), from_columns(rows, labels)
         else:
-            require(rows, [config.label_column])
+            require(rows[0][1], [config.label_column], rows[0][0])
             names = [
                 (where, split_names(row[config.label_column], config.separator, where))
                 for where, row in rows
@@ -101,7 +100,7 @@ def _read_folder(config: TextConfig) -> Parts:
 
 
 def _texts_of(config: TextConfig, rows: Sequence[Row]) -> Texts:
-    require(rows, config.text)
+    require(rows[0][1], config.text, rows[0][0])
     texts = [tuple(row[column] for column in config.text) for _, row in rows]
     for (where, _), text in zip(rows, texts, strict=True):
         if not all(isinstance(part, str) and part.strip() for part in text):

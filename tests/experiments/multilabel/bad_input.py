@@ -190,7 +190,7 @@ IMAGE_TABLES = {
     "line 2: column 'dog' holds 'yes', expected 0 or 1": "file,cat,dog\na.png,1,yes\n",
     "expected a column for the file, then cat, dog; got file": "file\na.png\n",
     "expected .* then cat, dog; got file, cat, cow": "file,cat,cow\na.png,1,0\n",
-    "line 1: two columns have one name: file, cat, cat": "file,cat,cat\na.png,1,0\n",
+    "line 1: more than one column 'cat'": "file,cat,cat\na.png,1,0\n",
     r"line 2: expected 3 columns \(file, cat, dog\), got 2": "file,cat,dog\na.png,1\n",
     "labels.csv: holds no rows": "file,cat,dog\n",
 }
