@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from glue.tasks import get_task
-from pipeline.config import ScheduleConfig, check_fields
+from pipeline.config import ScheduleConfig, check_fields, valid_seed
 from pipeline.hub import is_hub_id
 from pipeline.report.text import listing, plain
 from pipeline.types import PreTrainedModel, SparsitySchedule
@@ -103,13 +103,12 @@ class TrainConfig:
             self,
             "train",
             epochs=(0 < self.epochs < float("inf"), "a finite number above 0"),
-            max_steps=(self.max_steps is None or self.max_steps > 0, "at least 1"),
+            counts=("max_steps", "batch_size"),
             learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
-            batch_size=(self.batch_size > 0, "at least 1"),
             max_length=(self.max_length > 2, "at least 3"),
             warmup_ratio=(0 <= self.warmup_ratio < 1, "a number in [0, 1)"),
             weight_decay=(0 <= self.weight_decay < float("inf"), "a finite number from 0 on"),
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            seed=valid_seed(self.seed),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from glue.config import MappingConfig, TrainConfig
 from glue.tasks import get_task
-from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
+from pipeline.config import ScheduleConfig, check_fields, check_labels, check_rates
 from pipeline.hub import is_hub_id
 
 BASELINE = "softmax"
@@ -133,21 +133,16 @@ class SweepConfig:
             self._check_candidate(label, candidate)
 
     def _check_numbers(self) -> None:
+        check_rates(self, seed="seeds")
         check_fields(
             self,
             tasks=(bool(self.tasks), "one at least"),
-            learning_rates=(
-                0 < len(self.learning_rates) == len(set(self.learning_rates)),
-                "one at least, each once",
-            ),
             trials=(
                 self.protocol == "paper" or self.trials >= len(self.learning_rates),
                 f"one at least for each of the {len(self.learning_rates)} learning_rates",
             ),
-            seeds=(self.seeds > 0, "at least 1"),
             selection=(0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
         )
-        check_left_alone(self.train, "train", learning_rate="learning_rates", seed="seeds")
 
     def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.types import Mapping, SparsitySchedule
@@ -11,18 +11,55 @@ from pipeline.types import Mapping, SparsitySchedule
 LONGEST_LABEL = 100
 
 
-def check_fields(config: Any, section: str = "", **limits: tuple[bool, str]) -> None:
+def check_fields(
+    config: Any, section: str = "", *, counts: Sequence[str] = (), **limits: tuple[bool, str]
+) -> None:
     """Raise ValueError for the first field of which its condition does not hold.
 
     Args:
         config: the dataclass.
         section: the key that it stands under in a file, none for the outermost.
-        **limits: for each field whether its value is right, and what is expected.
+        counts: fields that start at 1, or are left out.
+        **limits: for each other field whether its value is right, and what is expected.
     """
+    values = {name: getattr(config, name) for name in counts}
+    limits |= {name: (n is None or n > 0, "at least 1") for name, n in values.items()}
     for name, (holds, expected) in limits.items():
         if not holds:
             key = f"{section}.{name}" if section else name
             raise ValueError(f"{key}={getattr(config, name)!r}: expected {expected}")
+
+
+def valid_seed(seed: int) -> tuple[bool, str]:
+    """For `check_fields`: one that every library takes."""
+    return 0 <= seed < 2**32, "a whole number in [0, 2^32)"
+
+
+def check_rates(sweep: Any, **instead: str) -> None:
+    """Raise ValueError for wrong `learning_rates` or `seeds` of a sweep, or for its `train`.
+
+    Args:
+        sweep: its rates are those of `train`.
+        **instead: as `check_left_alone`, for other fields of `train` that it sets.
+    """
+    rates = sweep.learning_rates
+    check_fields(
+        sweep,
+        learning_rates=(0 < len(rates) == len(set(rates)), "one at least, each once"),
+        counts=("seeds",),
+    )
+    for rate in rates:
+        replace(sweep.train, learning_rate=rate)  # checks it
+    check_left_alone(sweep.train, "train", learning_rate="learning_rates", **instead)
+
+
+def check_baseline(key: str, labels: Iterable[str], baseline: str) -> None:
+    """Raise ValueError unless the others can be compared with something."""
+    if baseline not in labels:
+        raise ValueError(
+            f"{key}: expected {baseline!r} among them, with which the others are compared, got "
+            f"{', '.join(labels) or 'none'}"
+        )
 
 
 def check_labels(labels: Iterable[str]) -> None:

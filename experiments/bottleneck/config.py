@@ -7,7 +7,7 @@ from itertools import product
 from math import inf
 from typing import Any, Literal
 
-from pipeline.config import check_fields
+from pipeline.config import check_fields, valid_seed
 from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 Options = dict[str, int | float]
@@ -57,13 +57,11 @@ class RunConfig:
         check_fields(
             self,
             alpha=(0 < self.alpha < inf, "a finite number above 0"),
-            contexts=(self.contexts > 0, "at least 1"),
+            counts=("contexts", "dimension", "steps"),
             vocabulary=(self.vocabulary > 1, "at least 2"),
-            dimension=(self.dimension > 0, "at least 1"),
             learning_rate=(0 < self.learning_rate < inf, "a finite number above 0"),
-            steps=(self.steps > 0, "at least 1"),
             batch=(0 < self.batch <= self.contexts, f"1 to contexts={self.contexts}"),
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            seed=valid_seed(self.seed),
         )
         make_head(self.head, 1, 2, self.options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from pipeline.config import check_fields, check_labels, check_left_alone
+from pipeline.config import check_fields, check_labels, check_left_alone, valid_seed
 from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 INF = float("inf")
@@ -37,13 +37,7 @@ class DataConfig:
     test: int = 10_000
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            "data",
-            train=(self.train is None or self.train > 0, "at least 1"),
-            validation=(self.validation > 0, "at least 1"),
-            test=(self.test > 0, "at least 1"),
-        )
+        check_fields(self, "data", counts=("train", "validation", "test"))
 
 
 @dataclass(frozen=True)
@@ -116,14 +110,11 @@ class TrainConfig:
         check_fields(
             self,
             "train",
-            epochs=(self.epochs > 0, "at least 1"),
+            counts=("epochs", "batch_size", "patience", "stop_after"),
             learning_rate=(0 < self.learning_rate < INF, "a finite number above 0"),
-            batch_size=(self.batch_size > 0, "at least 1"),
             momentum=(0 <= self.momentum < 1, "a number in [0, 1)"),
             weight_decay=(0 <= self.weight_decay < INF, "a finite number from 0 on"),
-            patience=(self.patience > 0, "at least 1"),
-            stop_after=(self.stop_after > 0, "at least 1"),
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            seed=valid_seed(self.seed),
         )
 
 

@@ -14,7 +14,13 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
-from pipeline.config import check_fields, check_labels, check_left_alone
+from pipeline.config import (
+    check_baseline,
+    check_fields,
+    check_labels,
+    check_rates,
+    valid_seed,
+)
 
 BASELINE = "softmax"
 # may differ between a run and its continuation
@@ -77,7 +83,7 @@ class SetupConfig:
     chunk: int = 256
 
     def __post_init__(self) -> None:
-        check_fields(self, chunk=(self.chunk > 0, "at least 1"))
+        check_fields(self, counts=("chunk",))
 
     @property
     def uses_hub(self) -> bool:
@@ -115,7 +121,7 @@ class RunConfig(SetupConfig):
         super().__post_init__()
         check_fields(
             self,
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            seed=valid_seed(self.seed),
             checkpoint_minutes=(self.checkpoint_minutes >= 0, "0 or more"),
         )
 
@@ -145,23 +151,9 @@ class SweepConfig(SetupConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(
-            self,
-            learning_rates=(
-                0 < len(self.learning_rates) == len(set(self.learning_rates)),
-                "one at least, each once",
-            ),
-            seeds=(self.seeds > 0, "at least 1"),
-        )
-        for rate in self.learning_rates:
-            replace(self.train, learning_rate=rate)  # checks it
-        check_left_alone(self.train, "train", learning_rate="learning_rates")
+        check_rates(self)
         check_labels(self.heads)
-        if BASELINE not in self.heads:
-            raise ValueError(
-                f"heads: expected {BASELINE!r} among them, with which the others are compared, "
-                f"got {', '.join(self.heads) or 'none'}"
-            )
+        check_baseline("heads", self.heads, BASELINE)
 
     def run_of(self, head: HeadConfig, rate: float, seed: int) -> RunConfig:
         """One run of the sweep, which keeps nothing but its record."""

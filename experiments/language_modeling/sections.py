@@ -70,7 +70,7 @@ class HeadConfig:
             self,
             "head",
             mapping_lr=(self.mapping_lr is None or 0 <= self.mapping_lr < INF, "0 or more"),
-            components=(self.components > 0, "at least 1"),
+            counts=("components",),
             dropout=(0 <= self.dropout < 1, "a number in [0, 1)"),
             cutoffs=(self.kind != "adaptive" or self.cutoffs != [], "the clusters of the head"),
             start=(
@@ -133,10 +133,8 @@ class ModelConfig:
             self,
             "model",
             **{name: (0 <= getattr(self, name) < 1, "a number in [0, 1)") for name in shares},
-            embedding=(self.embedding > 0, "at least 1"),
-            hidden=(self.hidden > 0, "at least 1"),
+            counts=("embedding", "hidden", "context"),
             layers=(self.layers >= (self.kind == "lstm"), "a number of layers"),
-            context=(self.context > 0, "at least 1"),
             heads=(
                 self.kind != "transformer" or self.embedding % self.heads == 0,
                 f"a divisor of model.embedding={self.embedding}",
@@ -204,14 +202,10 @@ class StageConfig:
             warmup_steps=(self.warmup_steps >= 0, "0 or more"),
             optimizer=(not averages or self.optimizer == "sgd", "sgd, whose weights are averaged"),
             average_from=(from_epoch >= 0, "an epoch from 0 on, trigger or never"),
-            patience=(self.patience > 0, "at least 1"),
-            batch=(self.batch > 0, "at least 1"),
-            bptt=(self.bptt > 0, "at least 1"),
+            counts=("patience", "batch", "bptt", "epochs", "max_steps"),
             longest=(self.longest is None or self.longest >= 0, "0 or more"),
             clip=(self.clip is None or self.clip > 0, "above 0"),
             weight_decay=(0 <= self.weight_decay < INF, "0 or more"),
-            epochs=(self.epochs > 0, "at least 1"),
-            max_steps=(self.max_steps is None or self.max_steps > 0, "at least 1"),
         )
 
 
@@ -230,8 +224,7 @@ class EvaluationConfig:
     segment: int = 70
 
     def __post_init__(self) -> None:
-        for name in ("batch", "test_batch", "segment"):
-            check_fields(self, "evaluation", **{name: (getattr(self, name) > 0, "at least 1")})
+        check_fields(self, "evaluation", counts=("batch", "test_batch", "segment"))
 
 
 class Rates(NamedTuple):
@@ -285,8 +278,7 @@ class DynamicConfig:
             lamb=(0 <= lamb < INF, "a finite number from 0 on"),
             lr=(0 <= lr < INF, "a finite number from 0 on"),
             epsilon=(0 < epsilon < INF, "a finite number above 0"),
-            segment=(self.segment > 0, "at least 1"),
-            batch=(self.batch > 0, "at least 1"),
+            counts=("segment", "batch"),
             choose=(not self.choose or not given, "neither lr nor lamb, which it is to choose"),
         )
 

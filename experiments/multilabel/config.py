@@ -6,7 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from experiments.multilabel.data.config import KINDS, DataConfig
-from pipeline.config import ScheduleConfig, check_fields, check_labels, check_left_alone
+from pipeline.config import (
+    ScheduleConfig,
+    check_baseline,
+    check_fields,
+    check_labels,
+    check_rates,
+    valid_seed,
+)
 from pipeline.types import SparsitySchedule
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
@@ -91,10 +98,9 @@ class TrainConfig:
         check_fields(
             self,
             "train",
-            epochs=(self.epochs > 0, "at least 1"),
+            counts=("epochs", "batch_size"),
             learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
-            batch_size=(self.batch_size > 0, "at least 1"),
-            seed=(0 <= self.seed < 2**32, "a whole number in [0, 2^32)"),
+            seed=valid_seed(self.seed),
             workers=(self.workers >= 0, "0 or more"),
         )
 
@@ -149,24 +155,10 @@ class SweepConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            data=(bool(self.data), "one at least"),
-            learning_rates=(
-                0 < len(self.learning_rates) == len(set(self.learning_rates)),
-                "one at least, each once",
-            ),
-            seeds=(self.seeds > 0, "at least 1"),
-        )
-        for rate in self.learning_rates:
-            replace(self.train, learning_rate=rate)  # checks it
-        check_left_alone(self.train, "train", learning_rate="learning_rates", seed="seeds")
+        check_fields(self, data=(bool(self.data), "one at least"))
+        check_rates(self, seed="seeds")
         check_labels((*self.data, *self.methods))
-        if BASELINE not in self.methods:
-            raise ValueError(
-                f"methods: expected {BASELINE!r} among them, with which the others are compared, "
-                f"got {', '.join(self.methods) or 'none'}"
-            )
+        check_baseline("methods", self.methods, BASELINE)
 
     @property
     def uses_hub(self) -> bool:

@@ -40,9 +40,7 @@ class SyntheticConfig:
             "synthetic",
             classes=(self.classes > 1, "at least 2"),
             labels=(0 < self.labels <= self.classes, f"1 to {self.classes}, the classes"),
-            length=(self.length > 0, "at least 1"),
-            features=(self.features > 0, "at least 1"),
-            hidden=(self.hidden > 0, "at least 1"),
+            counts=("length", "features", "hidden"),
             validation=(0 < self.validation < 1, "a share in (0, 1)"),
             test=(0 < self.test < 1 - self.validation, "a share that leaves rows to train on"),
             rows=(min(self.parts) > 0, "enough for one row in every part"),
@@ -94,7 +92,7 @@ class ImageConfig:
             self,
             "images",
             dataset=(named, f"a name, which source={source} needs"),
-            size=(self.size > 0, "at least 1"),
+            counts=("size",),
         )
 
     @property
