@@ -14,6 +14,7 @@ from typing import Any
 import datasets
 
 from glue.tasks import Task
+from pipeline.hub import load_from_hub
 from pipeline.paths import below
 from pipeline.tables import read_rows
 
@@ -157,14 +158,8 @@ def _layout(task: Task) -> str:
 
 
 def _load_hub(task: Task) -> datasets.DatasetDict:
-    try:
-        hub = datasets.load_dataset(HUB, task.hub)
-    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
-        raise ConnectionError(
-            f"could not get {task.name} from the hub's data set {HUB} ({type(error).__name__}: "
-            f"{error}). Without a network, give data_dir: the folder of the GLUE download, which "
-            f"holds {_layout(task)}"
-        ) from error
+    instead = f"give data_dir: the folder of the GLUE download, which holds {_layout(task)}"
+    hub = load_from_hub(HUB, task.hub, what=task.name, instead=instead)
     features = _features(task)
     names = dict(zip((*task.hub_text, "label"), features, strict=True))
     splits = {}

@@ -23,8 +23,8 @@ def check_fields(
         **limits: for each other field whether its value is right, and what is expected.
     """
     values = {name: getattr(config, name) for name in counts}
-    limits |= {name: (n is None or n > 0, "at least 1") for name, n in values.items()}
-    for name, (holds, expected) in limits.items():
+    whole = {name: (n is None or n > 0, "at least 1") for name, n in values.items()}
+    for name, (holds, expected) in {**whole, **limits}.items():
         if not holds:
             key = f"{section}.{name}" if section else name
             raise ValueError(f"{key}={getattr(config, name)!r}: expected {expected}")

@@ -57,6 +57,18 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def read_json(path: Path, where: str, remedy: str) -> Any:
+    """What a file holds.
+
+    Raises:
+        ValueError: it cannot be read: in `where`, and what to do.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{where}: {path.name} is not readable ({error}); {remedy}") from None
+
+
 def write_tensors(path: Path, content: Any) -> None:
     """`torch.save`, whole or not at all; raises as `whole`."""
     with whole(path) as draft, draft.open("wb") as file:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import differences, is_free, write_json
+from pipeline.files import differences, is_free, read_json, write_json
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
@@ -48,13 +47,18 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
                 f"output_dir={folder}: exists and is not the folder of a run; choose another"
             )
         return
-    different = differences(content, _read(config))
+
+    def read(file: Path) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(file, f"output_dir={folder}", "choose another output_dir")
+        return found
+
+    different = differences(content, read(config))
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
             "choose another output_dir or delete this one"
         )
-    ended = _read(results).get("status", "finished") if results.exists() else "running"
+    ended = read(results).get("status", "finished") if results.exists() else "running"
     if ended != "running":
         raise ValueError(
             f"output_dir={folder}: holds a {ended} run of this config, see {RESULTS_FILE}; choose "
@@ -65,13 +69,3 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
             f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
             "go on with it, or choose another output_dir"
         )
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"output_dir={file.parent}: {file.name} is not readable ({error}); choose another "
-            "output_dir"
-        ) from None

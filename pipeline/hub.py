@@ -17,6 +17,23 @@ def is_hub_id(model: str) -> bool:
     return "://" not in model and not model.startswith(("/", ".", "~")) and not Path(model).exists()
 
 
+def load_from_hub(name: str, *part: str | None, what: str, instead: str, **options: Any) -> Any:
+    """`datasets.load_dataset(name, *part, **options)`.
+
+    Raises:
+        ConnectionError: it cannot be had; names `what` was wanted, and what to do `instead`.
+    """
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(name, *part, **options)
+    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
+        raise ConnectionError(
+            f"could not get {what} from the data set {name} ({type(error).__name__}: "
+            f"{error}); without a network, {instead}"
+        ) from error
+
+
 def settle_hub(config: Any) -> None:
     """Set HF_HUB_OFFLINE where a config needs the hub and nothing answers there.
 

@@ -118,38 +118,53 @@ class TrainConfig:
         )
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """One training run.
+@dataclass(frozen=True, kw_only=True)
+class SetupConfig:
+    """What the runs of a sweep share.
 
     Args:
-        output_dir: where results.json, the best weights and the checkpoint go.
         data: which images.
-        loss: what trains the network.
         network: the network.
-        train: how to train.
-        test: look at the test images at the end.
+        train: how to train; in a sweep learning_rate and seed are its own.
         device: auto, cpu or cuda.
-        resume: go on with the run that was cut off in output_dir.
     """
 
-    output_dir: str
     data: DataConfig = field(default_factory=DataConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    test: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    resume: bool = False
 
     @property
     def uses_hub(self) -> bool:
         """Whether the images come from the hub."""
         return self.data.data_dir is None
 
+    def content(self) -> dict[str, Any]:
+        """What decides results: not where the images lie, nor what may differ in a continuation."""
+        content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        del content["data"]["data_dir"]
+        return content
+
+
+@dataclass(frozen=True)
+class RunConfig(SetupConfig):
+    """One training run.
+
+    Args:
+        output_dir: where results.json, the best weights and the checkpoint go.
+        loss: what trains the network.
+        test: look at the test images at the end.
+        resume: go on with the run that was cut off in output_dir.
+    """
+
+    output_dir: str
+    loss: LossConfig = field(default_factory=LossConfig)
+    test: bool = True
+    resume: bool = False
+
     def comparable(self) -> dict[str, Any]:
         """What decides a run's result: two runs that agree in this are the same run."""
-        return _content(self)
+        return self.content()
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,7 @@ class SweptLoss:
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(SetupConfig):
     """A sweep: for each loss a trial of every learning rate, then `runs` runs of the best one.
 
     Trials have a seed, and so a split, of their own, do not look at the test images, and are judged
@@ -181,19 +196,11 @@ class SweepConfig:
         output_dir: where sweep.json and one record a run go.
         losses: a label for each loss, and what it is.
         runs: of the best learning rate, with seeds 0, 1, ...
-        data: which images.
-        network: the network.
-        train: how to train; learning_rate and seed are those of the sweep.
-        device: auto, cpu or cuda.
     """
 
     output_dir: str
     losses: dict[str, SweptLoss]
     runs: int
-    data: DataConfig = field(default_factory=DataConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
         check_fields(
@@ -216,15 +223,6 @@ class SweepConfig:
             )
         check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
-    @property
-    def uses_hub(self) -> bool:
-        """Whether the images come from the hub."""
-        return self.data.data_dir is None
-
-    def content(self) -> dict[str, Any]:
-        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
-        return _content(self)
-
     def trial(self, loss: SweptLoss, learning_rate: float) -> RunConfig:
         """A run that does not look at the test images."""
         return RunConfig(
@@ -236,10 +234,3 @@ class SweepConfig:
             test=False,
             device=self.device,
         )
-
-
-def _content(config: RunConfig | SweepConfig) -> dict[str, Any]:
-    """All but what is free, and where the images lie."""
-    content = {key: value for key, value in asdict(config).items() if key not in FREE}
-    del content["data"]["data_dir"]
-    return content

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from experiments.language_modeling.sections import CorpusConfig
+from pipeline.hub import load_from_hub
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -174,19 +175,16 @@ def _find(config: CorpusConfig, split: str) -> list[Path]:
 
 def _hub_texts(config: CorpusConfig, split: str) -> Iterable[str]:
     """The texts of a split of the hub's data set."""
-    import datasets
-
     source = SOURCES[config.name]
-    name, part = source.hub
-    hub_split = source.hub_splits[SPLITS.index(split)]
-    try:
-        rows = datasets.load_dataset(name, part, split=hub_split, revision=source.revision)
-    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
-        raise OSError(
-            f"could not get {split} of {config.name} from the hub's data set {name} "
-            f"({type(error).__name__}: {error}); --corpus.data_dir reads it from a folder"
-        ) from error
-    return rows[source.column]
+    rows = load_from_hub(
+        *source.hub,
+        split=source.hub_splits[SPLITS.index(split)],
+        revision=source.revision,
+        what=f"{split} of {config.name}",
+        instead="give --corpus.data_dir",
+    )
+    texts: Iterable[str] = rows[source.column]
+    return texts
 
 
 def _stream(numbers: Iterable[int]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from experiments.language_modeling.measuring import check_measures, measures
 from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.training import Training
 from pipeline.command import from_dict
-from pipeline.files import write_json, write_tensors
+from pipeline.files import read_json, write_json, write_tensors
 from pipeline.fitting import DivergedError
 from pipeline.folders import CHECKPOINT_FILE, RESULTS_FILE
 from pipeline.machine import choose_device, device_name, peak_memory_mib, versions
@@ -180,13 +179,11 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     """results.json of a run that has ended and kept its weights."""
-    try:
-        results: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"run_dir={folder}: {RESULTS_FILE} is not readable ({error}); expected the folder of a "
-            "run that has ended; go on with one that was cut off by train --resume"
-        ) from None
+    remedy = (
+        "expected the folder of a run that has ended; go on with one that was cut off by train "
+        "--resume"
+    )
+    results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
     if not (folder / MODEL_FILE).exists():
         raise ValueError(
             f"run_dir={folder}: the run is {results['status']} and has no {MODEL_FILE}; expected "

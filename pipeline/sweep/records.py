@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.files import write_json, write_text
+from pipeline.files import read_json, write_json, write_text
 
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
@@ -115,13 +115,10 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
             f"{sweep}: has no {SWEEP_FILE}, so it is not the folder of a sweep; name the "
             f"output_dir of one, which `python -m {program} sweep` writes"
         )
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{sweep}: {SWEEP_FILE} is not readable ({error}); delete that file and start the "
-            "sweep again with the same config, which keeps finished runs"
-        ) from None
+    remedy = (
+        "delete that file and start the sweep again with the same config, which keeps finished runs"
+    )
+    content = read_json(file, str(sweep), remedy)
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
         raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline.files import differences, is_free, write_json
+from pipeline.files import differences, is_free, read_json, write_json
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.pool import Failure, JobT, LocalPool, Pool
@@ -120,13 +119,11 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
             )
         return
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"output_dir={folder}: {SWEEP_FILE} is not readable ({error}); delete that file if "
-            "this is the sweep that the folder was made by, or choose another output_dir"
-        ) from None
+    remedy = (
+        "delete that file if this is the sweep that the folder was made by, or choose another "
+        "output_dir"
+    )
+    found = read_json(file, f"output_dir={folder}", remedy)
     different = differences(_with_format(content), found)
     if different:
         raise ValueError(

@@ -76,7 +76,7 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not RunConfig("demo/entail.yaml", MINILM, "o").uses_hub
     assert not RunConfig("RTE", str(tmp_path), "o", data_dir="d").uses_hub
     assert ImageRun("o").uses_hub
-    assert not ImageRun("o", DataConfig(data_dir="d")).uses_hub
+    assert not ImageRun("o", data=DataConfig(data_dir="d")).uses_hub
     text = TextConfig("glue", MINILM, dataset="RTE")
     assert LabelData(text=text).uses_hub
     assert not LabelData(synthetic=SyntheticConfig()).uses_hub

@@ -6,6 +6,7 @@ import datasets
 import numpy as np
 
 from experiments.images.data import Arrays
+from pipeline.hub import load_from_hub
 
 # data set, column of the image, column of the class
 SOURCES = {
@@ -19,16 +20,10 @@ def read_hub(name: str) -> dict[str, Arrays]:
     """Training and test images: pixels [N, channels, height, width] and labels [N], uint8.
 
     Raises:
-        OSError: the hub cannot be reached and its cache has no copy.
+        ConnectionError: the hub cannot be reached and its cache has no copy.
     """
     source, image, label = SOURCES[name]
-    try:
-        parts = datasets.load_dataset(source)
-    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
-        raise OSError(
-            f"data.name={name}: {source} could not be loaded from the hub ({type(error).__name__}: "
-            f"{error}); give its files by --data.data_dir"
-        ) from error
+    parts = load_from_hub(source, what=f"data.name={name}", instead="give --data.data_dir")
     return {part: _arrays(parts[part], image, label) for part in ("train", "test")}
 
 

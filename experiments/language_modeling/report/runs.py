@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
-from pipeline.files import differences
+from pipeline.files import differences, read_json
 from pipeline.folders import CONFIG_FILE, RESULTS_FILE
 from pipeline.report import text
 from pipeline.report.spread import Estimate, estimate
@@ -159,10 +158,7 @@ def _runs(folder: Path) -> Iterator[Record]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not readable ({error}); move it away") from None
+    content = read_json(file, str(file.parent), "move it away")
     if not isinstance(content, dict):
         raise ValueError(f"{file}: not of a run; move it away")
     return content

@@ -9,6 +9,7 @@ import datasets
 from torch import Tensor
 
 from experiments.multilabel.data.tables import from_names
+from pipeline.hub import load_from_hub
 
 Part = tuple[datasets.Dataset, Tensor]  # the rows without their labels, and those, [N, n] 0/1
 
@@ -41,13 +42,9 @@ def read_hub(
 
 
 def _load(name: str, split: str, columns: Sequence[str]) -> datasets.Dataset:
-    try:
-        rows = datasets.load_dataset(name, split=split)
-    except Exception as error:  # the hub's HTTP library, and so its errors, change by release
-        raise ConnectionError(
-            f"could not get split {split!r} of the data set {name!r} ({type(error).__name__}: "
-            f"{error}). Without a network, use source: folder"
-        ) from error
+    rows: datasets.Dataset = load_from_hub(
+        name, split=split, what=f"split {split!r}", instead="use source: folder"
+    )
     for column in columns:
         if column not in rows.column_names:
             raise ValueError(

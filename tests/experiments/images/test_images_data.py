@@ -88,7 +88,7 @@ def test_the_hub_gives_the_same(channels: int, monkeypatch: pytest.MonkeyPatch) 
         asked.append(source)
         return {"train": rows, "test": rows.select(range(2))}
 
-    monkeypatch.setattr("experiments.images.data.hub.datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
     parts = load_images(DataConfig(name))  # type: ignore[arg-type]
     assert asked == [{"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10"}[name]]
     assert parts["train"].labels.tolist() == [3, 1, 2, 9]
@@ -105,8 +105,10 @@ def test_without_a_hub_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPat
     def load_dataset(source: str) -> Any:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr("experiments.images.data.hub.datasets.load_dataset", load_dataset)
-    with pytest.raises(OSError, match=r"ylecun/mnist could not be loaded.*--data\.data_dir"):
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(
+        OSError, match=r"could not get data.name=mnist .* ylecun/mnist .*--data\.data_dir"
+    ):
         load_images(DataConfig())
 
 

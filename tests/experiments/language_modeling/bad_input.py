@@ -123,7 +123,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (train("--measures.dynamic", "{}"), "batch=100: expected at most 40"),
         (train("--head.mapping", "r-softmax"), "returns zeros, whose -log p cannot train"),
         (report(), "holds no record of a run"),
-        (report(config="{"), r"config\.json: not readable"),
+        (report(config="{"), r"config\.json is not readable"),
         (report(config="[1]"), r"config\.json: not of a run"),
         (report(config="{}"), r"a: not the folder of a run \('head'\)"),
     ],

@@ -275,7 +275,7 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (hub(), ValueError, "image_column=image: expected a column of images, got Value"),
     (hub(image_column="picture"), ValueError, "'picture'; the columns are image, labels, one"),
     (hub(label_column="one"), ValueError, "'one': expected a list of names or numbers"),
-    (hub(dataset="./none"), ConnectionError, r"split 'train' of .* use source: folder"),
+    (hub(dataset="./none"), ConnectionError, r"split 'train' from .* use source: folder"),
     (lambda folder: load_images(ImageConfig("voc2007")), ValueError, "images.data_dir=None: exp"),
     (lambda f: load_images(own(f / "none", ())), FileNotFoundError, "data_dir=.*none: there is no"),
     # texts
