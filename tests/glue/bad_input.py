@@ -135,6 +135,7 @@ SWEEPS: list[tuple[str, Call]] = [
     ("tasks: expected each once", swept(tasks={"MRPC": None, "mrpc": None})),
     ("'MRCP'; the nearest: MRPC", swept(tasks={"MRCP": None})),
     ("learning_rates=.*expected one at least", swept(learning_rates=[])),
+    ("train.learning_rate=-1.0: expected .* above 0", swept(learning_rates=[-1.0])),
     ("learning_rates=.*one at least, each once", swept(learning_rates=[1e-5, 1e-5])),
     ("trials=1: expected one at least for each of the 2 learning_rates", swept(trials=1)),
     ("mappings.r-softmax: params: 3 combinations in 2 trials, some would", swept(trials=2)),
