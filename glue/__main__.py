@@ -39,10 +39,14 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     )
     run, sweep, module = RunConfig, SweepConfig, "train"
 
-    def check_folder(self, config: RunConfig) -> None:
+    @property
+    def is_main_process(self) -> bool:
         from accelerate import PartialState
 
-        if PartialState().is_main_process:
+        return bool(PartialState().is_main_process)
+
+    def check_folder(self, config: RunConfig) -> None:
+        if self.is_main_process:
             super().check_folder(config)
 
     def claim_folder(self, config: RunConfig) -> None:
@@ -50,7 +54,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
         from glue.checkpoints import remove_drafts
 
-        if PartialState().is_main_process:
+        if self.is_main_process:
             super().claim_folder(config)
             remove_drafts(Path(config.output_dir))
         PartialState().wait_for_everyone()
@@ -74,6 +78,11 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         from glue.train import check_sweep
 
         check_sweep(sweep, plan)
+
+    def seconds(self, config: RunConfig) -> float:
+        from glue.train import seconds
+
+        return seconds(config)
 
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)

@@ -13,7 +13,7 @@ from pipeline.report.text import listing, plain
 from pipeline.types import PreTrainedModel, SparsitySchedule
 
 # may differ between a run and its continuation: where things lie, and what is kept of them
-FREE = ("output_dir", "data_dir", "resume", "keep_model")
+FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to")
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,12 @@ class RunConfig:
         train_rows: train on so many rows, the same ones in every run; on all if left out.
         selection: share of the training rows, the same ones in every run, that is held out and
             evaluated in place of the dev set, which is then not looked at.
+        limit: a smoke run: at most so many rows of each split.
         evaluate: epoch: after every epoch and at the end; end: only there.
-        keep_model: write the final model, a TensorBoard log, and checkpoints until the run has
+        keep_model: write the final model, the logs of report_to, and checkpoints until the run has
             finished.
+        report_to: Trainer's trackers, such as tensorboard, wandb, mlflow or none; several in
+            brackets.
         resume: go on with the run that was cut off in output_dir.
         mapping: what takes the place of softmax.
         train: how to train.
@@ -140,15 +143,21 @@ class RunConfig:
     data_dir: str | None = None
     train_rows: int | None = None
     selection: float | None = None
+    limit: int | None = None
     evaluate: Literal["epoch", "end"] = "epoch"
     keep_model: bool = True
+    report_to: str | list[str] = "tensorboard"
     resume: bool = False
     mapping: MappingConfig = field(default_factory=MappingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
         fits = self.selection is None or 0 < self.selection < 1
-        check_fields(self, selection=(fits, "a share in (0, 1), such as 0.1"))
+        check_fields(
+            self,
+            selection=(fits, "a share in (0, 1), such as 0.1"),
+            limit=(self.limit is None or self.limit > 0, "at least 1"),
+        )
 
     @property
     def uses_hub(self) -> bool:
@@ -158,6 +167,8 @@ class RunConfig:
     def comparable(self) -> dict[str, Any]:
         """What decides a run's result: two runs that agree in this are the same run."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        if self.limit is None:  # as in the records of before there was one
+            del content["limit"]
         task = get_task(self.task)
         if task.root is not None:
             # a task of one's own is what its file says, not where that lies

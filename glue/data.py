@@ -31,15 +31,22 @@ def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.Datase
 
 
 def subset(
-    data: datasets.DatasetDict, rows: int | None, selection: float | None
+    data: datasets.DatasetDict,
+    rows: int | None,
+    selection: float | None,
+    limit: int | None = None,
 ) -> datasets.DatasetDict:
     """`rows` of the training set, and `selection`, a share of them, in place of the dev sets.
 
-    The rows depend on nothing but the training set: every run gets the same.
+    The rows depend on nothing but the data: every run gets the same. With a `limit` at most so many
+    of each split are left.
 
     Raises:
         ValueError: there are not so many rows, or one of the two parts would be empty.
     """
+    if limit is not None:
+        few = {s: d.shuffle(seed=0).select(range(min(limit, len(d)))) for s, d in data.items()}
+        data, rows = datasets.DatasetDict(few), rows and min(rows, limit)
     train = data["train"]
     if rows is not None and not 0 < rows <= len(train):
         raise ValueError(

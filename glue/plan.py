@@ -62,6 +62,7 @@ def _config(
         output_dir="",
         data_dir=sweep.data_dir,
         train_rows=own.train_rows,
+        limit=sweep.limit,
         evaluate="epoch",
         keep_model=False,
         mapping=mapping,

@@ -44,4 +44,4 @@ def _next_command(task: Task, config: RunConfig) -> str:
         return "next: python -m glue sweep --config configs/glue/table2.yaml, a fair comparison"
     model = shlex.quote(f"{config.output_dir}/model")
     pair = ' --pair "TEXT"' if len(task.text) == 2 else ""
-    return f'next: python -m sparse_attn inspect {model} "TEXT"{pair}'
+    return f'next: sparse-attn inspect {model} "TEXT"{pair}'

@@ -102,6 +102,7 @@ class SweepConfig:
             for every mapping; learning rates go round, and so do the values of the parameters.
         seeds: runs of the chosen setting under `fair`, of the whole grid under `paper`.
         selection: share of the training set that is held out for the trials.
+        limit: a smoke run: at most so many rows of each split.
         data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
         train: how to train; learning_rate and seed are those of the sweep.
     """
@@ -115,6 +116,7 @@ class SweepConfig:
     trials: int = 5
     seeds: int = 5
     selection: float = 0.1
+    limit: int | None = None
     data_dir: str | None = None
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -142,6 +144,7 @@ class SweepConfig:
                 f"one at least for each of the {len(self.learning_rates)} learning_rates",
             ),
             selection=(0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
+            limit=(self.limit is None or self.limit > 0, "at least 1"),
         )
 
     def _check_candidate(self, label: str, candidate: CandidateConfig) -> None:
@@ -185,4 +188,6 @@ class SweepConfig:
     def content(self) -> dict[str, Any]:
         """What sweep.json holds: all but what may differ between a sweep and its continuation."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
+        if self.limit is None:  # as in the records of before there was one
+            del content["limit"]
         return {"task_names": self.task_names, **content}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import DatasetDict
+from huggingface_hub.utils import enable_progress_bars
 from transformers import (
     DataCollatorWithPadding,
     EvalPrediction,
@@ -19,6 +22,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from glue.checkpoints import last_complete_checkpoint
 from glue.config import RunConfig
@@ -34,6 +38,7 @@ from pipeline.machine import device_name, peak_memory_mib, versions
 from pipeline.sweep.plan import Plan
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
 
+TRIAL_STEPS = 8
 PACKAGES = ("torch", "transformers", "accelerate", "datasets")
 
 
@@ -125,9 +130,14 @@ def assemble(config: RunConfig) -> Run:
     Raises:
         ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
     """
+    # one of loading 0.1 GB, one of each checkpoint; downloads keep theirs
+    disable_progress_bar()
+    enable_progress_bars()
     schedule = config.mapping.schedule_of_run()
     task = get_task(config.task)
-    data = subset(load_task(task, config.data_dir), config.train_rows, config.selection)
+    data = subset(
+        load_task(task, config.data_dir), config.train_rows, config.selection, config.limit
+    )
     set_seed(config.train.seed)
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
@@ -154,7 +164,7 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
         task = get_task(name)
         rows = own.train_rows if own else None
         held_out = sweep.selection if sweep.protocol == "fair" else None
-        subset(load_task(task, sweep.data_dir), rows, held_out)
+        subset(load_task(task, sweep.data_dir), rows, held_out, sweep.limit)
         model = load_model(path, task)
         check_length(sweep.train.max_length, model, load_tokenizer(path))
     for (_, label), runs in plan.first.items():
@@ -164,6 +174,32 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
                 run.config.mapping.patch(model)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"mappings.{label}: {error}") from None
+
+
+def seconds(config: RunConfig) -> float:
+    """About how long a run takes: a few steps and rows, scaled up."""
+    train, task = config.train, get_task(config.task)
+    data = subset(
+        load_task(task, config.data_dir), config.train_rows, config.selection, config.limit
+    )
+    sizes = {split: len(rows) for split, rows in data.items()}
+    with TemporaryDirectory() as folder:
+        short = replace(
+            config,
+            output_dir=folder,
+            limit=TRIAL_STEPS * train.batch_size,
+            evaluate="end",
+            train=replace(train, max_steps=TRIAL_STEPS),
+        )
+        results = assemble(short).perform()
+    assert results is not None  # in one process
+    took, rows = results["seconds"], results["rows"]
+    steps = train.max_steps or train.epochs * math.ceil(sizes.pop("train") / train.batch_size)
+    rounds = 1 + (math.ceil(train.epochs) if config.evaluate == "epoch" else 0)
+    evaluation = (took["total"] - took["train"]) * max(
+        size / rows[split] for split, size in sizes.items()
+    )
+    return float(took["train"] / TRIAL_STEPS * steps + rounds * evaluation)
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.integrations import get_available_reporting_integrations
 
 from glue.config import RunConfig
 from glue.progress import Progress
@@ -117,8 +118,25 @@ def mean_loss(predictions: Any, labels: Any) -> float:
     return F.cross_entropy(logits, target).item()
 
 
+def trackers(report_to: str | list[str]) -> list[str]:
+    """The names, found to be of trackers that are installed.
+
+    Raises:
+        ValueError: one is not.
+    """
+    names = [report_to] if isinstance(report_to, str) else report_to
+    installed = get_available_reporting_integrations()
+    for name in names:
+        if name not in (*installed, "none"):
+            raise ValueError(
+                f"report_to={name!r}: expected none, or trackers that Trainer knows and that are "
+                f"installed, which are {', '.join(installed)}"
+            )
+    return [name for name in names if name != "none"]
+
+
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """What a run asks of Trainer: evaluate and save after every epoch, log to TensorBoard."""
+    """What a run asks of Trainer: evaluate and save after every epoch, log to report_to."""
     train = config.train
     arguments = TrainingArguments(
         output_dir=config.output_dir,
@@ -136,7 +154,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         save_strategy="epoch" if config.keep_model else "no",
         save_total_limit=2,
         logging_steps=10,
-        report_to=["tensorboard"] if config.keep_model else [],
+        report_to=trackers(config.report_to) if config.keep_model else [],
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )

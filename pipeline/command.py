@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
-from pipeline.usage import explain
+from pipeline.usage import explain, spell_out
 
 ConfigT = TypeVar("ConfigT")
 # configs give values and no classes: a class_path would import, and so run, any module it names.
@@ -28,6 +28,10 @@ EXTRAS = {
     **{"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"},
     **{"PIL": "images", "torchvision": "images"},
 }
+SWITCHES = {
+    "resume": "continue the run that was cut off in output_dir",
+    "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,7 @@ class Command:
     Attributes:
         name, help: as the list of commands has them.
         about: what it does, in its own --help.
-        configs: what is filled from YAML files and options. A config with a field `resume` has the
-            switch --resume.
+        configs: what is filled from YAML files and options. A field of `SWITCHES` is a switch.
         positional: the fields without a default are no options, and there are no YAML files.
         work: what it does with its configs, where its `Experiment` does not know.
     """
@@ -58,13 +61,10 @@ class Command:
                 "--config", action="config", help="YAML file; later files and options after it win"
             )
         for config in self.configs:
-            parser.add_class_arguments(config, skip={"resume"}, as_positional=self.positional)
-            if "resume" in {field.name for field in fields(config)}:
+            parser.add_class_arguments(config, skip={*SWITCHES}, as_positional=self.positional)
+            for name in SWITCHES.keys() & {field.name for field in fields(config)}:
                 parser.add_argument(
-                    "--resume",
-                    action=ActionYesNo,
-                    default=False,
-                    help="go on with the run that was cut off in output_dir",
+                    f"--{name}", action=ActionYesNo, default=False, help=SWITCHES[name]
                 )
         return parser
 
@@ -111,11 +111,12 @@ class Program:
         What cannot be parsed is told in one line, with exit code 2.
         """
         given = sys.argv[1:] if arguments is None else arguments
+        configs = {command.name: command.configs for command in self.commands}
+        given = spell_out(given, configs.get(given[0], ()) if given else ())
         parser = self.parser()
         try:
             parsed = parser.parse_args(given)
         except ArgumentError as error:
-            configs = {command.name: command.configs for command in self.commands}
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
         return command, command.made(parser.instantiate(parsed)[command.name].as_dict())

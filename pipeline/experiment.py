@@ -141,6 +141,10 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """Whether each run gets a process of its own; starting one takes some seconds."""
         return True
 
+    def seconds(self, config: RunT) -> float | None:
+        """About how long a run takes, by a trial of a few seconds; None where none is made."""
+        return None
+
     def prepare(self, config: RunT) -> Any:
         """`assemble`, and make output_dir this run's own.
 
@@ -166,20 +170,40 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         claim_run_folder(Path(config.output_dir), config.comparable(), config.resume)
 
     def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
-        """`perform` in the folder of a run that is prepared, and write results.json."""
+        """`perform` in the folder of a prepared run, and write results.json.
+
+        Raises:
+            DivergedError: as `perform`; results.json has its status and what came before.
+        """
+        from pipeline.fitting import DivergedError
+
+        folder = Path(config.output_dir)
+        try:
+            results = self.perform(parts, folder)
+        except DivergedError as error:
+            if self.is_main_process:
+                outcome = {**error.results, "status": "diverged", "error": str(error)}
+                self._finish(config, folder, outcome)
+            raise
+        if results is not None:
+            self._finish(config, folder, results)
+        return results
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this process writes; others train beside it."""
+        return True
+
+    def _finish(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
         from pipeline.files import write_json
         from pipeline.folders import RESULTS_FILE
 
-        folder = Path(config.output_dir)
-        results = self.perform(parts, folder)
-        if results is not None:
-            results["config"] = asdict(cast(Any, config))
-            write_json(folder / RESULTS_FILE, results)
-            self.tidy(folder)
-        return results
+        results["config"] = asdict(cast(Any, config))
+        write_json(folder / RESULTS_FILE, results)
+        self.tidy(folder)
 
     def tidy(self, folder: Path) -> None:
-        """Delete what a run needs no more once its results are written."""
+        """Delete what a run no longer needs once its results are written."""
         from pipeline.folders import CHECKPOINT_FILE
 
         (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
@@ -198,6 +222,16 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             check=partial(self.check, sweep, plan),
             fresh=self.fresh(sweep),
         )
+
+    def forecast(self, sweep: SweepT, resources: Resources) -> list[str]:
+        """What a sweep has still to do: runs, time and disk; raises as `search`."""
+        from pipeline.sweep.forecast import forecast
+        from pipeline.sweep.run import check_folder
+
+        folder, plan = Path(sweep.output_dir), self.plan(sweep)
+        check_folder(folder, sweep.content())
+        self.check(sweep, plan)
+        return forecast(folder, plan, partial(_seconds, self.name), resources)
 
     def read(self, folder: Path) -> Results:
         """What the records of a sweep show.
@@ -264,7 +298,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 Command(
                     "pack",
                     "the records of a sweep in one file",
-                    "Records of many files as one, runs.jsonl, which `report` and `sweep` read.",
+                    "Move the records of many files into one, runs.jsonl, which `report` and `sweep` "
+                    "read as well.",
                     (PackConfig,),
                     positional=True,
                     work=_pack,
@@ -299,6 +334,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             command.work(*configs)
         elif command.name == "report":
             print(self.report(*configs))
+        elif configs[1].dry_run:
+            print("\n".join(self.forecast(*configs)))
         else:
             records, folder = self.search(*configs), configs[0].output_dir
             count = Counter(record.status for record in records.by_hash.values())
@@ -324,7 +361,7 @@ def execute(name: str, run: PlannedRun) -> dict[str, Any]:
     """
     from pipeline.fitting import DivergedError
 
-    experiment: Experiment[Any, Any] = import_module(f"{name}.__main__").EXPERIMENT
+    experiment = _experiment(name)
     with tempfile.TemporaryDirectory() as folder:
         config = replace(run.config, output_dir=f"{folder}/run")
         try:
@@ -332,3 +369,12 @@ def execute(name: str, run: PlannedRun) -> dict[str, Any]:
         except DivergedError:
             return {"status": "diverged", "error": traceback.format_exc()}
     return {"status": "finished", "results": results}
+
+
+def _seconds(name: str, run: PlannedRun) -> float | None:
+    return _experiment(name).seconds(run.config)
+
+
+def _experiment(name: str) -> Experiment[Any, Any]:
+    experiment: Experiment[Any, Any] = import_module(f"{name}.__main__").EXPERIMENT
+    return experiment

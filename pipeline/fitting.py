@@ -21,7 +21,16 @@ Values = dict[str, float]
 
 
 class DivergedError(ValueError):
-    """Training has ended in numbers that are none."""
+    """A loss, a score or an output is NaN or infinite.
+
+    Args:
+        message: which one, and what to lower.
+        results: what was measured before, for results.json.
+    """
+
+    def __init__(self, message: str, results: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.results = results or {}
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 # options that no field of a config stands for
-BESIDE = ("config", "print_config", "help", "no_resume")
+BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
 
 
 def explain(
@@ -87,6 +87,21 @@ def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
     return []
 
 
+def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
+    """`--mapping r-softmax` as `--mapping.name r-softmax`, for every section with a name."""
+    keys = {".".join(key) for key in _keys(configs)}
+    spelled = []
+    for word, following in pairwise([*arguments, ""]):
+        option, equals, value = word.partition("=")
+        given = value if equals else following
+        # a section may also be a YAML file
+        plain = re.fullmatch(r"[\w-]+", given) and given != "null" and not Path(given).exists()
+        if plain and option.startswith("--") and f"{option[2:]}.name" in keys:
+            option += ".name"
+        spelled.append(option + equals + value)
+    return spelled
+
+
 def _keys(configs: Iterable[type], path: tuple[str, ...] = ()) -> Iterator[list[str]]:
     """Every key, with those of sections."""
     for config in configs:
@@ -140,7 +155,9 @@ def _missing(message: str, command: str, configs: tuple[type, ...]) -> str | Non
 def _wrong_value(message: str) -> str | None:
     """Of a value that is not of its key's type."""
     keys = list(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', message)))
-    value = re.search(r"(?:(?:Got|Given) value: |Unable to load config ')(.*?)'?$", message, re.M)
+    value = re.search(r"Importing '(.*?)' is not allowed", message) or re.search(
+        r"(?:(?:Got|Given) value: |Unable to load config ')(.*?)'?$", message, re.M
+    )
     if not keys or value is None:
         return None
     key = ".".join(keys)

@@ -3,6 +3,7 @@
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ __all__ = [
 # Registers the attention function, without which Transformers refuses the config of a saved model.
 # The command line imports it with the rest of Transformers, where it loads a model: not for --help.
 # While `python OPTIONS -m MODULE ARGUMENTS` looks for MODULE, sys.argv is ["-m", *ARGUMENTS].
-if sys.argv[:1] != ["-m"] or sys.orig_argv[-len(sys.argv)].removeprefix("-m") != "sparse_attn":
+_by_module = sys.argv[:1] == ["-m"] and (
+    sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "sparse_attn"
+)
+if not _by_module and Path(*sys.argv[:1]).name != "sparse-attn":
     import_module("sparse_attn.attention")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these

@@ -28,6 +28,8 @@ def make_head(
     if name not in HEADS:
         raise ValueError(f"head={name!r}: unknown; expected one of {', '.join(HEADS)}")
     if name == "mos":
+        if unknown := options.keys() - {"components"}:
+            raise ValueError(f"options.{min(unknown)}: unknown; mos takes components")
         return MixtureHead(dimension, vocabulary, bias=False, **options)
     mapping = Mapping("monotone" if name == "lms" else name, **options)
     return LinearHead(dimension, vocabulary, mapping, bias=False)

@@ -46,8 +46,8 @@ class Run:
             folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
 
         Raises:
-            DivergedError: a loss is not finite. results.json says so, with what came before; it has
-                the epochs of a run that goes on.
+            DivergedError: a loss is not finite; it carries what came before. results.json of a run
+                that goes on has its epochs.
         """
         config, corpus, model = self.config, self.corpus, self.model
         if folder is None:
@@ -55,23 +55,17 @@ class Run:
             training.run()
         else:
 
-            def write(results: dict[str, Any], status: str) -> None:
-                content = {**results, "status": status, "config": asdict(config)}
+            def write_running() -> None:
+                facts = self._facts(training)
+                content = {**facts, "status": "running", "config": asdict(config)}
                 write_json(folder / RESULTS_FILE, content)
 
-            training = Training(
-                config,
-                corpus,
-                model,
-                folder / CHECKPOINT_FILE,
-                lambda: write(self._facts(training), "running"),
-            )
+            checkpoint = folder / CHECKPOINT_FILE
+            training = Training(config, corpus, model, checkpoint, write_running)
             try:
                 training.run()
-            except DivergedError:
-                write(self._results(training, folder), "diverged")
-                (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
-                raise
+            except DivergedError as error:
+                raise DivergedError(str(error), self._results(training, folder)) from None
         results = self._results(training, folder) | {"status": "finished"}
         return results | measures(model, corpus, config.evaluation, config.measures)
 

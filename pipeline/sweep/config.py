@@ -19,11 +19,13 @@ class Resources:
         cpus_per_run: processors, and threads, of one run.
         gpus_per_run: GPUs of one run: 0, 1 or a share of one such as 0.25; if left out, 1 where
             there are GPUs. A run is one process, so that its batch size means the same everywhere.
+        dry_run: start none of them, and print how many are due.
     """
 
     address: str | None = None
     cpus_per_run: int = 1
     gpus_per_run: float | None = None
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if self.cpus_per_run < 1:

@@ -93,12 +93,13 @@ class Plan:
 
     def expected(self, done: dict[str, Record]) -> int:
         """How many runs there are: where every first one diverged there are no final ones."""
-        first = sum(map(len, self.first.values()))
-        hopeless = sum(
-            all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
-            for runs in self.first.values()
-        )
-        return first + self._seeds * (len(self.first) - hopeless)
+        return sum(self.size(cell, done) for cell in self.cells)
+
+    def size(self, cell: Cell, done: dict[str, Record]) -> int:
+        """How many runs a cell has."""
+        runs = self.first[cell]
+        hopeless = all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
+        return len(runs) + (0 if hopeless else self._seeds)
 
     def due(self, done: dict[str, Record]) -> Iterator[PlannedRun]:
         """The runs that can start and have no record: first ones, then those finals that are known.

@@ -58,7 +58,7 @@ class LocalPool(Generic[JobT]):
         self._work = work
         self._fresh = fresh
         self._workers: list[_Worker] = []
-        slots = _environments(resources)  # one for each job at once
+        slots = environments(resources)  # one for each job at once
         # of runs that are killed, which cannot take away what they have left
         self._folder = TemporaryDirectory(ignore_cleanup_errors=True)
         self._idle = [{**slot, "TMPDIR": self._folder.name} for slot in slots]
@@ -188,7 +188,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _environments(resources: Resources) -> list[dict[str, str]]:
+def environments(resources: Resources) -> list[dict[str, str]]:
     """What tells each job that runs at once of its processors and its GPU."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if resources.cpus_per_run > cpus:

@@ -1,8 +1,8 @@
-"""Command line of the library.
+"""Command line: `sparse-attn`, or `python -m sparse_attn`.
 
-Run as:
-    python -m sparse_attn mappings
-    python -m sparse_attn inspect MODEL "text"
+sparse-attn mappings
+sparse-attn inspect MODEL "text"
+sparse-attn glue train --config configs/glue/mrpc.yaml    # in a clone
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from sparse_attn.commands import inspect, mappings
+from sparse_attn.commands.programs import PROGRAMS, run_program
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,17 +47,21 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse and run one subcommand; wrong input is one line on stderr and exit code 2."""
     parser = Parser(
-        prog="python -m sparse_attn",
+        prog="sparse-attn",
         description="Other probability mappings than softmax in Transformers: list them, see them.",
+        epilog=f"In a clone also {', '.join(PROGRAMS)}: as `python -m {PROGRAMS['glue']}` and so "
+        "on, each with a --help of its own.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):
         command.add_to(commands)
     words = sys.argv[1:] if arguments is None else arguments
     chosen = parser
+    if words and words[0] in PROGRAMS:
+        run_program(*words)
     if words and not words[0].startswith("-"):
         if words[0] not in commands.choices:
-            parser.unknown(words[0], commands.choices)
+            parser.unknown(words[0], [*commands.choices, *PROGRAMS])
         chosen = commands.choices[words[0]]
     chosen.check_options(words)
     options = parser.parse_args(words)

@@ -11,14 +11,14 @@ from sparse_attn.commands.errors import input_errors
 
 EXAMPLES = """\
 examples:
-  python -m sparse_attn inspect google-bert/bert-base-uncased "The trophy does not fit in the case."
-  python -m sparse_attn inspect runs/sst2/model "A gem." --mapping entmax:alpha=1.5
-  python -m sparse_attn inspect gpt2 "It was" --mapping sparsemax --mapping r-softmax:r=0.3
-  python -m sparse_attn inspect runs/mrpc/model "He left." --pair "He went away." --output mrpc.html
+  sparse-attn inspect google-bert/bert-base-uncased "The trophy does not fit in the case."
+  sparse-attn inspect runs/sst2/model "A gem." --mapping entmax:alpha=1.5
+  sparse-attn inspect gpt2 "It was" --mapping sparsemax --mapping r-softmax:r=0.3
+  sparse-attn inspect runs/mrpc/model "He left." --pair "He went away." --output mrpc.html
 
 The two sides are softmax and r-softmax; --mapping replaces the second, given twice both. Of a model
 that was saved with mappings they are its own mappings and softmax. The mappings and their
-parameters: python -m sparse_attn mappings.
+parameters: sparse-attn mappings.
 """
 MAX_TOKENS = 128
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  python -m sparse_attn mappings              all of them, one line each
-  python -m sparse_attn mappings r-softmax    one in full: formula, parameters, kernels, source
+  sparse-attn mappings              all of them, one line each
+  sparse-attn mappings r-softmax    one in full: formula, parameters, kernels, source
 """
 
 NOTES = """

@@ -64,7 +64,12 @@ def test_a_run_that_diverges_is_one_line(evaluate: str, asked: Asked, tmp_path: 
     assert re.fullmatch(
         "error: RTE: the logits of 7 of 7 .*diverged; lower train.learning_rate.*", message
     )
-    assert not (tmp_path / "run/results.json").exists()
+    found = json.loads((tmp_path / "run/results.json").read_text())
+    assert found["status"] == "diverged"
+    assert "lower train.learning_rate" in found["error"]
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    with pytest.raises(SystemExit, match="holds a diverged run of this config"):
+        main(asked(tmp_path / "run", *wild, "--resume"))
 
 
 def test_folder_of_another_config(asked: Asked, tmp_path: Path) -> None:

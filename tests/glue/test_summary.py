@@ -45,7 +45,7 @@ def test_table_of_a_run() -> None:
         "loss                                         0.5123                -",
         "exact zeros                                   17.2%                -",
         "results: runs/a b/results.json",
-        'next: python -m sparse_attn inspect \'runs/a b/model\' "TEXT" --pair "TEXT"',
+        'next: sparse-attn inspect \'runs/a b/model\' "TEXT" --pair "TEXT"',
     ]
 
 
@@ -81,7 +81,7 @@ def test_what_a_command_says(
     assert found, said.out
     assert "r-softmax, r 0.3" in said.out
     assert re.search(r"^dev_mismatched/exact zeros +[123]\d\.\d%", said.out, re.MULTILINE)
-    assert "next: python -m sparse_attn inspect" in said.out
+    assert "next: sparse-attn inspect" in said.out
     assert "epoch 1, dev_matched: accuracy 0." in said.out
     for noise in ("{", "resuming"):
         assert noise not in said.out + said.err

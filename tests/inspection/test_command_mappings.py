@@ -1,4 +1,4 @@
-"""`python -m sparse_attn mappings`, and what the command line says of itself."""
+"""`sparse-attn mappings`, and what the command line says of itself."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert all(name in text for name in command or ["mappings", "inspect"])
-    assert not command or f"python -m sparse_attn {command[0]} " in text.split("examples:")[1]
+    assert not command or f"sparse-attn {command[0]} " in text.split("examples:")[1]
 
 
 def test_an_unknown_name_is_one_line_and_code_2() -> None:
@@ -89,18 +89,18 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
     ("arguments", "said"),
     [
         (["mapings"], "mapings: unknown; did you mean mappings?"),
-        (["zzz"], "zzz: unknown; see python -m sparse_attn --help"),
+        (["zzz"], "zzz: unknown; see sparse-attn --help"),
         (["--hlep"], "--hlep: unknown; did you mean --help?"),
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
-        (["inspect", "--zzz"], "--zzz: unknown; see python -m sparse_attn inspect --help"),
+        (["inspect", "--zzz"], "--zzz: unknown; see sparse-attn inspect --help"),
         # an abbreviation may come to mean another option
         (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
-        (["inspect", "m"], "the following arguments are required: TEXT; see python -m sparse_attn "
+        (["inspect", "m"], "the following arguments are required: TEXT; see sparse-attn "
          "inspect --help"),
         # a text is no option
         (["inspect", "m", "--maping is a word", "--", "--maping"], "unrecognized arguments: "
-         "--maping; see python -m sparse_attn --help"),
+         "--maping; see sparse-attn --help"),
     ],
 )  # fmt: skip
 def test_what_is_misspelled_is_one_line_with_the_nearest_name(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from glue.__main__ import EXPERIMENT as GLUE_EXPERIMENT
 from glue.__main__ import main as glue
 from tests.commands import refusal, run
 
@@ -40,7 +41,8 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ("glue", f"{GLUE} --mapping.layers a", "mapping.layers=a: expected list[int] or null"),
         ("glue", f"{GLUE} --mapping.params.r a", "mapping.params=a: expected float or list"),
         ("glue", f"{GLUE} --mapping.schedule 3", "mapping.schedule=3: expected ScheduleConfig"),
-        ("glue", f"{GLUE} --mapping r-softmax", "mapping=r-softmax: expected a YAML file, or "),
+        ("glue", f"{GLUE} --mapping no.yaml", "mapping=no.yaml: expected a YAML file, or "),
+        ("glue", f"{GLUE} --maping r-softmax", "--maping: unknown; did you mean --mapping?"),
         ("glue", f"{GLUE} --train.epochs", "argument --train.epochs: expected one argument"),
         ("glue", f"{GLUE} --config nowhere.yaml", "nowhere.yaml: no such file"),
         ("glue", "sweep --trails 3", "--trails: unknown; did you mean --trials?"),
@@ -70,6 +72,20 @@ def test_of_a_command_line(
 ) -> None:
     main = importlib.import_module(f"{program}.__main__").main
     assert refusal(main, capsys, *command.split()).startswith(f"error: {words}")
+
+
+@pytest.mark.parametrize("given", [["--mapping", "r-softmax"], ["--mapping=r-softmax"]])
+def test_a_section_by_its_name(given: list[str]) -> None:
+    words = [*GLUE.split(), *given, "--mapping.params.r", "0.3"]
+    _, (config,) = GLUE_EXPERIMENT.program.parse(words)
+    assert (config.mapping.name, config.mapping.params) == ("r-softmax", {"r": 0.3})
+
+
+def test_a_section_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("name: entmax")
+    _, (config,) = GLUE_EXPERIMENT.program.parse([*GLUE.split(), "--mapping", "mine"])
+    assert config.mapping.name == "entmax"
 
 
 @pytest.mark.parametrize(

@@ -185,5 +185,5 @@ def _check_tokens(name: str, tokens: Sequence[str], size: int, what: str) -> Non
         raise ValueError(
             f"{name}: expected at most {MOST_TOKENS} {what}, for which a picture has room, got "
             f"{size}; draw a part with draw_weights(weights[a:b, c:d], ...), or make a page with "
-            "`python -m sparse_attn inspect`"
+            "`sparse-attn inspect`"
         )

@@ -171,7 +171,7 @@ def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
     given = [*data, "--data.test", "60", "--train.learning_rate", "1e30", "--device", "cpu"]
     with pytest.raises(SystemExit, match=r"^error: .* diverged; lower train\.learning_rate$"):
         main(["train", "--output_dir", config.output_dir, *given])
-    assert not (Path(config.output_dir) / RESULTS_FILE).exists()
+    assert json.loads((Path(config.output_dir) / RESULTS_FILE).read_text())["status"] == "diverged"
 
 
 def test_a_run_that_was_cut_off_goes_on_to_the_same_results(

@@ -1,0 +1,42 @@
+"""The programs of a clone, which are not in the wheel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+PROGRAMS = {
+    "glue": "glue",
+    "images": "experiments.images",
+    "multilabel": "experiments.multilabel",
+    "language-modeling": "experiments.language_modeling",
+    "bottleneck": "experiments.bottleneck",
+    "demo": "demo",
+    "benchmarks": "benchmarks",
+}
+
+
+def run_program(name: str, *arguments: str) -> NoReturn:
+    """`python -m` the program's module, in place of this process.
+
+    Exits with 2 and one line if this is no clone, or without what the program runs on.
+    """
+    root, module = Path(__file__).parents[2], PROGRAMS[name]
+    if not (root / module.replace(".", "/") / "__main__.py").exists():
+        _refuse(f"{name}: only in a clone of the repository; pip install -e '.[glue]' there")
+    if find_spec("jsonargparse") is None:
+        _refuse(f"{name}: jsonargparse is not installed; pip install -e '.[glue]'")
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    os.execve(
+        sys.executable,
+        [sys.executable, "-m", module, *arguments],
+        {**os.environ, "PYTHONPATH": path},
+    )
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise SystemExit(2)

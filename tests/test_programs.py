@@ -1,0 +1,38 @@
+"""The programs of a clone, by `sparse-attn NAME`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparse_attn.commands import main, programs
+from tests.commands import ROOT, refusal
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Replaced(BaseException):
+        """`execve` does not return."""
+
+    def execve(program: str, arguments: list[str], environment: dict[str, str]) -> Any:
+        raise Replaced(program, arguments, environment["PYTHONPATH"].split(os.pathsep)[0])
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(Replaced) as replaced:
+        main([name, "train", "--help"])
+    module = programs.PROGRAMS[name]
+    command = [sys.executable, "-m", module, "train", "--help"]
+    assert replaced.value.args == (sys.executable, command, str(ROOT))
+    assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
+
+
+def test_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    assert "jsonargparse is not installed; pip install" in refusal(main, capsys, "glue", "train")
+    monkeypatch.setattr(programs, "__file__", str(tmp_path / "a/b/programs.py"))
+    assert "glue: only in a clone" in refusal(main, capsys, "glue", "train")
+    assert "did you mean glue?" in refusal(main, capsys, "gleu")
