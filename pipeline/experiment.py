@@ -298,8 +298,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 Command(
                     "pack",
                     "the records of a sweep in one file",
-                    "Move the records of many files into one, runs.jsonl, which `report` and `sweep` "
-                    "read as well.",
+                    "Move the records of many files into one, runs.jsonl, which `report` and "
+                    "`sweep` read as well.",
                     (PackConfig,),
                     positional=True,
                     work=_pack,
