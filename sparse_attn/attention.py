@@ -1,7 +1,7 @@
 """The attention function and the mask function that Transformers calls.
 
-Both are registered under one name when this module is imported. Which mapping is used is decided
-per attention module, by the `Mapping` that `patch_model` sets on it.
+Importing this module registers both under one name. The `Mapping` that `patch_model` sets on an
+attention module decides which mapping it uses.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ NOT_PATCHED = (
 
 
 class Unsaved(str):
-    """The name of this implementation in a config that does not say so when it is saved.
+    """The name of this implementation, which a config does not save.
 
-    Of a model that is patched for the time of a recording: what is saved then is the plain model.
+    For a model patched only while it is recorded: saving it then saves the plain model.
     """
 
 
 class Observer(Protocol):
-    """Who is told of every call of an attention module, as its attribute OBSERVER."""
+    """Sees every call of an attention module, as its attribute OBSERVER."""
 
     keeps_weights: bool
 
     def special(self, batch: int, keys: int) -> Tensor | None:
-        """Keys whose mass is to be summed, (B, K), bool; None for none."""
+        """Keys to sum the mass of, (B, K), bool; None for none."""
 
     def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        """One call, its `kernels.statistics` by row, and the weights if it keeps them."""
+        """Take in a call: its `kernels.statistics` by row, and the weights if kept."""
 
 
 def sparse_attention(
@@ -68,7 +68,7 @@ def sparse_attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax's place in attention: p = map(scaling * q k^T), out = p v.
+    """Attention with a mapping for softmax: p = map(scaling * q k^T), out = p v.
 
     Args:
         module: the attention module; `module.sparse_attn` is its `Mapping`.
@@ -79,8 +79,8 @@ def sparse_attention(
         softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
 
     Returns:
-        The output (B, Q, H, D) and, where someone asks for them, the attention weights
-        (B, H, Q, K) before dropout, else None.
+        The output (B, Q, H, D), and the attention weights (B, H, Q, K) before dropout if they are
+        observed, else None.
 
     Raises:
         RuntimeError: the module holds no mapping.
@@ -132,10 +132,10 @@ def sparse_attention(
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether someone looks at the weights, which the fused implementations never form.
+    """Whether the weights are observed; the fused implementations never compute them.
 
-    Not every model hands `output_attentions` down to here; Transformers' collector knows anyway.
-    A hook on the mapping is the other way to see them: it runs where the mapping is called.
+    Not every model passes `output_attentions` down to here, but Transformers' collector knows. A
+    hook on the mapping observes them too: it runs when the mapping is called.
     """
     collected = _active_collector.get() or {}
     return bool(
@@ -151,7 +151,7 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
 def _masking(
     module: nn.Module, key: Tensor, mask: Tensor | None, is_causal: bool | None
 ) -> tuple[Tensor | None, Tensor | None, bool]:
-    """The boolean mask, the bias and causality in any mask a model may hand over."""
+    """The boolean mask, the bias and causality in any mask that a model may pass."""
     if mask is None:
         # a static cache is longer than the prompt that fills it: query i sees keys up to i
         return None, None, getattr(module, "is_causal", False) if is_causal is None else is_causal
@@ -168,11 +168,11 @@ def _masking(
 
 
 def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Transformers' boolean mask, which is never left out where attention is causal.
+    """Transformers' boolean mask, never omitted for causal attention.
 
     Raises:
-        RuntimeError: the model was told to use this implementation but holds no mapping. Models
-            that do not dispatch their attention would otherwise add the boolean mask to the scores.
+        RuntimeError: the model uses this implementation but holds no mapping. A model that does not
+            dispatch its attention would otherwise add the boolean mask to the scores.
     """
     config = kwargs.get("config")
     recorded = config is not None and isinstance(config._attn_implementation, Unsaved)

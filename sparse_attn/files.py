@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UnwrittenError(OSError):
 
 
 def reason(path: Path, error: Exception) -> str:
-    """What stood in the way of `path`, and what to do."""
+    """What went wrong with `path`, and what to do."""
     return (
         f"{path}: could not be written ({error}); what was written before is safe: put that right, "
         "such as by making room, and the same command goes on"
@@ -27,15 +27,14 @@ def reason(path: Path, error: Exception) -> str:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A draft to write to that takes the place of `path` if the block ends well, and else goes.
+    """A draft to write to, which replaces `path` if the block succeeds and is removed if not.
 
-    Neither a kill nor a power cut leaves half a file at `path`. Drafts that killed processes have
-    left of it are removed, so that only one process at a time may write to a path. A file that is
-    replaced keeps its permissions.
+    Neither a kill nor a power cut leaves half a file at `path`. Drafts left by killed processes are
+    removed, so only one process at a time may write to a path. A replaced file keeps its
+    permissions.
 
     Raises:
-        UnwrittenError: there is no folder for it, or the block raised OSError; what was at `path`
-            before is there.
+        UnwrittenError: its folder is missing, or the block raised OSError; `path` is unchanged.
     """
     if not path.parent.is_dir():
         raise UnwrittenError(f"{path}: there is no folder {path.parent}; make it first")

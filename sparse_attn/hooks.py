@@ -1,4 +1,4 @@
-"""Forward hooks of a patched model: what would give softmax unnoticed raises."""
+"""Forward hooks of a patched model, which raise instead of computing softmax unnoticed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the u
 
 
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
-    """Put the hooks on a model; weights: ask for attention weights in every call."""
+    """Add the hooks to a model; weights: return attention weights from every call."""
     for layer in layers:
         layer.module.register_forward_pre_hook(_check_dispatch)
         layer.module.register_forward_hook(_check_reached)
@@ -27,7 +27,7 @@ def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: 
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
-    """Take them off, with their traces."""
+    """Remove the hooks and their traces."""
     for layer in layers:
         drop_hooks(layer.module, _check_dispatch, _check_reached)
         layer.module.__dict__.pop(REACHED, None)
@@ -37,12 +37,12 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
 
 
 def asks_for_weights(root: PreTrainedModel) -> bool:
-    """Whether every call of this model asks for attention weights."""
+    """Whether every call of this model returns attention weights."""
     return _ask_for_weights in root._forward_pre_hooks.values()
 
 
 def _check_dispatch(module: nn.Module, args: Any) -> None:
-    """Whoever switches the implementation back must not get softmax unnoticed."""
+    """Raise if the attention implementation has been switched."""
     implementation = config_of(module)._attn_implementation
     if implementation != NAME:
         raise RuntimeError(
@@ -53,7 +53,7 @@ def _check_dispatch(module: nn.Module, args: Any) -> None:
 
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
-    """A path through the module that does not ask the interface must not give softmax either."""
+    """Raise if the module's forward bypassed the attention interface."""
     if not getattr(module, REACHED, False):
         raise RuntimeError(
             f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but computed "
@@ -69,7 +69,7 @@ def _ask_for_weights(
 
 
 def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
-    """Have PEFT warn where an adapter trained on a patched base is loaded on a plain one."""
+    """Make PEFT warn if an adapter trained on a patched base is loaded on a plain one."""
     if torch.compiler.is_compiling():
         return
     for name, config in list(getattr(root, "peft_config", {}).items()):
@@ -82,7 +82,7 @@ def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
 
 
 def drop_hooks(module: nn.Module, *functions: Any) -> None:
-    """Take these forward hooks and pre-hooks off a module, if they are there."""
+    """Remove these forward hooks and pre-hooks from a module, if present."""
     options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         # by value: the handle of a hook does not survive deepcopy; replicas in threads share these

@@ -35,7 +35,7 @@ class AttentionLayer:
 
 
 def root_of(model: nn.Module) -> PreTrainedModel:
-    """The one Transformers model inside whatever wraps it."""
+    """The one Transformers model inside any wrappers."""
     inner = model if isinstance(model, nn.Module) else nn.Module()
     # a wrapper, such as DDP, holds the model and nothing else: no walk, as schedules ask every step
     while not isinstance(inner, PreTrainedModel) and len(children := list(inner.children())) == 1:
@@ -59,7 +59,7 @@ def config_of(attention: nn.Module) -> PreTrainedConfig:
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:
-    """The modules that dispatch their attention, in the order of the model."""
+    """The modules that dispatch their attention, in model order."""
     layers = []
     for name, module in model.named_modules():
         if _dispatches(cast(Hashable, type(module))):
@@ -76,7 +76,7 @@ def _dispatches(cls: type[nn.Module]) -> bool:
 
 @functools.cache
 def computes_softmax(cls: type[nn.Module]) -> bool:
-    """Whether this class computes attention by a softmax of its own, which no lookup replaces.
+    """Whether this class computes its own attention softmax, without the lookup.
 
     An attention class without readable source counts as one.
     """
@@ -96,7 +96,7 @@ def computes_softmax(cls: type[nn.Module]) -> bool:
 
 
 def source_of_forward(cls: type[nn.Module]) -> str:
-    """Empty where there is none to read."""
+    """Empty if it cannot be read."""
     return _source(cls.forward)
 
 

@@ -46,28 +46,28 @@ HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
 
-    Attention and head come back as they were saved, either or both. A class that has no head, such
-    as AutoModel, leaves the head out. Do not load by a plain `cls.from_pretrained(path,
-    attn_implementation="eager")`: it computes softmax with the weights of the patched model, and
-    nothing can say so.
+    Restores a patched attention, a patched head, or both. A class without a head, such as
+    AutoModel, leaves the head out. Do not use a plain `cls.from_pretrained(path,
+    attn_implementation="eager")`: it computes softmax with the weights of the patched model,
+    without any warning.
 
     Args:
-        cls: a model class or Auto class of Transformers; or a model that a plain from_pretrained
-            has loaded, or what another library made around it (`SentenceTransformer(path)`), which
-            is completed in place.
+        cls: a model class or Auto class of Transformers; or a model loaded by a plain
+            from_pretrained, or another library's wrapper of one (`SentenceTransformer(path)`),
+            which is completed in place.
         path: the folder or hub id that `save_pretrained` wrote.
-        **kwargs: passed on to `cls.from_pretrained`; `attn_implementation` is what `unpatch_model`
-            goes back to. For a model loaded already: where its files are, such as `revision`.
+        **kwargs: passed to `cls.from_pretrained`; `attn_implementation` is the one that
+            `unpatch_model` restores. For a loaded model: where its files are, such as `revision`.
 
     Returns:
-        What `cls.from_pretrained` returns: the model, or with output_loading_info a pair; or the
-        object that was completed.
+        What `cls.from_pretrained` returns: the model, or a pair with output_loading_info; or the
+        completed object.
 
     Raises:
-        ValueError: nothing was patched when this model was saved, or it was saved by a model that
-            had been loaded in that plain way; a model given for `cls` is patched already.
-        TypeError: `cls` is no model class, or `config` a path and not a config object.
-        RuntimeError: the checkpoint does not fit its config, or lacks a learned parameter.
+        ValueError: nothing was patched when the model was saved, it was saved after such a plain
+            load, or the model given for `cls` is already patched.
+        TypeError: `cls` is not a model class, or `config` is a path instead of a config object.
+        RuntimeError: the checkpoint does not match its config, or lacks a learned parameter.
     """
     if isinstance(cls, nn.Module):
         _complete(root_of(cls), path, kwargs)
@@ -101,7 +101,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
 
 
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
-    """`load_pretrained` of a model that from_pretrained has loaded without its mappings."""
+    """`load_pretrained` of a model that a plain from_pretrained has loaded."""
     if unknown := sorted(hub.keys() - set(FILE_ARGUMENTS)):
         raise TypeError(
             f"{', '.join(unknown)}: expected none but {', '.join(FILE_ARGUMENTS)} for a model that "
@@ -142,7 +142,7 @@ def _restore(
 
 
 def _take(config: Any, path: str | Path) -> dict[str, Any]:
-    """Out of the config: what was patched, by key; nothing where it was a part of the model."""
+    """Remove what was patched from the config and return it by key; empty if only a part was."""
     saved = {key: vars(config)[key] for key in KEYS if key in vars(config)}
     if not saved and any(NAME in vars(part) for part in with_parts([config])):
         return {}
@@ -202,7 +202,7 @@ UNPATCH = {NAME: unpatch_model, HEAD: unpatch_lm_head, MULTILABEL: unpatch_multi
 
 
 def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
-    """Copy the learned parameters, which from_pretrained does not know, from the checkpoint."""
+    """Copy the learned parameters, which from_pretrained ignores, from the checkpoint."""
     wanted = {n: p for n, p in root.named_parameters() if f".{NAME}." in n}
     wanted |= head_parameters(root) | multilabel_parameters(root)
     if not wanted:

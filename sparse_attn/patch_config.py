@@ -1,4 +1,4 @@
-"""What the config of a patched model says of it: read from its modules whenever it is saved."""
+"""The config entry of a patched model, read from its modules whenever it is saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWITCHED = (NAME, "attn_implementation", "_attn_implementation_internal", "_outp
 
 
 class Snapshot(dict[str, Any]):
-    """A patch config that a model in memory has written out; one read from a file is a dict."""
+    """A patch config written out by a model in memory; one read from a file is a dict."""
 
 
 # what a config says, worked out when it is called; keeps mappings and not the model
@@ -33,16 +33,16 @@ Description: TypeAlias = Callable[[], dict[str, Any]]
 
 
 def snapshot(description: Description) -> Snapshot:
-    """What a config says now, as plain lists and dicts that are the caller's own."""
+    """A config entry as it is now, in new plain lists and dicts."""
     return Snapshot({"version": VERSION, **copy.deepcopy(description())})
 
 
 class PatchConfig(abc.Mapping[str, Any]):
-    """What a patched model is, worked out from it whenever this is read; not to be written to.
+    """The description of a patched model, derived from it on every read; read-only.
 
-    Copies of a config, `to_dict` among them, and pickles hold it written out. Where the model is
-    gone, or not patched any more, this goes on with the mappings that it last had: a part of the
-    model that is still there has them.
+    Copies of a config (such as `to_dict`) and pickles hold it written out. If the model is gone or
+    no longer patched, this keeps describing its last mappings, which a surviving part may still
+    have.
     """
 
     def __init__(self, model: weakref.ref[PreTrainedModel], key: str) -> None:
@@ -50,7 +50,7 @@ class PatchConfig(abc.Mapping[str, Any]):
         self._last: Description = dict
 
     def read(self) -> Snapshot:
-        """All of it, as plain lists and dicts that are the caller's own."""
+        """All of it, in new plain lists and dicts."""
         model = self._model()
         patch = None if model is None else patch_of(model, self._key)
         if patch is not None:
@@ -58,11 +58,11 @@ class PatchConfig(abc.Mapping[str, Any]):
         return snapshot(self._last)
 
     def is_of(self, model: nn.Module, key: str) -> bool:
-        """Whether it is this model's."""
+        """Whether it belongs to this model."""
         return self._key == key and self._model() is model
 
     def is_foreign(self, root: nn.Module) -> bool:
-        """Whether it is that of a patched model which is neither a part of `root` nor around it."""
+        """Whether it belongs to a patched model that neither contains `root` nor is a part."""
         other = self._model()
         if other is None or patch_of(other, self._key) is None:
             return False
@@ -88,15 +88,15 @@ class PatchConfig(abc.Mapping[str, Any]):
 
 
 class Patch:
-    """The mark of a patched model, its attribute `_` + key; the configs then have a `PatchConfig`.
+    """Marks a model as patched, as its attribute `_` + key; its configs have a `PatchConfig`.
 
-    A copy of the model, or one that was pickled, has configs that read its own modules.
+    A copied or pickled model has configs that read its own modules.
 
     Args:
-        model: what was patched.
+        model: the patched model.
         key: one of KEYS.
-        describe: what the config says, a `Description` of the model as it is now and of `kept`; a
-            function of a module, so that it can be pickled.
+        describe: returns the config entry from the model as it is now and `kept`, a `Description`;
+            a module-level function, so that it can be pickled.
         kept: what unpatching needs.
     """
 
@@ -115,7 +115,7 @@ class Patch:
         self.show()
 
     def show(self) -> None:
-        """Have the configs that the model has now say it."""
+        """Put it into the model's current configs."""
         model = self._model()
         assert model is not None
         self.configs = configs_of(model)
@@ -127,7 +127,7 @@ class Patch:
         shown.read()  # what it then was, should the model go
 
     def is_shown(self) -> bool:
-        """Whether the config says it; it may have been replaced, or another model's may do."""
+        """Whether the config has it; the config may have been replaced, or hold another model's."""
         model = self._model()
         shown = None if model is None else vars(model.config).get(self.key)
         if model is None or not isinstance(shown, PatchConfig):
@@ -145,18 +145,18 @@ class Patch:
 
 
 def patch_of(model: nn.Module, key: str) -> Patch | None:
-    """The mark that `model` is patched; None where it is not, or but a part of it."""
+    """The mark of a patched `model`; None if it is not patched, or only a part of it is."""
     return vars(model).get(f"_{key}")
 
 
 def unmark(root: PreTrainedModel, key: str) -> None:
-    """The model is not patched any more, and its configs say nothing of it."""
+    """Remove the mark from the model and the entry from its configs."""
     vars(root).pop(f"_{key}", None)
     hide(root, key)
 
 
 def hide(root: PreTrainedModel, key: str) -> None:
-    """Have the configs say nothing of this patch."""
+    """Remove this patch from the configs."""
     for config in configs_of(root):
         vars(config).pop(key, None)
         if not any(other in vars(config) for other in KEYS):
@@ -164,7 +164,7 @@ def hide(root: PreTrainedModel, key: str) -> None:
 
 
 def check_version(key: str, saved: dict[str, Any]) -> None:
-    """Raise RuntimeError for what another version of this library saved."""
+    """Raise RuntimeError for an entry saved by another version of this library."""
     if saved["version"] != VERSION:
         raise RuntimeError(
             f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
@@ -191,10 +191,10 @@ def refuse_lost_head(root: PreTrainedModel) -> None:
 
 
 def own_configs(root: PreTrainedModel) -> None:
-    """Give the model copies of its configs where another patched model speaks through them.
+    """Copy the configs of the model that another patched model uses.
 
-    Models that are built from one config object share it, and what is saved of either would be what
-    was patched last.
+    Models built from one config object share it, and saving either would save what was patched
+    last.
     """
     configs = configs_of(root)
     said = [vars(config).get(key) for config in configs for key in KEYS]
@@ -212,7 +212,7 @@ def own_configs(root: PreTrainedModel) -> None:
 
 
 def configs_of(root: nn.Module) -> list[PreTrainedConfig]:
-    """Every config object of the model once, parents before children."""
+    """Every config object of the model, once, parents before children."""
     held = [getattr(module, "config", None) for module in root.modules()]
     return with_parts(config for config in held if isinstance(config, PreTrainedConfig))
 
@@ -230,14 +230,14 @@ def with_parts(configs: Iterable[PreTrainedConfig]) -> list[PreTrainedConfig]:
 
 
 def config_states(root: PreTrainedModel) -> list[tuple[PreTrainedConfig, dict[str, Any]]]:
-    """What every config says of the attention, for `restore_configs`."""
+    """The attention entries of every config, for `restore_configs`."""
     return [
         (c, {key: vars(c)[key] for key in SWITCHED if key in vars(c)}) for c in configs_of(root)
     ]
 
 
 def restore_configs(states: list[tuple[PreTrainedConfig, dict[str, Any]]]) -> None:
-    """Have the configs say what they said before."""
+    """Restore the entries that `config_states` returned."""
     for config, state in states:
         for key in SWITCHED:
             vars(config).pop(key, None)

@@ -1,4 +1,4 @@
-"""Put mappings into the attention of a Transformers model, and take them out."""
+"""Patch the attention of a Transformers model with mappings, and unpatch it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def patch_model(
 ) -> ModelT:
     """Replace softmax by `mapping` in the attention of a Transformers model, in place.
 
-    A second call replaces the mapping of the layers it names, so that several calls give several
-    mappings in one model. Layers that no call names compute softmax.
+    A later call replaces the mapping of the layers it names, so several calls give several mappings
+    in one model. Layers that no call names compute softmax.
 
         >>> import torch
         >>> from transformers import BertConfig, BertModel
@@ -70,18 +70,18 @@ def patch_model(
         mapping: a registered name, see `mapping_names()`.
         layers: block numbers, counted from 0 in each stack of the model; all if None.
         learn: names of the parameters to learn.
-        per: "layer" for one learned value a layer, "head" for one a head.
-        **parameters: values of the mapping's parameters; a sequence gives one value a head and
+        per: "layer" for one learned value per layer, "head" for one per head.
+        **parameters: values of the mapping's parameters; a sequence gives one value per head and
             needs per="head".
 
     Returns:
-        The same model; with a config of its own if another patched model has the same object.
+        The same model; with its own config if another patched model shared it.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
-            model that does not dispatch its attention or that has attention sinks, a model loaded
-            without the parameters that it had learned (see `load_pretrained`), parameters to learn
-            in a model on the meta device.
+            model that does not dispatch its attention or has attention sinks, a model loaded
+            without its learned parameters (see `load_pretrained`), or parameters to learn in a
+            model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     if per not in ("layer", "head"):
@@ -98,7 +98,7 @@ def patch_model(
 
 
 def unpatch_model(model: ModelT) -> ModelT:
-    """Put a patched `model` back as it was: outputs, state_dict keys and config. In place.
+    """Restore a patched `model` in place: outputs, state_dict keys and config.
 
     Raises:
         ValueError: the model is not patched.
@@ -121,9 +121,9 @@ def unpatch_model(model: ModelT) -> ModelT:
 
 @contextmanager
 def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
-    """`with patched(model, "sparsemax"): ...`, afterwards the model is as it was before.
+    """`with patched(model, "sparsemax"): ...` patches the model for the block, then restores it.
 
-    A model that was already patched gets its mappings back.
+    A model that was already patched gets back its mappings.
 
     Args:
         model, mapping, **arguments: as `patch_model`, as are errors.
@@ -140,7 +140,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
             install(root, attention_layers(root), before)
         elif is_patched(root):  # the block may have unpatched it
             unpatch_model(model)
-        # a plainly loaded model, which still asks for its mappings, goes on raising
+        # a plainly loaded model, which still needs its mappings, must keep raising
         restore_configs(states)
 
 
@@ -160,11 +160,11 @@ def mappings_of(layer: AttentionLayer) -> list[Mapping]:
 def set_parameter(model: nn.Module, name: str, value: float) -> None:
     """Set a fixed parameter in every mapping of the model that has it.
 
-    Of a patched model this takes the attention modules that `patch_model` found, and no walk while
-    they are where they were.
+    In a patched model this uses the attention modules that `patch_model` found, without walking the
+    model again while they are in place.
 
     Raises:
-        ValueError: out of range, or no mapping of the model has such a fixed parameter.
+        ValueError: out of range, or no mapping of the model has this fixed parameter.
     """
     root = root_of(model)
     patch = patch_of(root, NAME)
@@ -186,14 +186,14 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
 
 
 def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
-    """The attention modules; looked for again where PEFT wrapped some or layers came."""
+    """The attention modules; searched for again if PEFT wrapped some or layers were added."""
     if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
         patch.kept = _Kept(*_places(root), patch.kept.before)
     return patch.kept.layers
 
 
 def _show_parts(root: PreTrainedModel) -> None:
-    """Have the configs of copied parts of a patched model say what their mappings are now."""
+    """Update the configs of copied parts of a patched model to their current mappings."""
     for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
         if isinstance(said := vars(part.config).get(NAME), Snapshot):
             asked = {k: v for k, v in said.items() if k == "output_attentions"}
@@ -280,9 +280,9 @@ def _refuse_lost_parameters(root: PreTrainedModel) -> None:
 
 
 class _Kept(NamedTuple):
-    """What a patched model keeps: its attention modules, and what its configs said of attention.
+    """What a patched model keeps: its attention modules, and its configs' previous entries.
 
-    around: the modules that these are in, and their children.
+    around: the modules that contain these, and their children.
     """
 
     layers: list[AttentionLayer]
@@ -303,7 +303,7 @@ def _places(
 def install(
     root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
 ) -> None:
-    """Set these mappings, by layer; the others of a model that was not patched compute softmax."""
+    """Set these mappings, by layer; other layers of a model not yet patched compute softmax."""
     own_configs(root)
     patch = patch_of(root, NAME)
     for layer in found:

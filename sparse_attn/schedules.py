@@ -1,4 +1,4 @@
-"""Schedules: move a parameter of the mappings, such as r, from one value to another in training."""
+"""Schedules: move a parameter of the mappings, such as r, during training."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class SparsitySchedule:
-    """v(x) = initial + (final - initial) shape((x - begin) / (end - begin)), x = share of training.
+    """v(x) = initial + (final - initial) shape((x - begin) / (end - begin)), x = fraction done.
 
-    Before `begin` the value is `initial`, after `end` it is `final`. Shapes of u in [0, 1]: linear
+    The value is `initial` before `begin` and `final` after `end`. Shapes of u in [0, 1]: linear
     u; cosine (1 - cos(pi u)) / 2; cubic 1 - (1 - u)^3, fast first (Zhu & Gupta 2017); constant:
     `final` throughout. Balazy et al. 2023 ramp r linearly from 0.
 
     Args:
         parameter: name of a parameter of the model's mappings.
-        initial, final: values of the parameter, both in its range.
+        initial, final: values of the parameter, in its range.
         shape: "linear", "cosine", "cubic" or "constant".
-        begin, end: shares of training, 0 <= begin <= end <= 1.
+        begin, end: fractions of training, 0 <= begin <= end <= 1.
 
     Raises:
         ValueError: an unknown shape, or begin and end out of order or range.
@@ -69,10 +69,10 @@ class SparsitySchedule:
                 )
 
     def value(self, progress: float) -> float:
-        """The parameter's value when the share `progress` in [0, 1] of training is done.
+        """The value of the parameter after the fraction `progress` in [0, 1] of training.
 
         Raises:
-            ValueError: another progress, such as a number of steps.
+            ValueError: progress outside [0, 1], such as a number of steps.
         """
         if not 0 <= progress <= 1:
             raise ValueError(
@@ -91,7 +91,7 @@ class SparsitySchedule:
 
         Args:
             model: the model, plain or wrapped, or the head.
-            progress: share of training done, in [0, 1].
+            progress: fraction of training done, in [0, 1].
 
         Returns:
             The value that was set.
@@ -110,17 +110,17 @@ class SparsitySchedule:
 
 
 class SparsityScheduleCallback(TrainerCallback, ExportableState):
-    """Applies a `SparsitySchedule` in `Trainer` after every step, by the share of steps done.
+    """Applies a `SparsitySchedule` in `Trainer` after every step, by the fraction of steps done.
 
-    The value depends on the step alone, so a resumed run goes on exactly. It stands in the logs
-    under `sparsity/<parameter>`. Trainer calls its reporters before the callbacks it is given: to
-    have the value in TensorBoard too, go before them,
+    The value depends on the step alone, so a resumed run continues exactly. It is logged as
+    `sparsity/<parameter>`. Trainer calls its reporters before the given callbacks: to log the
+    value in TensorBoard too, put this first,
     `trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(schedule))`.
 
     Args:
-        schedule: what to apply.
+        schedule: the schedule to apply.
         module: name of the `MultiLabelHead` in the model, such as "classifier", to apply it there
-            in place of the attention; the log then says `sparsity/<module>.<parameter>`.
+            instead of in the attention, logged as `sparsity/<module>.<parameter>`.
     """
 
     def __init__(self, schedule: SparsitySchedule, module: str | None = None) -> None:
@@ -165,7 +165,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
                 entry[f"sparsity/{where}{self.schedule.parameter}"] = value
 
     def state(self) -> dict[str, Any]:
-        """What Trainer stores beside a checkpoint: schedule and module."""
+        """What Trainer stores with a checkpoint: schedule and module."""
         return {"args": asdict(self.schedule), "attributes": {"module": self.module}}
 
     @classmethod
@@ -195,5 +195,5 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
 
 
 def _share_done(state: TrainerState) -> float:
-    # a run may go on from a checkpoint that lies beyond its end
+    # a run may resume from a checkpoint beyond its end
     return min(1.0, state.global_step / max(1, state.max_steps))

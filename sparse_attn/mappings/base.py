@@ -1,8 +1,8 @@
-"""The rules every probability mapping obeys, and the record that describes one.
+"""Rules shared by all probability mappings, and the record that describes one.
 
-A mapping takes a row of scores to a point on the simplex. The rules about masks, dtypes, dimensions
-and parameters are the same for all of them and stand here once; the mathematics of one mapping is a
-`RowMap` that sees rows in the last dimension, in float32 or float64, with a boolean mask.
+A mapping takes a row of scores to a point on the simplex. The rules for masks, dtypes, dimensions
+and parameters are shared and live here; the mathematics of a mapping is a `RowMap` on rows in the
+last dimension, in float32 or float64, with a boolean mask.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ParameterSpec:
 
     Attributes:
         name: keyword of the mapping's function and of `Mapping`.
-        default: the value where none is given.
+        default: the value if none is given.
         low, high: ends of the range.
-        low_open, high_open: whether that end is out of the range.
+        low_open, high_open: whether that end is excluded.
         per_entry: whether it broadcasts to the scores instead of to their rows.
         learnable: whether gradients reach it.
         whole: whether it is a count.
@@ -51,7 +51,7 @@ class ParameterSpec:
 
     @property
     def range(self) -> str:
-        """The range as mathematicians write it, such as `[0, 1]` or `(-inf, 1)`."""
+        """The range in interval notation, such as `[0, 1]` or `(-inf, 1)`."""
         left = "(" if self.low_open else "["
         right = ")" if self.high_open else "]"
         return f"{left}{self.low:g}, {self.high:g}{right}"
@@ -78,15 +78,15 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Where the fused implementations have a mapping.
+    """How the fused implementations know a mapping.
 
     Attributes:
-        name: what they call it.
-        family: which bodies it shares: "pointwise" needs nothing but the sum of a row, "threshold"
-            its maximum and a threshold before that, "projection" the solution of an equation.
-        parameter: name of the one scalar parameter that it takes.
-        skips: whether a score outside the support has neither a share nor a slope, so that tiles
-            without any support can be passed over.
+        name: their name for it.
+        family: which code it shares: "pointwise" needs only the sum of a row, "threshold" also its
+            maximum and a threshold, "projection" the solution of an equation.
+        parameter: name of its one scalar parameter.
+        skips: whether scores outside the support have neither a share nor a slope, so that tiles
+            without support can be skipped.
     """
 
     name: str
@@ -96,9 +96,9 @@ class Kernel:
 
 
 class LibraryLosses(Mapping[str, Loss]):
-    """Functions of `sparse_attn.losses` by name, imported when one is asked for.
+    """Functions of `sparse_attn.losses` by name, imported on first use.
 
-    That package is made of mappings, which therefore cannot import it.
+    That package imports the mappings, which therefore cannot import it.
     """
 
     def __init__(self, functions: dict[str, str]) -> None:
@@ -121,9 +121,9 @@ class MappingSpec:
 
     Attributes:
         name: registry name, such as `r-softmax`.
-        function: `(scores, *, mask=None, dim=-1, log=False, **parameters)` to probabilities, with
-            log=True to their logarithms, -inf at exact zeros.
-        log_function: those logarithms, where `function` itself takes no `log`.
+        function: `(scores, *, mask=None, dim=-1, log=False, **parameters)`, returns probabilities,
+            with log=True their logarithms, -inf at exact zeros.
+        log_function: returns the logarithms, if `function` takes no `log`.
         parameters: scalar parameters, fixed, scheduled or learned.
         weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
             initial value of every tensor argument of `function`. Such a mapping is always learned.
@@ -133,14 +133,14 @@ class MappingSpec:
             `function` exclude them.
         translation_invariant: whether p(z + c) = p(z).
         log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
-            of the further arguments that `function` takes, in its order.
-        losses: by name what trains a classifier with this mapping in place of -log p, the usual
-            one first: `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`.
-        multilabel_only: those of `losses` that are for sets of labels: sums over pairs of classes,
-            which do not train one label among thousands.
-        predicts: name of the parameter that a multi-label head can predict from the row.
-        kernel: where the fused implementations have it, None where there is only the reference.
-        color: in figures; None for one that the palette leaves free.
+            the other arguments of `function`, in the same order.
+        losses: by name, the losses that train a classifier instead of -log p, the default first:
+            `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`.
+        multilabel_only: those of `losses` for sets of labels: sums over pairs of classes, which do
+            not train one label among thousands.
+        predicts: name of the parameter that a multi-label head can predict for each row.
+        kernel: of the fused implementations; None if there is only the reference.
+        color: in figures; None for the next one of the palette.
         source: paper and equation.
     """
 
@@ -168,7 +168,7 @@ class MappingSpec:
 
     @property
     def own_loss(self) -> Loss | None:
-        """What trains one label among many classes; None: -log p, if it is finite."""
+        """The loss that trains one label among many classes; None for -log p, if finite."""
         names = (name for name in self.losses if name not in self.multilabel_only)
         name = next(names, None)
         return None if name is None else self.losses[name]
@@ -182,11 +182,11 @@ def library_spec(
     losses: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> MappingSpec:
-    """The record of a mapping of this library, which is named as its function is.
+    """The record of a mapping of this library, named after its function.
 
     Args:
         parameters: those of `function`, in its order.
-        family, skips: of its kernel, as in `Kernel`; None where it has none.
+        family, skips: as in `Kernel`; None without a kernel.
         losses: names of functions of `sparse_attn.losses`.
         **facts: other fields of `MappingSpec`.
     """
@@ -209,9 +209,9 @@ def on_rows(
 ) -> Tensor:
     """Run `row_map(rows, valid, *parameters, log=log, **options)` under the rules of all mappings.
 
-    A position that is masked, or whose score is -inf, gets exactly 0 (-inf in the log form) and no
-    gradient; so does every position of a row that has no valid one. Computed in float32 at least,
-    returned in the dtype of `scores`. `checks` names the parameters and gives their ranges.
+    Masked positions, scores of -inf, and all positions of a row without valid ones get exactly 0
+    (-inf in the log form) and no gradient. Computed in at least float32, returned in the dtype of
+    `scores`. `checks` has the names and ranges of the parameters.
     """
     rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     if scores.numel() == 0 and scores.shape[dim] == 0:
@@ -245,10 +245,10 @@ def on_named_rows(
     log: bool = False,
     **values: Value,
 ) -> Tensor:
-    """`on_rows` with the values of `parameters` by their names: what a `MappingSpec` calls.
+    """`on_rows` with `parameters` by name: what a `MappingSpec` calls.
 
     Raises:
-        TypeError: a value for a parameter that there is not.
+        TypeError: an unknown parameter.
     """
     given = [values.pop(p.name, p.default) for p in parameters]
     if values:
@@ -264,7 +264,7 @@ def _prepare(
     dim: int,
     checks: tuple[ParameterSpec, ...],
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Rows last, at least float32, the boolean mask, and parameters shaped (..., 1)."""
+    """Rows last, in at least float32, the boolean mask, and parameters shaped (..., 1)."""
     if not scores.is_floating_point():
         raise TypeError(
             f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"
@@ -280,12 +280,12 @@ def _prepare(
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The tensor in float32 at least."""
+    """The tensor in at least float32."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
-    """`tensor` broadcast to the shape of scores; `mask` must be boolean besides."""
+    """`tensor` broadcast to the shape of scores; `mask` must also be boolean."""
     if name == "mask":
         check_boolean(tensor, additive="mask == 0")
     try:
@@ -298,7 +298,7 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
 
 
 def check_boolean(mask: Tensor, additive: str) -> None:
-    """Raise TypeError unless `mask` is boolean; `additive` is what to write where it is added."""
+    """Raise TypeError unless `mask` is boolean; `additive` is the remedy for an additive one."""
     if mask.dtype != torch.bool:
         remedy = "`mask.bool()` if 1 = takes part"
         if mask.is_floating_point():

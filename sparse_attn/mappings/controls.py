@@ -1,7 +1,7 @@
-"""Controls: what a comparison has to rule out before it credits a sparse mapping.
+"""Controls: what a comparison must rule out before it credits a sparse mapping.
 
 Sharpening (temperature-softmax), truncation (top-k-softmax), regularisation by missing keys
-(random-drop-softmax); and `mixed`, the ramp of a mapping that has no path of its own from softmax.
+(random-drop-softmax); and `mixed`, the ramp for mappings without their own path from softmax.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def temperature_softmax(
 ) -> Tensor:
     """p_i = e^{z_i / T} / sum_j e^{z_j / T}; T < 1 sharpens.
 
-    Source: none; a control for the sharpening that goes with zeros.
+    Source: none; a control for the sharpening that comes with zeros.
 
     Args:
         temperature: T in [0.001, inf); a float or a tensor broadcastable to the shape of the rows.
@@ -72,7 +72,7 @@ def _softmax_where(keep: Tensor, rows: Tensor, log: bool) -> Tensor:
 
 
 def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
-    """Keeps what is not below the k-th largest valid score."""
+    """Keep scores not below the k-th largest valid one."""
     ordered = rows.detach().masked_fill(~valid, -INF).sort(-1, descending=True).values
     n = rows.shape[-1]
     # a k that is NaN spoils the row in the end, but must still be an index
@@ -84,9 +84,9 @@ def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
 def top_k_softmax(
     scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """Softmax over the ceil(k) largest valid scores, exactly 0 elsewhere; ties with the last stay.
+    """Softmax over the ceil(k) largest valid scores, exactly 0 elsewhere; ties with the k-th stay.
 
-    Softmax where k is at least the number of valid positions. No gradient reaches k.
+    Equal to softmax if k is at least the number of valid positions. k gets no gradient.
     Source: Gupta et al. 2021 (arXiv 2106.06899); a control for truncation without reweighting.
 
     Args:
@@ -109,7 +109,7 @@ def _scrambled(rows: Tensor) -> Tensor:
 
 
 def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> Tensor:
-    """Drops the valid positions whose scores have the lowest hash, at least one short of all."""
+    """Drop the valid positions with the lowest hashes, and keep at least one."""
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     dropped = (r.nan_to_num() * last).floor().long() + (r > 0)
     # positions out of play rank behind all others
@@ -121,13 +121,12 @@ def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> T
 def random_drop_softmax(
     scores: Tensor, r: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """Softmax over what is left when floor(r (n - 1)) + 1 of the n valid positions are dropped.
+    """Softmax over the rest after dropping floor(r (n - 1)) + 1 of the n valid positions.
 
-    As many zeros as `r_softmax(r)` has for 0 < r < 1, but at positions that have nothing to do with
-    the size of the scores: their order is a hash of the bits of each score, so that equal rows drop
-    alike, in training, in evaluation and when a layer is recomputed. Another rounding of the
-    scores, as another padding of the batch brings, drops others. r = 0 is softmax, r = 1 keeps one
-    position. No gradient reaches r.
+    As many zeros as `r_softmax(r)` for 0 < r < 1, at positions unrelated to the size of the scores:
+    a hash of each score's bits decides, so equal rows drop the same positions in training, in
+    evaluation and when a layer is recomputed. Rounding differences, for example from other padding,
+    change which. r = 0 is softmax, r = 1 keeps one position. r gets no gradient.
     Source: none; a control for the regularisation that missing keys bring.
 
     Args:
@@ -166,11 +165,11 @@ def _has_softmax(mix: Value, **arguments: Value) -> bool:
 def mixed(spec: MappingSpec) -> MappingSpec:
     """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
 
-    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros at mix = 1 only.
+    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros only at mix = 1.
 
     Raises:
-        ValueError: the mapping has tensor arguments (learned maps, which start as softmax without
-            this; weighted softmax), or has a `mix` already.
+        ValueError: the mapping has tensor arguments (learned maps, which start as softmax anyway;
+            weighted softmax), or already has a `mix`.
     """
     if spec.weights is not None or any(p.per_entry for p in spec.parameters):
         raise ValueError(

@@ -15,24 +15,24 @@ from sparse_attn.mappings.registry import get_spec
 
 
 class Mapping(nn.Module):
-    """p = map(scores; parameters), the one module that holds a mapping.
+    """p = map(scores; parameters), as a module.
 
-    A fixed parameter is a Python float, which a schedule changes with `set_value` without a new
-    compilation for each value; given as a sequence it has one value a head. A learned one is an
+    A fixed parameter is a Python float, which a schedule changes with `set_value` without
+    recompiling for each value; a sequence gives one value per head. A learned one is an
     `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. Parameters stay
     in float32 when the model is cast to half precision.
 
     Args:
         name: a registered name, see `mapping_names()`.
         learn: names of the parameters to learn, starting from the values given.
-        num_heads: H for one learned value a head, applied to scores (..., H, Q, K); None for one
-            value.
+        num_heads: H for one learned value per head, applied to scores (..., H, Q, K); None for a
+            single value.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
 
     Raises:
-        ValueError: unknown name, value out of range, or a learned parameter that starts at the end
-            of its range.
-        TypeError: a parameter the mapping does not have.
+        ValueError: an unknown name, a value out of range, or a learned parameter that starts at the
+            end of its range.
+        TypeError: an unknown parameter.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Mapping(nn.Module):
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
 
     def set_value(self, name: str, value: float | Sequence[float]) -> None:
-        """Set the fixed parameter `name` to `value`, a number or one for each head.
+        """Set the fixed parameter `name` to `value`, a number or one per head.
 
         Raises:
-            TypeError: the mapping has no such fixed parameter, or `value` is no number.
-            ValueError: out of range, or not one value a head.
+            TypeError: the mapping has no such fixed parameter, or `value` is not a number.
+            ValueError: out of range, or not one value per head.
         """
         if name not in self.fixed:
             raise TypeError(
@@ -140,14 +140,14 @@ class Mapping(nn.Module):
         self.register_buffer(name, values, persistent=False)
 
     def value(self, name: str) -> float | Tensor:
-        """The parameter `name` now: a float, or a tensor [1] or [num_heads], with its graph."""
+        """The current value of `name`: a float, or a tensor [1] or [num_heads] with its graph."""
         if name in self.learned:
             spec = next(p for p in self.spec.parameters if p.name == name)
             return into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
     def read(self, name: str) -> float | Tensor:
-        """As `value`: a float, or a tensor [1] or [num_heads], also of what accelerate offloads."""
+        """As `value`: a float, or a tensor [1] or [num_heads], even if offloaded."""
         hook = getattr(self, "_hf_hook", None)
         if hook is None or name not in self.learned:
             return self.value(name)
@@ -155,12 +155,12 @@ class Mapping(nn.Module):
         return hook.post_forward(self, self.value(name))
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-        """p = map(scores; parameters), by the function of that name.
+        """p = map(scores; parameters), as the function of that name.
 
         Args:
             scores: any shape, floating point; (..., H, Q, K) with `num_heads`.
             mask: boolean, True = takes part, broadcastable to scores.
-            dim: the dimension that is normalised.
+            dim: the dimension to normalise.
 
         Returns:
             Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`.
@@ -172,7 +172,7 @@ class Mapping(nn.Module):
         return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def arguments(self) -> dict[str, float | Tensor]:
-        """What the functions of the spec take beside the scores, by name, in their order.
+        """The arguments of the spec's functions besides the scores, by name, in order.
 
         A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1].
         """
@@ -194,7 +194,7 @@ class Mapping(nn.Module):
         return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:
-        """What `Mapping(...)` needs to make this mapping again, learned values left out."""
+        """The arguments of `Mapping(...)` that recreate this mapping, without learned values."""
         # and not read: under FSDP a process holds but a part of them
         return {
             "mapping": self.name,
@@ -212,9 +212,9 @@ class Mapping(nn.Module):
         return ", ".join(parts)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move with the model but stay in float32: bfloat16 would turn r = 0.15 into 0.1504.
+        """Move with the model but stay in float32: in bfloat16 r = 0.15 would be 0.1504.
 
-        Fixed values keep theirs on the meta device and in `to_empty`: no state dict holds them.
+        Fixed values survive the meta device and `to_empty`, because no state dict holds them.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ def into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
 
 
 def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
-    """The inverse of `into_range`; not finite at or beyond the ends of the range."""
+    """The inverse of `into_range`; not finite at the ends of the range and beyond."""
     below, above = _ends(spec)
     if below and above:
         return torch.logit((value - spec.low) / (spec.high - spec.low))

@@ -27,8 +27,8 @@ def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
 class _PiecewiseLinear(torch.autograd.Function):
     """`_plif_function` of its slopes [K], K up to 1e6.
 
-    Autograd would send the gradient of every score back through two gathers. A slope gets d from
-    each score beyond its bin and z - l_i from each inside, so that one sum a bin does.
+    Autograd would send every score's gradient back through two gathers. A slope gets d from each
+    score beyond its bin and z - l_i from each inside, so one sum per bin is enough.
     """
 
     generate_vmap_rule = True
@@ -65,7 +65,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 def _locate(z: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
-    """The bin of every score, and how far the score lies beyond its left knot."""
+    """The bin of every score, and the score's distance from its left knot."""
     width = 2 * bound / knots
     # NaN has no bin; the score itself carries it on
     bins = ((z.detach().nan_to_num() + bound) / width).clamp(0, knots - 1).int()
@@ -85,7 +85,7 @@ def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: T
 
 
 class _SigmoidSum(torch.autograd.Function):
-    """sum_k v_k sigma(u_k z + b_k) unit by unit, which holds no (..., n, K) tensor."""
+    """sum_k v_k sigma(u_k z + b_k) unit by unit, without an (..., n, K) tensor."""
 
     generate_vmap_rule = True
 
@@ -124,13 +124,13 @@ def plif(
 ) -> Tensor:
     """p = softmax(f(z)), f piecewise linear and increasing with K equal bins on [-T, T].
 
-    The slopes are softplus(raw_slopes); beyond +-T the end slopes go on. The constant of f does not
-    change p and is left out.
+    The slopes are softplus(raw_slopes); beyond +-T the end slopes continue. The constant of f does
+    not change p and is omitted.
     Source: Ganea et al. 2019, section 4 (PLIF).
 
     Args:
-        raw_slopes: [K], shared by all rows; K may be a million. Its gradient on a GPU is summed by
-            atomic additions, so its last digits vary from run to run.
+        raw_slopes: [K], shared by all rows; K may be a million. On a GPU its gradient is summed
+            with atomic additions, so its last digits vary between runs.
         bound: T in (0, inf), in units of the scores.
 
     Other arguments, returns and errors as `softmax`; ValueError also for bound out of range.
@@ -155,7 +155,7 @@ def monotone(
 ) -> Tensor:
     """p = softmax(f(z)), f(z) = sum_k v_k sigma(u_k z + b_k), increasing and bounded.
 
-    v = softplus(raw_gain), u = softplus(raw_slope), b = offset. Takes time n K a row.
+    v = softplus(raw_gain), u = softplus(raw_slope), b = offset. Takes O(n K) time per row.
     Source: Ganea et al. 2019, section 3 (monotone network).
 
     Args:
@@ -171,7 +171,7 @@ def monotone(
 
 
 def _plif_weights(knots: float) -> dict[str, Tensor]:
-    """Slopes of 1: f(z) = z, so that training starts from softmax."""
+    """Slopes of 1: f(z) = z, so training starts from softmax."""
     return {"raw_slopes": softplus_inverse(torch.ones(int(knots)))}
 
 

@@ -35,9 +35,9 @@ def normalize(
 ) -> Tensor:
     """softmax(log g) over the valid positions of each row (..., n).
 
-    The mask is applied after g: g(-inf) is not 0 for the even functions. log 0, and what is too
-    large for the dtype, is written as the last finite number, so that a row in which every g is 0
-    comes out uniform instead of 0/0.
+    The mask is applied after g, because g(-inf) is not 0 for even functions. log 0 and values too
+    large for the dtype are clamped to the last finite number, so that a row in which every g is 0
+    becomes uniform instead of 0/0.
     """
     most = torch.finfo(rows.dtype).max
     log_weights = log_g(rows, *values).clamp(-most, most).masked_fill(~valid, -INF)
@@ -53,14 +53,14 @@ def pointwise_spec(
     parameters: tuple[ParameterSpec, ...] = (),
     **facts: Any,
 ) -> MappingSpec:
-    """The record of p_i = g(z_i) / sum_j g(z_j), function and log form made from log g.
+    """The record of p_i = g(z_i) / sum_j g(z_j), with function and log form derived from log g.
 
     Args:
         name: registry name.
-        log_g: log g of the scores and the parameters, these of shape (1,) or (..., 1). Elementwise
-            operations of PyTorch, finite at every finite score: where g is 0, the lowest finite
-            number. Its docstring is that of the mapping.
-        parameters: what log g takes beside the scores, in its order.
+        log_g: log g of the scores and the parameters, which have shape (1,) or (..., 1).
+            Elementwise PyTorch operations, finite at every finite score: where g is 0, the lowest
+            finite number. Its docstring becomes the mapping's.
+        parameters: what log g takes besides the scores, in order.
         **facts: other fields of `MappingSpec`.
     """
     row_map = partial(normalize, log_g=log_g)
@@ -79,7 +79,7 @@ def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
 def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     """log(z^2 + eps) as that of s^2 and (z/s)^2 + eps/s^2, s^2 the larger of z^2 and eps.
 
-    The square alone would overflow. Unlike that of a root, the slope to eps is finite at eps = 0.
+    The square alone would overflow. Unlike with a root, the slope in eps is finite at eps = 0.
     """
     eps = eps if isinstance(eps, Tensor) else z.new_full((), eps)
     size = torch.maximum(z.detach().abs(), eps.detach().sqrt())
@@ -111,12 +111,12 @@ def softmax(
     Args:
         scores: any shape, floating point.
         mask: boolean, True = takes part, broadcastable to scores.
-        dim: the dimension that is normalised.
+        dim: the dimension to normalise.
         log: whether to return log p instead, in nats; -inf where p is exactly 0.
 
     Returns:
-        Probabilities, shape and dtype of scores; exactly 0 where masked, a row of zeros where
-        nothing is valid. NaN or +inf in a row gives NaN in that row.
+        Probabilities, shape and dtype of scores; exactly 0 where masked, all 0 in a row without
+        valid positions. A NaN or +inf makes its row NaN.
 
     Raises:
         TypeError: scores not floating point or mask not boolean.
@@ -159,7 +159,7 @@ def sigsoftmax(
 def taylor_softmax(
     scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, which decreases below z = -1.
+    """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, smallest at z = -1.
 
     Equal to `spherical_softmax(scores + 1, eps=1.0)`.
     Source: de Brebisson & Vincent 2016, tables 1 to 6 (Taylor softmax).
@@ -174,7 +174,7 @@ def spherical_softmax(
     """p_i = (z_i^2 + eps) / sum_j (z_j^2 + eps), even in z.
 
     eps bounds the slope of the log-likelihood by 1/sqrt(eps); eps = 0 is invariant to the scale of
-    z, and a row of zeros is then uniform. At z = 0 every gradient is 0: do not start there.
+    z, with a row of zeros uniform. At z = 0 every gradient is 0: do not start there.
     Source: de Brebisson & Vincent 2016, tables 1 and 3 to 6 (spherical softmax).
 
     Args:
@@ -201,7 +201,7 @@ def softmax_abs(
 def normalized_relu(
     scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """p_i = max(0, z_i) / sum_j max(0, z_j); uniform where no score is positive (0/0).
+    """p_i = max(0, z_i) / sum_j max(0, z_j); uniform if no score is positive (0/0).
 
     Source: Kanai et al. 2018, table 1 (g: ReLU).
     Arguments, returns and errors as `softmax`.

@@ -47,7 +47,7 @@ def _sparsehourglass_rows(rows: Tensor, valid: Tensor, q: Tensor, *, log: bool) 
 def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """u z, u sum z, n q and u, all finite.
 
-    u is 1 but where the sum could overflow, or the terms of a gradient before they are added up.
+    u is 1 unless the sum, or the terms of a gradient before they are summed, could overflow.
     """
     most, tiny = torch.finfo(rows.dtype).max / 4, torch.finfo(rows.dtype).tiny ** 0.5
     n = rows.shape[-1]
@@ -60,7 +60,7 @@ def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, log: bool) -> Tensor:
-    """sparsemax(z / temperature); temperature 0 leaves the maxima, ties shared."""
+    """sparsemax(z / temperature); temperature 0 keeps only the maxima, in equal shares."""
     # below the smallest normal number 1 / temperature overflows
     least = torch.finfo(rows.dtype).tiny * unit.clamp(min=1.0)
     temperature = temperature.masked_fill(temperature < least, 0.0)
@@ -74,7 +74,7 @@ def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, l
 def _scale_below_top(rows: Tensor, valid: Tensor, temperature: Tensor) -> Tensor:
     """(z - max z) / temperature, cut off at -1, which no support reaches.
 
-    Constant at temperature 0: maxima that share do not move while they do, and jump when they part.
+    Constant at temperature 0: tied maxima keep equal shares, which jump when the tie breaks.
     """
     shifted = shift_to_top(rows, valid)
     outside = ((shifted <= -temperature) & (shifted != 0)) | ~valid
@@ -110,7 +110,7 @@ def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Te
 class _Entmax(torch.autograd.Function):
     """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, rows s with maximum 0.
 
-    In this form alpha = 1 is no special case: exp_0 = exp and tau = log-sum-exp(s).
+    In this form alpha = 1 is not a special case: exp_0 = exp and tau = log-sum-exp(s).
     The gradient is that of the implicit function tau(s, e): with u = p^(1-e),
     dp = u (ds - sum u ds / sum u), and the same for e (Correia et al. 2019, prop. 1).
     """
@@ -202,7 +202,7 @@ def sparsegen(
 ) -> Tensor:
     """p = sparsemax(z / (1 - lam)), sparsegen-lin.
 
-    lam = 0 is sparsemax, lam -> 1 the maximum, lam -> -inf uniform.
+    lam = 0 is sparsemax, lam -> 1 keeps only the maximum, lam -> -inf is uniform.
     Source: Laha et al. 2018, section 3.
 
     Args:
@@ -218,8 +218,8 @@ def sparsecone(
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
 
-    Where sum z <= -n q the paper leaves it undefined; here the maxima share, the limit a -> inf,
-    with gradient 0.
+    Where sum z <= -n q, undefined in the paper, the maxima share, the limit a -> inf, with gradient
+    0.
     Source: Laha et al. 2018, section 3.
 
     Args:
@@ -235,8 +235,8 @@ def sparsehourglass(
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
 
-    q = 0 is scale-invariant, and where sum z = 0 besides, the maxima share, with gradient 0;
-    q -> inf is sparsemax.
+    q = 0 is scale-invariant, and if sum z = 0 as well, the maxima share, with gradient 0; q -> inf
+    is sparsemax.
     Source: Laha et al. 2018, section 3.
 
     Args:
@@ -252,8 +252,8 @@ def entmax(
 ) -> Tensor:
     """p_i = max(0, (alpha - 1) z_i - tau)^(1 / (alpha - 1)), tau such that sum p = 1.
 
-    alpha = 1 is softmax, alpha = 2 sparsemax. Beyond 2 the slope at the edge of the support is
-    infinite; such alpha are refused.
+    alpha = 1 is softmax, alpha = 2 sparsemax. Larger alpha are refused: the slope at the edge of
+    the support would be infinite.
     Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019, prop. 1.
 
     Args:

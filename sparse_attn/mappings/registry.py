@@ -1,4 +1,4 @@
-"""Names of mappings. Everything that takes a mapping takes one of these names."""
+"""Names of mappings, accepted wherever a mapping is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mapping_names() -> tuple[str, ...]:
 
 
 def own_losses() -> dict[str, Loss]:
-    """By the name of their mapping the losses that train one label among many classes."""
+    """The losses that train one label among many classes, by mapping name."""
     return {name: spec.own_loss for name, spec in _SPECS.items() if spec.own_loss is not None}
 
 
@@ -32,7 +32,7 @@ def get_spec(name: str) -> MappingSpec:
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
 
     Raises:
-        ValueError: there is none; the message has the nearest names, or all.
+        ValueError: an unknown name; the message lists the nearest names, or all.
     """
     if name not in _SPECS and str(name).startswith(controls.MIXED):
         return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
@@ -44,13 +44,14 @@ def get_spec(name: str) -> MappingSpec:
 
 
 def register_mapping(spec: MappingSpec) -> None:
-    """Add the mapping of `spec`, which then works in attention, in heads and on the command line.
+    """Register the mapping of `spec`, for attention, heads and the command line.
 
     Raises:
-        ValueError: the name is taken, or the record names a kernel: those compute the mappings
-            that come with the library, and would run in place of `function`; or `multilabel_only`
-            or `predicts` names what the record does not have.
-        TypeError: `function` takes no `log`, and there is no `log_function`; a loss is no function.
+        ValueError: the name is taken; the record names a kernel, which would run a mapping of the
+            library instead of `function`; or `multilabel_only` or `predicts` names a loss or
+            parameter that the record does not have.
+        TypeError: `function` takes no `log` and there is no `log_function`, or a loss is not
+            callable.
     """
     if spec.kernel is not None:
         raise ValueError(
@@ -72,7 +73,7 @@ def register_mapping(spec: MappingSpec) -> None:
 
 
 def _check_losses(spec: MappingSpec) -> None:
-    """Raise where the record names losses or a parameter that it does not have."""
+    """Raise if the record names losses or a parameter that it does not have."""
     for name, loss in spec.losses.items():
         if not callable(loss):
             raise TypeError(

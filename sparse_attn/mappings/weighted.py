@@ -1,4 +1,4 @@
-"""Weighted softmax and the two sparse maps made from it: t-softmax and r-softmax."""
+"""Weighted softmax, and the sparse mappings built on it: t-softmax and r-softmax."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _weighted_rows(rows: Tensor, valid: Tensor, *, weights: Tensor, log: bool) -
 
 
 def _top(rows: Tensor, counted: Tensor) -> Tensor:
-    """The largest counted entry of each row, 0 where there is none."""
+    """The largest counted entry of each row, 0 if there is none."""
     top = rows.masked_fill(~counted, -INF).amax(-1, keepdim=True)
     return top.masked_fill(top == -INF, 0.0)
 
@@ -65,7 +65,7 @@ def _t_softmax_rows(rows: Tensor, valid: Tensor, t: Tensor, *, log: bool) -> Ten
 def _normalize_within(shifted: Tensor, valid: Tensor, t: Tensor, log: bool) -> Tensor:
     """Weights relu(1 + s/t), which are relu(s + t) up to a factor that cancels.
 
-    In this form the largest weight is 1, t = inf is softmax and t = 0 leaves the maxima.
+    In this form the largest weight is 1, t = inf is softmax and t = 0 keeps only the maxima.
     """
     # below the smallest normal number 1/t overflows
     t = t.masked_fill(t < torch.finfo(t.dtype).tiny, 0.0)
@@ -92,7 +92,7 @@ def _r_softmax_rows(rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, lo
 def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
     """Linear-interpolation quantile of the valid entries, all <= 0, (..., n) -> (..., 1).
 
-    By sorting: `torch.quantile` refuses 16 million elements and half precision, and knows no mask.
+    By sorting: `torch.quantile` refuses 16 million elements and half precision, and has no mask.
     """
     ordered = rows.masked_fill(~valid, 1.0).sort(-1).values
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
@@ -126,7 +126,7 @@ def t_softmax(
 ) -> Tensor:
     """p_i = w_i e^{z_i} / sum_j w_j e^{z_j} with w_i = max(0, z_i - max z + t).
 
-    Exactly 0 where z_i <= max z - t. t = inf is softmax, t = 0 leaves the maxima, ties shared.
+    Exactly 0 where z_i <= max z - t. t = inf is softmax, t = 0 keeps the maxima, in equal shares.
     Source: Balazy et al. 2023, eq. 2.
 
     Args:
@@ -150,8 +150,8 @@ def r_softmax(
     """t-softmax with t = max z - Q(z, r): a share r of the valid positions gets exactly 0.
 
     Q is the linear-interpolation quantile over the n valid positions of the row, so without ties
-    floor(r (n - 1)) + 1 of them are 0 for r < 1: k of them for r = k/n. r = 1 leaves the maxima,
-    ties shared. r = 0 is not softmax: it drops the minimum, as in the paper.
+    floor(r (n - 1)) + 1 of them are 0 for r < 1: exactly k for r = k/n. r = 1 keeps the maxima, in
+    equal shares. r = 0 is not softmax: it drops the minimum, as in the paper.
     Source: Balazy et al. 2023, eq. 3.
 
     Args:
