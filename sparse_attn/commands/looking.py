@@ -31,7 +31,8 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
         sides = _sides(reading, mappings)
     # a page is shared: it does not tell where the model lies on this machine
     path = Path(options.model)
-    title = f"Attention in {path.resolve().name if path.is_dir() else options.model}"
+    name = path.resolve().name if path.is_dir() else options.model
+    title = f"Attention in {type(reading.model).__name__} ({name})"
     page = attention_page(sides, reading.tokens, title=title, special_mask=reading.special_mask)
     return sides, page, reading.note
 

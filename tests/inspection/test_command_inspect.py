@@ -135,7 +135,7 @@ def test_softmax_beside_r_softmax(bert: str, look: Look) -> None:
 def test_the_page_does_not_say_where_the_model_lies(bert: str) -> None:
     main(["inspect", bert, TEXT])
     text = Path("attention.html").read_text(encoding="utf-8")
-    assert f"<title>Attention in {Path(bert).name}</title>" in text
+    assert f"<title>Attention in BertModel ({Path(bert).name})</title>" in text
     assert Path(bert).parent.name not in text
 
 

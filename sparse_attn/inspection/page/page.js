@@ -15,7 +15,7 @@ function label(element, text) {
 const firstWord = tokens.findIndex((_, i) => !padding[i] && !data.special?.[i]);
 const state = {
   layer: 0,
-  head: null,
+  head: 0,
   held: firstWord >= 0 ? firstWord : Math.max(0, padding.indexOf(false)),
   pointed: null,
 };
@@ -105,6 +105,7 @@ function makeTokens(side) {
 
 // ---- heads x tokens of one side
 
+const WORD_WIDTH = 15; // px that a column needs for its token to stand above it
 const COLUMNS = ["head", "tokens", "kept", "entropy", ...(data.special ? ["special"] : [])];
 
 function makeHeadRow(side, head, under) {
@@ -124,6 +125,10 @@ function makeHeadRow(side, head, under) {
 
 function makeHeads(side) {
   const names = COLUMNS.map((name) => make("th", { scope: "col", textContent: name }));
+  const words = tokens.map((token) => make("bdi", { textContent: clipped(visible(token)), title: visible(token) }));
+  const above = make("div", { className: "words" }, ...words);
+  names[1].replaceChildren(above);
+  label(names[1], "tokens");
   const body = make("tbody");
   const table = make("table", { className: "heads" }, make("thead", {}, make("tr", {}, ...names)), body);
   const under = make("p", { className: "note under" });
@@ -144,6 +149,7 @@ function makeHeads(side) {
     // after the numbers, which the width of the strips depends on, and measured before any is drawn
     const strips = [...body.querySelectorAll("canvas")];
     const sizes = strips.map((strip) => [strip.clientWidth, strip.clientHeight]);
+    above.hidden = sizes[0][0] < WORD_WIDTH * tokens.length;
     const style = getComputedStyle(body);
     const colours = { kept: "--strip", masked: "--masked", dropped: "--line" };
     for (const [key, name] of Object.entries(colours)) colours[key] = style.getPropertyValue(name);

@@ -85,6 +85,7 @@ function percent(share) {
 
 const count = (number) => (Number.isInteger(number) ? String(number) : number.toFixed(1));
 const visible = (token) => token.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/ /g, "·") || "∅";
+const clipped = (text) => ([...text].length > 12 ? `${[...text].slice(0, 11).join("")}…` : text);
 const shade = (p) => Math.sqrt(Math.min(1, p));
 
 function stateOf(p) {
