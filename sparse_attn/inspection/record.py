@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import Any
 
 import torch
@@ -158,26 +159,40 @@ class AttentionRecord:
 
     def table(self) -> str:
         """One line a layer, means over its heads; "-" where nothing was seen, nan where NaN was."""
-        width = max(map(len, (*self.layers, "layer")))
-        kind = max(map(len, (*self.mappings, "mapping")))
-        head = (
-            f"{'layer':{width}}  {'mapping':{kind}}  {'zeros':>6}  {'support':>7}  {'entropy':>7}"
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if place < 2 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
         )
-        lines = [f"{head}  special"]
+
+    def _repr_html_(self) -> str:
+        """`table` for a notebook."""
+        head, *rows = ([escape(cell) for cell in row] for row in self._rows())
+        lines = [f"<tr><th>{'</th><th>'.join(head)}</th></tr>"]
+        lines += [f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows]
+        return f"<table>{''.join(lines)}</table>"
+
+    def _rows(self) -> list[list[str]]:
+        """The cells of `table`, its headings first."""
         columns = (
-            (self.zeros * 100, "rows", ".1f", "%", 6),
-            (self.support, "rows", ".1f", "", 7),
-            (self.entropy, "rows", ".2f", "", 7),
-            (self.special * 100, "named", ".1f", "%", 7),
+            (self.zeros * 100, "rows", ".1f", "%"),
+            (self.support, "rows", ".1f", ""),
+            (self.entropy, "rows", ".2f", ""),
+            (self.special * 100, "named", ".1f", "%"),
         )
+        rows = [["layer", "mapping", "zeros", "support", "entropy", "special"]]
         for i, (layer, mapping) in enumerate(zip(self.layers, self.mappings, strict=True)):
-            cells = [f"{layer:{width}}", f"{mapping:{kind}}"]
-            for values, count, form, unit, size in columns:
+            cells = [layer, mapping]
+            for values, count, form, unit in columns:
                 seen = self._of_heads(count)[i] > 0
                 mean = values[i][seen].mean().item()
-                cells.append(f"{f'{mean:{form}}{unit}' if seen.any() else '-':>{size}}")
-            lines.append("  ".join(cells))
-        return "\n".join(lines)
+                cells.append(f"{mean:{form}}{unit}" if seen.any() else "-")
+            rows.append(cells)
+        return rows
 
     def _of_heads(self, name: str, by_position: bool = False) -> Tensor:
         """One of the sums, (layers, heads) or (layers, heads, positions)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any, Self, cast
 
 import torch
@@ -210,6 +211,20 @@ class Mapping(nn.Module):
         if self.learned:
             parts.append(f"learn={list(self.learned)}")
         return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: as `repr`, and each parameter with its value and range."""
+        called = f"<code>{escape(repr(self))}</code>"
+        rows = [
+            f"<tr><td>{p.name}</td><td>{escape(str(value))}</td><td>{escape(p.range)}</td>"
+            f"<td>{'learned' if p.name in self.learned else 'fixed'}</td></tr>"
+            for p in self.spec.parameters
+            for value in self._plain([p.name]).values()
+        ]
+        if not rows:
+            return called
+        head = "<tr><th>parameter</th><th>value</th><th>range</th><th></th></tr>"
+        return f"{called}<table>{head}{''.join(rows)}</table>"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move with the model but stay in float32: in bfloat16 r = 0.15 would be 0.1504.

@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import html
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,9 @@ def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
         write_page(elsewhere, "page", overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["elsewhere.html", "page.html"]
     assert elsewhere.read_text() == "mine"
+
+
+def test_a_notebook_shows_the_page_in_a_frame() -> None:
+    page = attention_page({"a": Record([weights(2, 3)])}, ["<b>", "c", "d"])
+    (frame,) = re.findall(r'^<iframe srcdoc="([^"]*)" width', page._repr_html_())
+    assert html.unescape(frame) == page

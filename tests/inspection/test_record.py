@@ -2,6 +2,7 @@
 
 import gc
 import math
+import re
 import weakref
 from copy import deepcopy
 from pathlib import Path
@@ -362,3 +363,5 @@ def test_a_record_prints_as_its_table_and_shows_as_one_line() -> None:
     # floor(0.25 * 4) + 1 of 5 keys in one of two layers
     assert repr(made).endswith("calls=2, zeros=20.0%)")
     assert f"{made}" == made.table()
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", made._repr_html_())
+    assert cells == made.table().split()

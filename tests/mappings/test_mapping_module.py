@@ -272,3 +272,9 @@ def test_learned_functions_learn(name):
         divergence().backward()
         optimizer.step()
     assert divergence().item() < 0.1 * start
+
+
+def test_a_notebook_shows_parameters_and_ranges() -> None:
+    shown = Mapping("sparsegen", lam=0.5, learn="lam")._repr_html_()
+    assert "<td>lam</td><td>[0.5]</td><td>(-inf, 1)</td><td>learned</td>" in shown
+    assert Mapping("softmax")._repr_html_() == "<code>Mapping(&#x27;softmax&#x27;)</code>"

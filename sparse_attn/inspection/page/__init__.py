@@ -19,6 +19,13 @@ from sparse_attn.inspection.record import AttentionRecord
 PARTS = Path(__file__).parent
 
 
+class AttentionPage(str):
+    """The page as text, which a notebook shows in a frame."""
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self)}" width="100%" height="720"></iframe>'
+
+
 def attention_page(
     sides: Mapping[str, AttentionRecord],
     tokens: Sequence[str],
@@ -26,7 +33,7 @@ def attention_page(
     title: str = "Attention",
     special_mask: Sequence[int] | None = None,
     example: int = 0,
-) -> str:
+) -> AttentionPage:
     """One HTML page of one text: token by token, layer by layer, head by head.
 
     The page needs no network and no other file, runs no script but its own and takes all text as
@@ -49,8 +56,8 @@ def attention_page(
         example: which text of the batch, counted from 0.
 
     Returns:
-        The page, some 2.8 bytes for each weight: 3.4 MB for two sides of 12 layers, 12 heads and
-        64 tokens.
+        The page, a str that a notebook shows in a frame; some 2.8 bytes for each weight: 3.4 MB for
+        two sides of 12 layers, 12 heads and 64 tokens.
 
     Raises:
         ValueError: not one or two sides, a record without weights, of a model that is not
@@ -60,12 +67,14 @@ def attention_page(
     """
     data = page_data(sides, tokens, special_mask, example)
     style, script = _part("page.css"), _part("values.js") + _part("page.js")
-    return Template(_part("page.html")).substitute(
-        title=html.escape(title),
-        policy=html.escape(_policy(style, script)),
-        style=style,
-        script=script,
-        data=_json(data),
+    return AttentionPage(
+        Template(_part("page.html")).substitute(
+            title=html.escape(title),
+            policy=html.escape(_policy(style, script)),
+            style=style,
+            script=script,
+            data=_json(data),
+        )
     )
 
 
