@@ -3,12 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test upstream soak sanitize compat bench docs lint clean
+.PHONY: install demo test upstream soak sanitize compat bench docs lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@
+
+install: $(INSTALLED)
 
 # Fine-tunes MiniLM with softmax, r-softmax and sparsemax; a table, and a plot in runs/demo.
 demo: $(INSTALLED)
