@@ -162,6 +162,14 @@ FACTORED = [
           (rows(2), target(0, 0, 0), "targets: expected shape", ValueError),
           (rows(2), target(0.0, 0.0), "targets: expected whole numbers", TypeError),
       )),
+    *(wrong(f"factored, load_weight: {says}",
+            lambda bias=bias, given=given: FactoredSphericalHead(
+                HIDDEN, VOCAB, bias=bias).load_weight(*given), says)
+      for bias, given, says in (
+          (True, (torch.ones(VOCAB, HIDDEN),), "bias: expected a tensor"),
+          (False, (torch.ones(VOCAB, HIDDEN), torch.ones(VOCAB)), "bias: expected None"),
+          (False, (torch.ones(VOCAB, 4),), r"weight: expected shape \(11, 5\), got \(11, 4\)"),
+      )),
 ]  # fmt: skip
 
 

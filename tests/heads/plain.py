@@ -211,17 +211,6 @@ def dense_latents(head: MixtureHead, hidden: Tensor) -> Tensor:
     return torch.tanh(rows.unflatten(-1, (count, size)))
 
 
-class Nll(nn.Module):
-    """A head whose forward is its nll, for torch.func.functional_call."""
-
-    def __init__(self, head: Head) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        return self.head.nll(hidden, targets, reduction=reduction, chunk=2)
-
-
 def weighted_sum(losses: Tensor) -> Tensor:
     """A scalar whose gradient differs from token to token where losses are one a token."""
     weights = torch.arange(1.0, 1 + losses.numel(), dtype=losses.dtype).reshape(losses.shape)

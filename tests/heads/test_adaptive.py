@@ -20,7 +20,6 @@ from tests.heads.plain import (
     dense_nll,
     gradients,
     random_hidden,
-    random_targets,
 )
 
 reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -52,22 +51,13 @@ def test_softmax_equals_torch(bias, cutoffs):
     head = adaptive_head(BY_NAME["softmax"], 12, bias=bias, div_value=2.0, cutoffs=cutoffs)
     twin = torch_twin(head, bias)
     hidden = torch.randn(20, 12, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(WORDS, (20,))
+    targets = torch.arange(20) % WORDS  # the first and last word of every cluster among them
     assert_same(head.log_prob(hidden), twin.log_prob(hidden))
     output, loss = twin(hidden, targets)
     assert_same(head.nll(hidden, targets, reduction="none", chunk=3), -output)
     assert_same(head.nll(hidden, targets, chunk=3), loss)
     found = gradients(head.nll(hidden, targets), hidden, head.shortlist.weight)
     assert_same(found, gradients(loss, hidden, twin.head.weight))
-
-
-def test_the_words_at_the_cutoffs():
-    """The first and last word of the shortlist and of every cluster, one at a time."""
-    case = BY_NAME["taylor-softmax"]
-    head, hidden = adaptive_head(case), random_hidden()
-    log_p = dense_log_prob(case, head, hidden)
-    for word in (0, 3, 4, 8, 9, 11, 12, 16):
-        assert_same(head.nll(hidden, torch.tensor(word)), -log_p[word])
 
 
 @reductions
@@ -84,21 +74,6 @@ def test_a_cluster_that_no_target_hits(words, reduction):
     wanted = gradients(expected, *inputs)
     found.backward()
     assert_same([tensor.grad for tensor in inputs], wanted)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    """Scores of size 3 in bfloat16 are good to 3 / 256."""
-    case = BY_NAME["sigsoftmax"]
-    head, hidden, targets = adaptive_head(case), random_hidden(50), random_targets(50, words=WORDS)
-    head, hidden = head.to(dtype).double(), hidden.to(dtype).double()
-    expected = dense_nll(dense_log_prob(case, head, hidden), targets).item()
-    loss = head.to(dtype).nll(hidden.to(dtype), targets, chunk=8)
-    assert loss.item() == pytest.approx(expected, abs=0.03)
-    head.float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = head.nll(hidden.float(), targets, chunk=8)
-    assert loss.item() == pytest.approx(expected, abs=0.03)
 
 
 # Structure
@@ -118,26 +93,6 @@ def test_one_mapping_for_all_parts():
     groups = parameter_groups(head, lr=1.0, mapping_lr=0.1)
     slopes = [p for group in groups if group["lr"] == 0.1 for p in group["params"]]
     assert [tuple(p.shape) for p in slopes] == [(10,)]
-
-
-def test_state_dict_round_trip():
-    head, other = adaptive_head(BY_NAME["plif"]), adaptive_head(BY_NAME["plif"])
-    other.load_state_dict(head.state_dict())
-    hidden = random_hidden(3)
-    assert torch.equal(head.log_prob(hidden), other.log_prob(hidden))
-
-
-def test_training_lowers_the_loss():
-    head = AdaptiveHead(8, 60, (10, 30), "sigsoftmax", div_value=2.0)
-    hidden, targets = torch.randn(120, 8), torch.randint(60, (120,))
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
-    first = head.nll(hidden, targets).item()
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = head.nll(hidden, targets)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.8 * first
 
 
 # Memory

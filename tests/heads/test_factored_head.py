@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from sparse_attn.heads import FactoredSphericalHead, match_prior
 from tests.heads.small_factored import (
     HIDDEN,
-    OBJECTIVES,
     VOCAB,
     assert_untouched,
     batch,
@@ -20,25 +19,6 @@ from tests.heads.small_factored import (
 )
 
 # Training
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_learns_with_the_usual_lines(objective):
-    encoder = nn.Linear(3, HIDDEN)
-    head = make(objective, bias=True)
-    model = nn.ModuleList([encoder, head])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    assert list(head.parameters()) == []
-    inputs, targets = torch.randn(30, 3), torch.randint(VOCAB, (30,))
-    losses = []
-    for _ in range(60):
-        loss = head(encoder(inputs).tanh(), targets)
-        loss.backward()
-        head.step(0.3)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
 
 
 def test_dead_start():
@@ -90,6 +70,7 @@ def test_autocast_changes_nothing():
 
 def test_half_precision_models_keep_the_layer_in_float32():
     model = nn.ModuleList([nn.Linear(2, 2), make()]).bfloat16()
+    assert not list(model[1].parameters())  # an optimizer of the model has nothing of it to step
     assert model[0].weight.dtype == torch.bfloat16
     assert {tensor.dtype for tensor in model[1].state_dict().values()} == {torch.float32}
 
@@ -167,12 +148,6 @@ def test_load_weight():
     torch.testing.assert_close(head.W, torch.cat([weight, bias[:, None]], -1))
     torch.testing.assert_close(head.matrix.Q, head.W.T @ head.W)
     torch.testing.assert_close(head.matrix.w_bar, head.W.sum(0))
-    with pytest.raises(ValueError, match="bias: expected a tensor"):
-        head.load_weight(weight)
-    with pytest.raises(ValueError, match="bias: expected None"):
-        make().load_weight(weight, bias)
-    with pytest.raises(ValueError, match=r"weight: expected shape \(11, 5\), got \(11, 4\)"):
-        make().load_weight(weight[:, 1:])
 
 
 @pytest.mark.parametrize("objective", ["spherical", "taylor", "bouchard"])

@@ -19,7 +19,6 @@ from tests.heads.plain import (
     assert_same,
     dense_log_prob,
     dense_nll,
-    dense_scores,
     gradients,
     linear_head,
     random_hidden,
@@ -48,13 +47,6 @@ def test_gradients_of_log_prob(case, bias):
     assert_same(found, expected)
 
 
-@with_bias
-def test_scores(bias):
-    head = linear_head(BY_NAME["softmax"], bias=bias)
-    hidden = random_hidden(2, 3)
-    assert_same(head.scores(hidden), dense_scores(head, hidden))
-
-
 def test_sparse_mapping_gives_minus_infinity_at_zeros():
     """sparsemax of the golden row of spec.md: p = .65, 0, 0, .35."""
     head = LinearHead(1, 4, "sparsemax", bias=False).double()
@@ -63,14 +55,6 @@ def test_sparse_mapping_gives_minus_infinity_at_zeros():
     log_p = head.log_prob(torch.ones(1, dtype=torch.float64))
     expected = torch.tensor([0.65, 0, 0, 0.35], dtype=torch.float64).log()
     assert_same(log_p, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:.*of the scores lie outside")
-@pytest.mark.parametrize("case", [case for case in CASES if case.name != "plif"], ids=str)
-def test_large_scores_stay_finite_in_float32(case):
-    """At scores of some 1e4; PLIF warns there, see test_plif."""
-    head = linear_head(case).float()
-    assert head.log_prob(1e4 * random_hidden(6).float()).isfinite().all()
 
 
 # Parameters
@@ -119,14 +103,6 @@ def test_heads_are_made_on_the_meta_device(name):
     assert all(head.weight.is_meta for head in heads)
 
 
-def test_state_dict_round_trip():
-    case = BY_NAME["plif"]
-    head, other = linear_head(case), linear_head(case)
-    other.load_state_dict(head.state_dict())
-    hidden = random_hidden(3)
-    assert torch.equal(head.log_prob(hidden), other.log_prob(hidden))
-
-
 @pytest.mark.parametrize("case", LEARNED, ids=str)
 def test_mapping_parameters_stay_in_float32_in_a_half_precision_head(case):
     head = LinearHead(HIDDEN, VOCAB, case.mapping).to(torch.bfloat16)
@@ -153,16 +129,10 @@ ties = pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", 
 
 
 @ties
-def test_tied_weight_is_the_same_object(as_parameter):
-    model = Model(as_parameter)
-    assert model.head.weight is model.embedding.weight
-    names = [name for name, _ in model.named_parameters()]
-    assert sorted(names) == ["embedding.weight", "head.bias"]
-
-
-@ties
 def test_tied_gradients_of_both_uses_add_up_once(as_parameter):
     model = Model(as_parameter)
+    assert model.head.weight is model.embedding.weight
+    assert sorted(n for n, _ in model.named_parameters()) == ["embedding.weight", "head.bias"]
     words, targets = torch.randint(VOCAB, (4, 6)), random_targets(4, 6)
     model.head.nll(model.embedding(words), targets, chunk=5).backward()
     found = model.embedding.weight.grad

@@ -1,11 +1,23 @@
 """nll and its gradients in half precision and under autocast, beside those in float64."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from sparse_attn.heads import LinearHead
-from tests.heads.plain import BY_NAME, dense_log_prob, dense_nll, gradients, randomise
+from tests.heads.plain import (
+    BY_NAME,
+    adaptive_head,
+    dense_log_prob,
+    dense_nll,
+    gradients,
+    mixture_head,
+    random_hidden,
+    random_targets,
+    randomise,
+)
 
 
 def large_problem(tokens=64, vocab=300, hidden=32):
@@ -78,6 +90,21 @@ def test_autocast():
     for gradient, wanted in zip(gradients(loss, *inputs), expected_gradients, strict=True):
         assert gradient.dtype == torch.float32
         assert_near(gradient, wanted, 3e-2)
+
+
+@pytest.mark.parametrize("make", [mixture_head, adaptive_head])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, None], ids=str)
+def test_mixture_and_adaptive(make, dtype):
+    """Without a dtype under autocast; scores of size 3 in bfloat16 are good to 3 / 256."""
+    case, rounded = BY_NAME["sigsoftmax"], dtype or torch.float32
+    head, hidden = make(case).to(rounded), random_hidden(64).to(rounded)
+    targets = random_targets(64, words=head.vocab)
+    exact = dense_log_prob(case, copy.deepcopy(head).double(), hidden.double())
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is None):
+        loss = head.nll(hidden, targets, chunk=16)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(dense_nll(exact, targets).item(), abs=0.03)
+    assert all(gradient.isfinite().all() for gradient in gradients(loss, *head.parameters()))
 
 
 def test_scaled_gradients_in_float16_do_not_underflow():
