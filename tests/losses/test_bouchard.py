@@ -214,16 +214,6 @@ def test_nothing_takes_part():
 # Gradients
 
 
-@every_form
-@given(z=st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=5))
-@settings(max_examples=10)
-def test_slope_of_the_bound(form, z):
-    expected, _ = oracle.slope(LEAST[form], z, h=1e-4)
-    scores = torch.tensor(z, dtype=torch.float64, requires_grad=True)
-    bouchard_bound(scores, form).backward()
-    close(scores.grad, expected, 0, 1e-5)
-
-
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_slope_of_the_shared_bound_by_its_moments(n):
     scores = 2 * torch.randn(3, n, dtype=torch.float64, requires_grad=True)

@@ -1,25 +1,15 @@
 """Sparsemax and entmax losses for one label: known values, the entmax package, other scales."""
 
-from functools import partial
-
 import entmax
 import pytest
 import torch
 
 from sparse_attn.losses import entmax_loss, sparsemax_loss
-from tests.losses.cases import Z, close
+from tests.losses.cases import close
 
 
 def random_rows(count=20, n=7):
     return 2 * torch.randn(count, n, dtype=torch.float64), torch.randint(n, (count,))
-
-
-def test_golden_values_of_sparsemax_loss():
-    """Target 1 gives .9225; by hand with tau = .35: target 0 .1225, 2 2.6225, 3 .4225."""
-    scores = torch.tensor([Z] * 4, dtype=torch.float64)
-    found = sparsemax_loss(scores, torch.arange(4), reduction="none")
-    close(found, [0.1225, 0.9225, 2.6225, 0.4225], 0, 1e-12)
-    close(sparsemax_loss(scores[0], torch.tensor([1, 0, 0, 1])), 0.0225, 0, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +34,3 @@ def test_zero_set(alpha, margin):
     found = entmax_loss(scores, torch.zeros(4).long(), alpha, reduction="none")
     assert found[0] > 1e-3
     close(found[1:], [0.0, 0.0, 0.0], 0, 1e-12)
-
-
-LOSSES = {"sparsemax": sparsemax_loss} | {
-    f"entmax {alpha}": partial(entmax_loss, alpha=alpha) for alpha in (1.0, 1.2, 1.5, 2.0)
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_large_scores(loss):
-    """1e4 and its square are no trouble in float32, nor is 1e4 in float16."""
-    target = torch.tensor([1])
-    small = loss(torch.tensor([[0.5, 0.0, -2e4]], dtype=torch.float64), target).item()
-    close(loss(torch.tensor([[1e4, 1e4 - 0.5, -1e4]]), target), small, 1e-3, 1e-3)
-    half = torch.tensor([[0.5, 0.0, -1e4]], dtype=torch.float16)
-    close(loss(half, target), small, 2e-3, 2e-3)

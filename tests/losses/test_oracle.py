@@ -19,7 +19,6 @@ from tests.losses.cases import (
     batches,
     close,
     every_case,
-    every_sparse,
 )
 
 # The oracle
@@ -125,15 +124,6 @@ def test_extreme_scores(case, dtype):
 # Rows with no label, every label, one class, no row
 
 
-@every_sparse
-def test_a_row_without_labels_is_0(case):
-    scores = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    rows = case(scores, torch.zeros(3, 5), reduction="none")
-    rows.sum().backward()
-    assert (rows == 0).all()
-    assert (scores.grad == 0).all()
-
-
 @every_case
 def test_one_class(case):
     """p = 1 = eta, whatever the score; only the squared error looks at it."""
@@ -143,18 +133,6 @@ def test_one_class(case):
     expected = [2.0, 32.0] if case.loss is losses.squared_error else [0.0, 0.0]
     close(rows, expected)
     close(scores.grad, scores.detach() - 1 if any(expected) else torch.zeros(2, 1))
-
-
-@every_case
-def test_no_rows(case):
-    for shape in ((0, 4), (2, 0, 4)):
-        scores = torch.zeros(shape, requires_grad=True)
-        assert case(scores, torch.zeros(shape), reduction="none").shape == shape[:-1]
-        total = case(scores, torch.zeros(shape), reduction="sum")
-        total.backward()
-        assert total == 0
-        assert scores.grad.shape == shape
-        assert case(scores, torch.zeros(shape)).isnan()
 
 
 @every_case

@@ -223,17 +223,6 @@ def test_no_value_is_looked_at_on_other_devices(name):
     assert losses.label_count_loss(z, y[:, :3], reduction="none").shape == (3,)
 
 
-def test_label_count_loss():
-    logits, y = torch.randn(3, 5, dtype=torch.float64), torch.eye(4)[:3].cumsum(0)
-    y = torch.cat([torch.zeros(1, 4), y[1:]])  # 0, 2 and 3 labels
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 3]))
-    close(losses.label_count_loss(logits, y.bool()), expected.item(), 0, 1e-12)
-    total = losses.label_count_loss(logits, y, reduction="sum")
-    close(total, 3 * expected.item(), 0, 1e-12)
-    assert losses.label_count_loss(logits[:0], y[:0]).isnan()
-    assert losses.label_count_loss(logits.half(), y).dtype == torch.float32
-
-
 def test_hinges_take_no_memory_of_pairs():
     """30,000 classes would be 900 million pairs; the value is that of sorted sums in numpy."""
     z = torch.randn(30_000, dtype=torch.float64)
@@ -251,13 +240,6 @@ FAR["hourglass"] = lambda z, y: losses.sparsehourglass_loss(z, y, 1e12)  # sum z
 def test_float32_keeps_its_digits_far_from_0(loss):
     z, y = torch.tensor(Z) + 2.0**20, torch.tensor([1, 0, 1, 1])
     close(loss(z, y), loss(z.double(), y).item(), 1e-5, 1e-7)
-
-
-def test_known_values():
-    z, y = torch.tensor(Z, dtype=torch.float64), torch.tensor([1, 0, 0, 1])
-    close(losses.sparsegen_hinge_loss(z, y), 0.3, 0, 1e-12)
-    close(losses.sparsehourglass_loss(z, y, 0.5), 0.3, 0, 1e-12)
-    close(losses.r_softmax_multilabel_loss(z, y, 0.5), 0.1230984, 0, 5e-8)
 
 
 MOST = torch.finfo(torch.float32).max

@@ -118,3 +118,9 @@ def test_label_count_loss(seed, rows):
     assert ours.shape == rows
     for i in numpy.ndindex(rows):
         close(ours[i], oracle.label_count_loss(logits[i], y[i]))
+    half, floats = torch.tensor(logits).half(), torch.tensor(y * 1.0)
+    for reduction, expected in (("sum", ours.sum()), ("mean", ours.mean())):
+        loss = losses.label_count_loss(torch.tensor(logits), floats, reduction=reduction)
+        close(loss, expected)
+    assert losses.label_count_loss(half, floats).dtype == torch.float32
+    assert losses.label_count_loss(torch.zeros(0, 6), torch.zeros(0, 5)).isnan()

@@ -22,7 +22,6 @@ from .cases import (
     finite,
     forms,
     function_of,
-    learnable,
     random_mask,
     random_scores,
     smooth_scores,
@@ -124,43 +123,12 @@ def test_weights():
     assert gradcheck(log_form, (scores, weights.detach().clamp(min=0.1).requires_grad_()), **CHECK)
 
 
-@learnable
-def test_a_parameter_learns_from_constant_scores(parameter):
-    value = tensor(parameter.values[1], requires_grad=True)
-    parameter(tensor([0.9, 0.2, 0.5, 1.4]), value).pow(2).sum().backward()
-    assert value.grad.abs() > 1e-5
-
-
-def test_t_gradient_in_closed_form():
-    """d log p_i / dt = 1/w_i - sum_k p_k / w_k over the support."""
-    row, t = random_scores(12), tensor(4.0, requires_grad=True)
-    p = maps.t_softmax(row, t).detach()
-    weights = (row - row.max() + t.detach()).clamp(min=0)
-    inside = weights > 0
-    inverse = torch.where(inside, 1 / weights, 0)
-    for index in inside.nonzero():
-        (gradient,) = torch.autograd.grad(maps.log_t_softmax(row, t)[index], t)
-        close(gradient[None], inverse[index] - (p * inverse).sum(), rtol=1e-9, atol=1e-10)
-
-
 def test_the_gradient_of_eps_at_0():
     """dp_i/d eps = p_i (1/z_i^2 - sum_j p_j / z_j^2), also at the end of its range."""
     eps, z = tensor(0.0, requires_grad=True), tensor([1.0, -2.0, 0.5])
     p = maps.spherical_softmax(z, eps)
     (gradient,) = torch.autograd.grad(p[0], eps)
     close(gradient, (p[0] * (1 - (p / z.square()).sum())).detach())
-
-
-def test_sparsemax_gradient_in_closed_form():
-    """J v = s (v - mean of v over the support), and p the gradient of <p, z> - |p|^2 / 2."""
-    scores, cotangent = random_scores(5, 40, scale=0.5).requires_grad_(), random_scores(5, 40)
-    p = maps.sparsemax(scores)
-    (gradient,) = torch.autograd.grad(p, scores, cotangent, retain_graph=True)
-    support = (p > 0).double()
-    mean = (support * cotangent).sum(-1, keepdim=True) / support.sum(-1, keepdim=True)
-    close(gradient, support * (cotangent - mean))
-    (gradient,) = torch.autograd.grad((p * (scores - p / 2)).sum(), scores)
-    close(gradient, p.detach())
 
 
 # entmax: alpha at, and near, its special values

@@ -255,25 +255,6 @@ def test_learned_functions_take_their_options():
     assert torch.equal(plif(scores), maps.plif(scores, torch.linspace(-1, 1, 8), bound=2.0))
 
 
-@of_learned_functions
-def test_learned_functions_learn(name):
-    """A few steps of Adam bring the map to softmax(2 z), which it does not start from."""
-    module = Mapping(name, **({"knots": 20} if name == "plif" else {"units": 20}), bound=4.0)
-    scores = scores_of(64, 10)
-    target = (2 * scores).softmax(-1)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-
-    def divergence():
-        return (target * (target.log() - module.log(scores))).sum(-1).mean()
-
-    start = divergence().item()
-    for _ in range(60):
-        optimizer.zero_grad()
-        divergence().backward()
-        optimizer.step()
-    assert divergence().item() < 0.1 * start
-
-
 def test_a_notebook_shows_parameters_and_ranges() -> None:
     shown = Mapping("sparsegen", lam=0.5, learn="lam")._repr_html_()
     assert "<td>lam</td><td>[0.5]</td><td>(-inf, 1)</td><td>learned</td>" in shown

@@ -100,44 +100,26 @@ def test_alpha_gradient_agrees_with_the_entmax_package():
 # The optimisation problems that define the projections, with no solver at all.
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_sparsemax_meets_the_variational_inequality(n):
-    """p is the projection of z when <z - p, v - p> <= 0 for every vertex v of the simplex."""
-    scores = random_scores(8, n)
-    p = maps.sparsemax(scores)
-    residual = scores - p
-    slack = residual.amax(-1) - (p * residual).sum(-1)
-    assert slack.max() <= 1e-12
+PROBLEMS = [
+    (maps.sparsegen, lam, lambda p, z, lam: lam * p.pow(2) - (p - z).pow(2))
+    for lam in (-3.0, 0.0, 0.6)
+] + [
+    # p z plus the entropy of Tsallis
+    (maps.entmax, alpha, lambda p, z, alpha: p * z + (p - p.pow(alpha)) / (alpha * (alpha - 1)))
+    for alpha in (1.2, 1.5, 2.0)
+]
 
 
-@pytest.mark.parametrize("lam", [-3.0, 0.0, 0.6])
-def test_sparsegen_minimises_its_objective(lam):
-    """No other point of the simplex has a lower |p - z|^2 - lam |p|^2."""
-
-    def objective(p):
-        return (p - scores).pow(2).sum(-1) - lam * p.pow(2).sum(-1)
-
+@pytest.mark.parametrize(("mapping", "parameter", "term"), PROBLEMS)
+def test_no_other_point_of_the_simplex_is_better(mapping, parameter, term):
+    """p maximises a sum of terms, one an entry."""
     scores = random_scores(3, 6, scale=0.7)
-    best = maps.sparsegen(scores, lam)
+    best = mapping(scores, parameter)
+    highest = term(best, scores, parameter).sum(-1)
     others = torch.distributions.Dirichlet(torch.full((6,), 0.5).double()).sample((500, 3))
     for step in (1.0, 1e-2, 1e-4):
         nearby = best + step * (others - best)
-        assert (objective(nearby) >= objective(best) - 1e-13).all()
-
-
-@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
-def test_entmax_maximises_its_objective(alpha):
-    """p maximises <p, z> + H(p), H the Tsallis entropy sum (p - p^alpha) / (alpha (alpha - 1))."""
-
-    def objective(p):
-        return (p * scores + (p - p.pow(alpha)) / (alpha * (alpha - 1))).sum(-1)
-
-    scores = random_scores(3, 6, scale=0.7)
-    best = maps.entmax(scores, alpha)
-    others = torch.distributions.Dirichlet(torch.full((6,), 0.5).double()).sample((500, 3))
-    for step in (1.0, 1e-2, 1e-4):
-        nearby = best + step * (others - best)
-        assert (objective(nearby) <= objective(best) + 1e-13).all()
+        assert (term(nearby, scores, parameter).sum(-1) <= highest + 1e-13).all()
 
 
 # The knots and slopes of PLIF, seen through log p(x) - log p(0) = f(x) - f(0).

@@ -149,6 +149,8 @@ def test_a_head_of_a_language_model_learns_by_it():
           rtol=1e-5, atol=1e-6)  # fmt: skip
     with pytest.raises(ValueError, match=r"use loss\(\), which is scaled's own"):
         head.nll(hidden, words)
+    with pytest.raises(ValueError, match=r"train with a mapping.*scaled"):
+        LinearHead(8, 50, "r-softmax").loss(hidden, words)
     optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
     for _ in range(60):
         optimizer.zero_grad()
