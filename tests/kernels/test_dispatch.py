@@ -1,6 +1,5 @@
 """Which implementation does a call: the one that is named, or one that can."""
 
-import dataclasses
 import math
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from sparse_attn import Mapping, MappingSpec, mapping_names, register_mapping
 from sparse_attn import functional as maps
 from sparse_attn.kernels import attention, dispatch
-from sparse_attn.mappings import ParameterSpec, get_spec
+from sparse_attn.mappings import ParameterSpec
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.pointwise import normalize
 
@@ -227,20 +226,6 @@ def test_mappings_of_ones_own_that_are_refused(backend):
         register_mapping(OWN[name])
         with pytest.raises(NotImplementedError, match=name):
             solved(Mapping(name), backend.impl)
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_a_changed_record_cannot_name_the_old_kernel():
-    """dataclasses.replace keeps `kernel`, but the function is another."""
-    flipped = dataclasses.replace(
-        get_spec("sparsemax"), name="sparsemin",
-        function=lambda scores, **options: maps.sparsemax(-scores, **options),
-        log_function=lambda scores, **options: maps.log_sparsemax(-scores, **options),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"kernel='sparsemax': expected None for sparsemin"):
-        register_mapping(flipped)
-    register_mapping(dataclasses.replace(flipped, kernel=None))
-    assert_equal_to_reference(Mapping("sparsemin"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
