@@ -12,14 +12,18 @@ from .lm_heads import run
 
 
 def fingerprint(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """All that unpatching must bring back."""
+    """All that unpatching a head must bring back."""
     output = run(model, inputs)
+    loss = None if output.get("loss") is None else output.loss.item()
+    return {**trace(model), "logits": output.logits.tolist(), "loss": loss}
+
+
+def trace(model: Any) -> dict[str, Any]:
+    """All that unpatching must bring back, but for what the model computes."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     return {
-        "logits": output.logits.tolist(),
-        "loss": None if output.get("loss") is None else output.loss.item(),
         "state": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
         "shared": list(names.values()),
         "modules": [(name, type(module)) for name, module in model.named_modules()],
@@ -31,7 +35,11 @@ def fingerprint(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
             for table in vars(module).values()
             if isinstance(table, dict)
         ],
-        "implementation": model.config._attn_implementation,
+        "implementations": [
+            module.config._attn_implementation
+            for module in model.modules()
+            if hasattr(module, "config")
+        ],
     }
 
 
@@ -49,9 +57,14 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 def trainer(
-    model: Any, data: Rows, folder: Path, callbacks: Sequence[TrainerCallback] = (), **options: Any
+    model: Any,
+    data: Rows,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+    dropout: bool = False,
+    **options: Any,
 ) -> Trainer:
-    """A deterministic run: no dropout, plain SGD."""
+    """A run by plain SGD."""
     settings = TrainingArguments(
         output_dir=str(folder),
         **{
@@ -62,7 +75,7 @@ def trainer(
         },
     )  # fmt: skip
     for name, module in model.named_modules():
-        if "dropout" in name and hasattr(module, "p"):
+        if not dropout and "dropout" in name and hasattr(module, "p"):
             module.p = 0.0
     return Trainer(
         model, settings, train_dataset=data, eval_dataset=data, callbacks=list(callbacks),

@@ -35,6 +35,12 @@ CALM = [entry for entry in MAPPINGS if entry[0] not in {c.name for c in CASES if
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]
 
 
+# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
+peft_warns = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
+
+
 def soak(*values: Any) -> list[Any]:
     """Parameters of tests that `make soak` alone runs, where one takes seconds."""
     marks = pytest.mark.soak

@@ -6,7 +6,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from sparse_attn import SparsitySchedule, patch_model
 
-from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
+from .families import BY_NAME, padding, text_inputs, tokens
 from .helpers import MAPPINGS, assert_near, gradients, jitter, learned, mapping_id, patch, soak
 
 BERT = BY_NAME["bert"]
@@ -54,27 +54,27 @@ def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend)
 
 
 @pytest.mark.parametrize(
-    "mapping", [m for m in MAPPINGS if m[0] in ("sparsemax", "entmax", "plif")], ids=mapping_id
+    ("name", "mapping"),
+    [
+        *(("bert", m) for m in MAPPINGS if m[0] in ("sparsemax", "entmax", "plif")),
+        *((n, ("r-softmax", {"r": 0.3})) for n in ("modernbert", "t5", "gpt2", "gemma2")),
+    ],
+    ids=mapping_id,
 )
-def test_every_kind_of_mapping_compiles_in_one_graph(mapping):
-    model = patch(BERT.build(), mapping)
-    fast, counter = compiled(model)
-    expected = BERT.hidden(model)
-    assert_near(BERT.hidden(fast), expected, 1e-5)
-    assert counter.frame_count == 1
-
-
-@pytest.mark.parametrize(
-    "family",
-    [f for f in FAMILIES if f.name in ("modernbert", "t5", "gpt2", "gemma2")],
-    ids=str,
-)
-def test_families_compile_in_one_graph(family):
-    model = patch_model(family.build(use_cache=False), "r-softmax", r=0.3)
+def test_kinds_of_mappings_and_of_models_compile_in_one_graph(name, mapping):
+    family = BY_NAME[name]
+    model = patch(family.build(use_cache=False), mapping)
     fast, counter = compiled(model)
     expected = family.hidden(model)
     assert_near(family.hidden(fast), expected, 1e-5)
     assert counter.frame_count == 1
+
+
+ONE_LAYER = {
+    "bert": {"num_hidden_layers": 1},
+    "gpt2": {"n_layer": 1},
+    "t5": {"num_layers": 1, "num_decoder_layers": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_families_compile_in_one_graph(family):
 def test_dynamic_shapes_compile_at_most_twice(name, mapping, learn, backend):
     """With dynamic=True every number is a symbol: lengths, the scale, ends of ranges."""
     family = BY_NAME[name]
-    model = patch_model(family.build(use_cache=False), mapping, learn=learn)
+    model = patch_model(family.build(use_cache=False, **ONE_LAYER[name]), mapping, learn=learn)
     fast, counter = compiled(model, backend, dynamic=True)
     for length in (9, 7, 20):
         mask = padding((length, length - 3, 2))

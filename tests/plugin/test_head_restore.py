@@ -18,7 +18,7 @@ from sparse_attn.heads import (
 from sparse_attn.patch_config import MULTILABEL
 
 from .heads import fingerprint
-from .helpers import case_id
+from .helpers import case_id, peft_warns
 from .lm_heads import BY_MODEL, run
 from .multilabel_models import BERT, GPT2, KINDS, MODELS, patched_model, without_labels
 
@@ -112,8 +112,7 @@ def test_what_a_head_refuses_leaves_the_model_alone():
     assert fingerprint(model, without_labels(inputs)) == before
 
 
-# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_a_layer_that_peft_wraps_is_refused():
     for options in ({"modules_to_save": ["classifier"]}, {"target_modules": ["classifier"]}):
         options = {"target_modules": ["query"], **options}

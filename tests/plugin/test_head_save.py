@@ -144,11 +144,15 @@ def test_saved_config_asks_for_this_package(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "patch", "key"),
-    [(BY_MODEL["bert"], patch_lm_head, HEAD), (RESNET_MODEL, patch_multilabel_head, MULTILABEL)],
+    ("model", "patch", "unpatch", "key"),
+    [
+        (BY_MODEL["bert"], patch_lm_head, unpatch_lm_head, HEAD),
+        (RESNET_MODEL, patch_multilabel_head, unpatch_multilabel_head, MULTILABEL),
+        (BERT, patch_model, unpatch_model, NAME),
+    ],
     ids=case_id,
 )
-def test_unpatched_checkpoint_is_the_plain_one(model, patch, key, tmp_path):
+def test_unpatched_checkpoint_is_the_plain_one(model, patch, unpatch, key, tmp_path):
     model = model.build()
     model.save_pretrained(tmp_path / "before")
     patch(model, "sigsoftmax").save_pretrained(tmp_path / "patched")

@@ -16,7 +16,7 @@ from sparse_attn.heads.guard import last_call
 from sparse_attn.losses import entmax_loss, sparsemax_loss
 
 from .heads import Rows, trainer
-from .helpers import assert_near
+from .helpers import assert_near, peft_warns
 from .lm_heads import BY_MODEL, MODELS, run, scored, scores_and_hidden
 
 DISPATCHING = [model for model in MODELS if model.dispatches]
@@ -161,8 +161,7 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         torch.testing.assert_close(one.grad, other.grad)
 
 
-# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_lora_around_a_patched_head():
     inputs = BY_MODEL["llama"].inputs()
     base = BY_MODEL["llama"].build()
@@ -179,7 +178,7 @@ def test_lora_around_a_patched_head():
     assert torch.equal(run(unpatch_lm_head(model), inputs).logits, plain)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_modules_to_save_trains_the_mapping_and_a_wrapped_head_is_refused():
     inputs = BY_MODEL["llama"].inputs()
     base = patch_lm_head(BY_MODEL["llama"].build(), "plif", knots=8)
@@ -196,7 +195,7 @@ def test_modules_to_save_trains_the_mapping_and_a_wrapped_head_is_refused():
     assert type(unpatch_lm_head(merged).lm_head) is torch.nn.Linear
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_sparse_head_that_peft_copies_trains_by_its_own_loss():
     inputs = BY_MODEL["llama"].inputs()
     base = patch_lm_head(BY_MODEL["llama"].build(), "entmax", learn="alpha")
@@ -224,9 +223,3 @@ def test_threads_keep_their_hidden_states_apart():
     handle.remove()
     assert losses == expected
     assert expected[0] != expected[1]
-
-
-def test_scores_outside_the_range_of_a_plif_are_reported():
-    patched = patch_lm_head(BY_MODEL["gpt2"].build(), "plif", knots=8, bound=1e-3)
-    with pytest.warns(UserWarning, match="outside"):
-        run(patched, BY_MODEL["gpt2"].inputs())

@@ -15,7 +15,7 @@ from sparse_attn.heads import patch_multilabel_head, search_threshold, unpatch_m
 from sparse_attn.patch_config import MULTILABEL
 
 from .heads import Rows, trainer
-from .helpers import assert_near
+from .helpers import assert_near, peft_warns
 from .lm_heads import run
 from .multilabel_models import BERT, LLAMA, ROBERTA, patched_model
 
@@ -122,8 +122,7 @@ def test_autocast_rounds_the_hidden_states_alone():
     assert torch.equal(output.loss, model.classifier.loss(hidden, inputs["labels"]))
 
 
-# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 @pytest.mark.parametrize("kind", ["r-softmax-predicted", "t-softmax-learned"])
 def test_peft_trains_a_copy_of_the_head(kind):
     inputs = BERT.inputs()
@@ -146,7 +145,7 @@ def base_head(kind):
     return patched_model(BERT, kind).classifier.named_parameters()
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_a_head_that_peft_trained_is_saved_with_what_was_set(tmp_path):
     """Sequence classification is what PEFT copies the classifier for by itself."""
     inputs = BERT.inputs()

@@ -12,7 +12,7 @@ from sparse_attn.inspection import record_attention
 from sparse_attn.kernels import reference
 
 from .families import BY_NAME
-from .helpers import jitter, learned, learning
+from .helpers import jitter, learned, learning, peft_warns
 
 FAMILY = BY_NAME["bert"]
 
@@ -58,8 +58,7 @@ def test_offloaded_models_compute_the_same(mapping, learn, per, offload, tmp_pat
     assert f"learn=['{learn}']" in repr(model)
 
 
-# PEFT 0.21 reads an attribute that Transformers 5.23 renamed
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_offloaded_copies_of_peft_compute_the_same():
     model = patch_model(FAMILY.build(), "t-softmax", t=2.0, learn="t")
     config = LoraConfig(r=2, target_modules=["query"], modules_to_save=["sparse_attn"])

@@ -17,7 +17,7 @@ from sparse_attn.patch_config import MULTILABEL
 from sparse_attn.patching import set_parameter
 
 from .families import BY_NAME
-from .helpers import mappings_of
+from .helpers import mappings_of, peft_warns
 
 BERT = BY_NAME["bert"]
 
@@ -140,7 +140,7 @@ def test_heads_of_models_of_one_config_are_saved_each_as_it_is():
     assert (MULTILABEL in vars(config), MULTILABEL in vars(second.config)) == (True, False)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@peft_warns
 def test_a_schedule_reaches_what_peft_trains_and_layers_that_were_added():
     model = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
     adapter = LoraConfig(target_modules=["intermediate.dense"], modules_to_save=["attention"])

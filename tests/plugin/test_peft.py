@@ -8,13 +8,9 @@ from transformers import AutoModel
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
 
 from .families import BY_NAME
-from .helpers import jitter, mappings_of
+from .helpers import jitter, mappings_of, peft_warns
 
-# PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
-)
-
+pytestmark = peft_warns
 FAMILY = BY_NAME["bert"]
 
 

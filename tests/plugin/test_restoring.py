@@ -11,24 +11,14 @@ from sparse_attn.attention import NAME
 from sparse_attn.patching import is_patched
 
 from .families import BY_NAME, FAMILIES
+from .heads import trace
 from .helpers import jitter, learning, mappings_of
 
 BERT = BY_NAME["bert"]
 
 
 def fingerprint(model, family):
-    """All that unpatching must bring back."""
-    return {
-        "outputs": family.hidden(model).tolist(),
-        "keys": list(model.state_dict()),
-        "modules": [name for name, _ in model.named_modules()],
-        "config": model.config.to_json_string(use_diff=False),
-        "attributes": sorted(vars(model)),
-        "hooks": sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()),
-        "implementations": [
-            m.config._attn_implementation for m in model.modules() if hasattr(m, "config")
-        ],
-    }
+    return {**trace(model), "hidden": family.hidden(model).tolist()}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -1,7 +1,6 @@
 """What was saved comes back with the same outputs."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -193,14 +192,3 @@ def test_fresh_process_never_passes_silently_and_loads_the_same(tmp_path):
     with torch.no_grad():
         expected = model(**BERT.example).last_hidden_state
     torch.testing.assert_close(torch.load(tmp_path / "outputs.pt"), expected)
-
-
-def test_a_checkpoint_of_an_unpatched_model_is_the_plain_one(tmp_path):
-    model = BERT.build()
-    model.save_pretrained(tmp_path / "before")
-    patch_model(model, "sparsemax").save_pretrained(tmp_path / "patched")
-    unpatch_model(model).save_pretrained(tmp_path / "after")
-    texts = [(tmp_path / n / "config.json").read_text() for n in ("before", "patched", "after")]
-    assert texts[0] == texts[2]
-    assert NAME not in texts[0]
-    assert json.loads(texts[1])["attn_implementation"] == NAME

@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.utils.data import Dataset
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification
 
 from sparse_attn import (
     SparsitySchedule,
@@ -14,6 +13,7 @@ from sparse_attn import (
     patch_model,
 )
 
+from . import heads
 from .families import BY_NAME, padding, tokens
 from .helpers import mappings_of
 
@@ -62,48 +62,17 @@ def test_apply_moves_the_mappings_that_have_the_parameter_and_returns_the_value(
     assert third.name == "softmax"
 
 
-class Sentences(Dataset):
-    """Random sentences with padding and labels."""
-
-    def __init__(self):
-        torch.manual_seed(0)
-        self.ids, self.mask = tokens(rows=3 * STEPS), padding().repeat(STEPS, 1)
-
-    def __len__(self):
-        return len(self.ids)
-
-    def __getitem__(self, item):
-        return {
-            "input_ids": self.ids[item],
-            "attention_mask": self.mask[item],
-            "labels": int(self.ids[item, 0]) % 2,
-        }
-
-
 def trainer(folder, schedule, **options):
+    """On random sentences with padding and labels."""
     model = patch_model(BERT.build("BertForSequenceClassification"), "r-softmax", r=0.0)
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        **{
-            "max_steps": STEPS,
-            "per_device_train_batch_size": 3,
-            "learning_rate": 1e-2,
-            "logging_steps": 1,
-            "report_to": [],
-            "use_cpu": True,
-            "disable_tqdm": True,
-            "save_strategy": "no",
-            "dataloader_pin_memory": False,
-            "seed": 0,
-            **options,
-        },
-    )
-    return Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=Sentences(),
-        callbacks=[SparsityScheduleCallback(schedule)],
-    )
+    torch.manual_seed(0)
+    ids, mask = tokens(rows=3 * STEPS), padding().repeat(STEPS, 1)
+    return heads.trainer(
+        model, heads.Rows({"input_ids": ids, "attention_mask": mask, "labels": ids[:, 0] % 2}),
+        folder, [SparsityScheduleCallback(schedule)], dropout=True,
+        **{"max_steps": STEPS, "per_device_train_batch_size": 3, "optim": "adamw_torch",
+           "learning_rate": 1e-2, "lr_scheduler_type": "linear", **options},
+    )  # fmt: skip
 
 
 class Watch:
