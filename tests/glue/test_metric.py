@@ -48,16 +48,6 @@ def test_every_metric_a_task_may_name_is_there():
     assert set(METRICS) == set(CLASSIFICATION_METRICS) | set(REGRESSION_METRICS)
 
 
-def test_known_values():
-    references, predictions = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 0])
-    assert METRICS["accuracy"](references, predictions) == pytest.approx(3 / 5)
-    assert METRICS["f1"](references, predictions) == pytest.approx(4 / 6)
-    assert METRICS["matthews_correlation"](references, predictions) == pytest.approx(1 / 6)
-    x = np.array([1.0, 2.0, 3.0, 4.0])
-    assert METRICS["pearson"](x, 2 * x + 1) == pytest.approx(1)
-    assert METRICS["spearmanr"](x, -np.exp(x)) == pytest.approx(-1)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("rows", [1, 6])

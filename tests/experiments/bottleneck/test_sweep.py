@@ -14,7 +14,6 @@ from experiments.bottleneck.__main__ import EXPERIMENT, main
 from experiments.bottleneck.config import SweepConfig
 from experiments.bottleneck.heads import HEADS
 from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
-from pipeline.sweep.plan import PlannedRun
 from pipeline.sweep.records import Record, read_records, write_record
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
@@ -81,20 +80,6 @@ def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
     assert min(map(len, first)) > 10_000
     assert page_of(config) == page
     assert [figure.read_bytes() for figure in figures] == first
-
-
-def test_the_best_rate_is_that_of_the_lowest_kl() -> None:
-    plan = EXPERIMENT.plan(sweep(learning_rates=[0.1, 0.2, 0.3]))
-    (cell, trials), *_ = plan.first.items()
-
-    def record(run: PlannedRun, kl: float | None) -> Record:
-        if kl is None:
-            return run.record(status="diverged", error="")
-        return run.record(status="finished", results={"score": -kl})
-
-    done = {run.hash: record(run, kl) for run, kl in zip(trials, (None, 3.0, 2.0), strict=True)}
-    finals = plan.finals(done)[cell]
-    assert [(run.config.learning_rate, run.config.seed) for run in finals] == [(0.3, 0), (0.3, 1)]
 
 
 def test_diverged_runs_are_counted(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.images.__main__ import main
-from experiments.images.config import SweepConfig, SweptLoss, TrainConfig
+from experiments.images.config import LossConfig, SweepConfig, SweptLoss, TrainConfig
+from experiments.images.criteria import make_criterion
 from tests.bad_input import Wrong
 from tests.experiments.images.making import digits, write_mnist
 
@@ -41,6 +42,10 @@ def report(content: str | None) -> Callable[[Path], None]:
     return call
 
 
+def loss(name: str, **params: float | str) -> Callable[[Path], object]:
+    return lambda folder: make_criterion(LossConfig(name, params))
+
+
 TWO = {"a": SweptLoss("mse", [0.1]), "b": SweptLoss("softmax", [0.1, 0.2])}
 EPS = ["--loss.name", "spherical-softmax", "--loss.params.eps", "-1"]
 NO_CUDA = r"error: device=cuda: torch finds no CUDA"
@@ -51,6 +56,11 @@ ROWS = [
         ("folder", train("--data.data_dir", "nowhere"), SystemExit, "data_dir=nowhere: no such"),
         ("loss", train("--loss.name", "sofmax"), SystemExit, r"loss\.name=sofmax: .*did you mean"),
         ("eps", train(*EPS), SystemExit, r"loss\.name=spherical-softmax: eps=-1.* out of range"),
+        ("zeros", loss("spherical-softmax", eps=0.0), ValueError, "softmax: .*exact zeros"),
+        ("not its", loss("softmax", eps=1.0), TypeError, "softmax: eps=1.0: unknown parameter"),
+        ("of mse", loss("mse", eps=1.0), TypeError, "mse: eps: unknown parameter; it takes none"),
+        ("xi", loss("bouchard", xi="best"), ValueError, r"loss\.name=bouchard: xi='best'"),
+        ("of a bound", loss("bouchard", eps=1.0), TypeError, "unknown .* takes xi, alpha"),
         ("widths", train("--network.widths", "[3, 4]"), SystemExit, r"widths=\[3, 4\]: expected 3"),
         ("rate", train("--train.learning_rate", "0"), SystemExit, "rate=0.*: expected a finite"),
         ("runs", sweep(runs=0), ValueError, r"runs=0: expected a whole number in \[1, 1000\]"),

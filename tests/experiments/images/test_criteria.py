@@ -93,20 +93,3 @@ def test_a_parameter_of_the_mapping_can_be_learned() -> None:
     (bias,) = criterion.parameters()
     assert bias.grad is not None
     assert bias.grad.item() != 0
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("spherical-softmax", {"eps": -1.0}, r"loss\.name=spherical-softmax: eps=-1.0 is out of"),
-        ("spherical-softmax", {"eps": 0.0}, r"loss\.name=spherical-softmax: .*exact zeros"),
-        ("softmax", {"eps": 1.0}, r"loss\.name=softmax: eps=1.0: unknown parameter"),
-        ("sphrical", {}, r"loss\.name=sphrical: mapping='sphrical' is unknown; did you mean"),
-        ("mse", {"eps": 1.0}, r"loss\.name=mse: eps: unknown parameter; it takes none"),
-        ("bouchard", {"xi": "best"}, r"loss\.name=bouchard: xi='best'"),
-        ("bouchard", {"eps": 1.0}, r"loss\.name=bouchard: eps: unknown .* takes xi, alpha"),
-    ],
-)
-def test_bad_losses(name: str, params: dict[str, float | str], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        make_criterion(LossConfig(name, params))

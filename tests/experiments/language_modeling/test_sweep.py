@@ -47,23 +47,6 @@ def test_one_learning_rate_needs_no_trials(sweep: SweepConfig) -> None:
     assert {run.config.train.learning_rate for run in runs} == {0.1}
 
 
-def test_trials_choose_the_rate_of_each_head(sweep: SweepConfig) -> None:
-    plan = EXPERIMENT.plan(sweep)
-    done = {}
-    for (_, label), trials in plan.first.items():
-        assert [trial.config.train.learning_rate for trial in trials] == RATES
-        assert {trial.config.seed for trial in trials} == {FIRST_TRIAL_SEED}
-        for trial in trials:
-            score = -trial.index if label == "softmax" else trial.index
-            done[trial.hash] = trial.record(status="finished", results={"score": score})
-    due = list(plan.due(done))
-    assert {(run.mapping, run.config.train.learning_rate) for run in due} == {
-        ("softmax", RATES[0]),
-        ("taylor", RATES[1]),
-    }
-    assert sorted(run.config.seed for run in due) == [0, 0, 1, 1, 2, 2]
-
-
 def test_places_do_not_decide_a_run(sweep: SweepConfig) -> None:
     moved = replace(
         sweep, corpus=CorpusConfig("ptb", "elsewhere"), output_dir="other", device="auto", chunk=9
@@ -91,6 +74,9 @@ def test_a_sweep_from_the_command_line_to_the_page(
     records = read_records(Path(sweep.output_dir)).by_hash.values()
     assert [record.status for record in records] == ["finished"] * 10
     assert all(record.results["rank"]["contexts"] == 20 for record in records)
+    trials = [record.config for record in records if record.stage == "trial"]
+    assert sorted(trial["train"]["learning_rate"] for trial in trials) == [0.01, 0.01, 0.1, 0.1]
+    assert {trial["seed"] for trial in trials} == {FIRST_TRIAL_SEED}
     main(["report", sweep.output_dir])
     results = EXPERIMENT.read(Path(sweep.output_dir))
     assert (results.expected, results.mappings, results.faults) == (10, ["softmax", "taylor"], [])

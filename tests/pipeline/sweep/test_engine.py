@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.config import Resources
-from pipeline.sweep.plan import Cell, Plan, PlannedRun
+from pipeline.sweep.plan import Plan, PlannedRun, best_of
 from pipeline.sweep.records import FOLDER, PACKED_FILE, Record, pack, read_records
 from pipeline.sweep.run import check_folder, claim_folder, run_sweep
 from tests.pipeline.sweep.inline import Inline, full_disk
@@ -32,18 +32,8 @@ class Config:
 
 
 def two_stages(seeds: int = 2) -> Plan:
-    def choose(cell: Cell, best: PlannedRun) -> list[PlannedRun]:
-        return [
-            PlannedRun(*cell, "final", seed, Config(best.config.rate, seed))
-            for seed in range(seeds)
-        ]
-
-    cells = [("sets", name) for name in ("a", "b")]
-    trials = {
-        cell: [PlannedRun(*cell, "trial", k, Config(rate, 1000)) for k, rate in enumerate((1, 3))]
-        for cell in cells
-    }
-    return Plan(trials, choose, seeds)
+    trials = {("sets", name): [Config(rate, 1000) for rate in (1, 3)] for name in ("a", "b")}
+    return best_of(trials, lambda best, seed: Config(best.rate, seed), seeds)
 
 
 def work(run: PlannedRun) -> dict[str, Any]:
