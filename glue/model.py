@@ -17,6 +17,7 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -126,14 +127,17 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
 
 
 def check_length(
-    max_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    max_length: int,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    section: str = "train",
 ) -> None:
-    """Raise ValueError if the model has no positions for inputs of max_length tokens."""
-    positions = getattr(model.config, "max_position_embeddings", None) or max_length
+    """Raise ValueError if a model has no positions for inputs of `section.max_length` tokens."""
+    positions = getattr(config, "max_position_embeddings", None) or max_length
     limit = min(positions, tokenizer.model_max_length)
     if max_length > limit:
         raise ValueError(
-            f"train.max_length={max_length}: the model takes at most {limit} tokens; choose "
+            f"{section}.max_length={max_length}: the model takes at most {limit} tokens; choose "
             "that or less"
         )
 

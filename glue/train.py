@@ -142,7 +142,7 @@ def assemble(config: RunConfig) -> Run:
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
     model = load_model(path, task)
-    check_length(config.train.max_length, model, tokenizer)
+    check_length(config.train.max_length, model.config, tokenizer)
     config.mapping.patch(model)
     return Run(
         config,
@@ -166,7 +166,7 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
         held_out = sweep.selection if sweep.protocol == "fair" else None
         subset(load_task(task, sweep.data_dir), rows, held_out, sweep.limit)
         model = load_model(path, task)
-        check_length(sweep.train.max_length, model, load_tokenizer(path))
+        check_length(sweep.train.max_length, model.config, load_tokenizer(path))
     for (_, label), runs in plan.first.items():
         for run in runs:
             try:

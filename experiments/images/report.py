@@ -15,6 +15,7 @@ from pipeline.sweep.records import Record
 from pipeline.sweep.results import Results
 
 BASELINE = "softmax"
+SPREAD = "Thick line: mean; thin line: one standard deviation to each side."
 
 
 def make_page(results: Results) -> Page:
@@ -23,7 +24,7 @@ def make_page(results: Results) -> Page:
     blocks: list[Block] = [*_head(results), Heading("Test images"), found]
     if any(results.finished(cell) for cell in results.cells):
         blocks += [
-            Plot("errors", "Test error of every run", "", plot_errors(results)),
+            Plot("errors", "Test error of every run", SPREAD, plot_errors(results)),
             Plot("learning", "Validation error by epoch", "", plot_learning(results)),
         ]
     if baseline(results) is not None:
@@ -157,20 +158,10 @@ def _outcome(trial: Record | None) -> str:
 
 
 def plot_errors(results: Results) -> Figure:
-    """A dot for the test error of every run, a bar at the mean of each loss."""
-    cells = [cell for cell in results.cells if results.finished(cell)]
-    looks = canvas.looks(results.mappings, baseline(results))
-    figure, axes = canvas.single(1.2 + 0.45 * len(cells))
-    for place, cell in enumerate(cells):
-        look = looks[cell[1]]
-        errors = list(results.by_seed(cell, error).values())
-        # one below the other where they would hide one another
-        heights = [place + 0.12 * (k % 3 - 1) for k in range(len(errors))]
-        axes.plot(errors, heights, look["marker"], color=look["color"], markersize=4.5, alpha=0.6)
-        axes.plot([fmean(errors)] * 2, [place - 0.32, place + 0.32], color=look["color"])
-    axes.set_yticks(range(len(cells)), [canvas.name(label) for _, label in cells])
-    axes.invert_yaxis()
-    axes.set_xlabel("test error in %")
+    """Test error of every run, its mean and standard deviation, by loss."""
+    errors = {cell[1]: list(results.by_seed(cell, error).values()) for cell in results.cells}
+    figure, axes = canvas.dots(errors, baseline(results))
+    axes.set(xlabel="test error in %", xlim=(0, None))
     return figure
 
 

@@ -132,18 +132,11 @@ def _costs(rows: list[Row]) -> Table:
     unit = "CPU" if all(row.cpu for row in rows if row.devices) else "wall"
     if len({row.cpu for row in rows if row.devices}) > 1:
         unit = "CPU or wall"
+    headers = ["Mapping", "Setting", "Exact zeros", f"Training, {unit} seconds"]
+    headers += ["Relative to softmax", "Peak memory, MiB", "Other metrics"]
     return Table(
         "Settings of the runs that count, and what they cost (means).",
-        [
-            *(
-                "Mapping",
-                "Setting",
-                "Exact zeros",
-                f"Training, {unit} seconds",
-                "Relative to softmax",
-            ),
-            *("Peak memory, MiB", "Other metrics"),
-        ],
+        headers,
         [
             [
                 row.mapping,

@@ -36,26 +36,12 @@ def scores(sweep: Sweep, task: str) -> Figure | None:
     }
     if not any(found.values()):
         return None
-    figure, axes = canvas.single(height=1.2 + 0.42 * len(found))
-    for place, (mapping, values) in enumerate(found.items()):
-        look = _look(sweep, mapping) | {"linestyle": "none"}
-        if not values:
-            axes.annotate("no run", (0.02, place), xycoords=("axes fraction", "data"), fontsize=10)
-            continue
-        # one above the other, so that equal scores are still seen
-        heights = place + np.linspace(-0.16, 0.16, len(values) + 2)[1:-1]
-        axes.plot(values, heights, **look, markersize=6, alpha=0.65)
-        axes.plot([np.mean(values)] * 2, [place - 0.32, place + 0.32], color=look["color"], lw=2.5)
-        if len(values) > 1:
-            mean, sd = np.mean(values), np.std(values, ddof=1)
-            axes.plot([mean - sd, mean + sd], [place] * 2, color=look["color"], lw=1.2)
+    figure, axes = canvas.dots(found, BASELINE)
     if found[BASELINE]:
         axes.axvline(float(np.mean(found[BASELINE])), color="black", lw=1, ls="--")
     share = majority(sweep, task)
     if share is not None and sweep.metric(task) == "accuracy":
         axes.axvline(100 * share, color=canvas.GREY, lw=1.2, ls=":")
-    axes.set_yticks(range(len(found)), [canvas.name(mapping) for mapping in found])
-    axes.set_ylim(len(found) - 0.5, -0.5)
     axes.set_xlabel(_metric_label(sweep, task))
     return figure
 
@@ -76,7 +62,11 @@ def parameters(sweep: Sweep, task: str) -> Figure | None:
             means = [np.mean(points[value]) for value in values]
             axes.plot(values, means, **look, markersize=5, label=canvas.name(mapping))
             for value in values:
-                axes.plot([value] * len(points[value]), points[value], **_dot(look))
+                axes.plot(
+                    [value] * len(points[value]),
+                    points[value],
+                    **look | {"linestyle": "none", "alpha": 0.4, "markersize": 4},
+                )
         if base:
             axes.axhline(float(np.mean(base)), color="black", lw=1, ls="--")
         axes.set_ylabel(_metric_label(sweep, task))
@@ -230,10 +220,6 @@ def _by_parameter(runs: list[Record]) -> dict[str, dict[float, list[float]]]:
             if isinstance(value, int | float):
                 found[parameter][value].append(100 * record.score)
     return {parameter: points for parameter, points in found.items() if len(points) > 1}
-
-
-def _dot(look: dict[str, Any]) -> dict[str, Any]:
-    return look | {"linestyle": "none", "alpha": 0.4, "markersize": 4}
 
 
 def _curve(log: list[dict[str, float]], key: str) -> tuple[list[float], list[float]]:

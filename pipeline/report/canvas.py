@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from sparse_attn.files import whole
@@ -24,6 +25,7 @@ from sparse_attn.inspection.looks import (
 __all__ = [
     "GREY",
     "Axes",
+    "dots",
     "encode",
     "legend_below",
     "looks",
@@ -40,6 +42,28 @@ def looks(labels: Sequence[str], baseline: str | None) -> dict[str, dict[str, An
     """Colour, marker and line of each label; the baseline has those of softmax."""
     named = ["softmax" if label == baseline else label for label in labels]
     return dict(zip(labels, styles(named), strict=True))
+
+
+def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[Figure, Axes]:
+    """A row for each label: a point a value, a thick line at their mean, a thin one of their sd."""
+    figure, axes = single(height=1.2 + 0.42 * len(values))
+    styles = looks(list(values), baseline)
+    for place, (label, found) in enumerate(values.items()):
+        look = styles[label]
+        if not found:
+            axes.annotate("no run", (0.02, place), xycoords=("axes fraction", "data"), fontsize=10)
+            continue
+        # one above the other, so that equal values are still seen
+        heights = place + np.linspace(-0.16, 0.16, len(found) + 2)[1:-1]
+        axes.plot(found, heights, **look | {"linestyle": "none"}, markersize=6, alpha=0.65)
+        mean = np.mean(found)
+        axes.plot([mean] * 2, [place - 0.32, place + 0.32], color=look["color"], lw=2.5)
+        if len(found) > 1:
+            sd = np.std(found, ddof=1)
+            axes.plot([mean - sd, mean + sd], [place] * 2, color=look["color"], lw=1.2)
+    axes.set_yticks(range(len(values)), [name(label) for label in values])
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    return figure, axes
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -92,7 +92,9 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
             )
 
         for run, outcome in pool.results(lambda: plan.due(done), show):
-            record = run.record(**_outcome(outcome))
+            if isinstance(outcome, Failure):
+                outcome = {"status": "failed", "error": outcome.error}
+            record = run.record(**outcome)
             tries[run.hash] += 1
             write_record(folder, record)
             if record.error is not None:
@@ -101,12 +103,6 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
             if record.status != "failed" or tries[run.hash] == ATTEMPTS:
                 done[run.hash] = record
                 bar.update()
-
-
-def _outcome(outcome: dict[str, Any] | Failure) -> dict[str, Any]:
-    if isinstance(outcome, Failure):
-        return {"status": "failed", "error": outcome.error}
-    return outcome
 
 
 def check_folder(folder: Path, content: dict[str, Any]) -> None:

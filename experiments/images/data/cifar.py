@@ -81,7 +81,8 @@ def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
                 f"data.data_dir={folder}: of {', '.join(batches)} only {have} is there; expected "
                 "all; unpack the archive again"
             )
-        arrays = [_read(file, layout) for file in files]
+        read = {".bin": _binary, "": _python}
+        arrays = [read[file.suffix](file, layout) for file in files]
         pixels, labels = (np.concatenate(column) for column in zip(*arrays, strict=True))
         parts[part] = (pixels.reshape(-1, *SHAPE), labels)
     if not parts:
@@ -103,12 +104,8 @@ def _find(folders: list[Path], batches: tuple[str, ...]) -> Iterator[Path]:
                 break
 
 
-def _read(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [N, 3072] and labels [N]."""
-    return _binary(file, layout) if file.suffix == ".bin" else _python(file, layout)
-
-
 def _binary(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels [N, 3072] and labels [N]."""
     content, row = np.fromfile(file, np.uint8), layout.label_bytes + PIXELS
     if not len(content) or len(content) % row:
         raise ValueError(

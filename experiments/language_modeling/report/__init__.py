@@ -95,7 +95,7 @@ def _setup(results: Results, task: str) -> str:
     model, train, finetune = config["model"], config["train"], config["finetune"]
     stages = [_stage(train), *([f"finetuned with {_stage(finetune)}"] if finetune else [])]
     devices = sorted({run["device"] for run in runs})
-    versions = sorted({_versions(run["versions"]) for run in runs})
+    versions = sorted({", ".join(map(" ".join, run["versions"].items())) for run in runs})
     return (
         f"{config['corpus']['name']}; {model['kind']}, embedding {model['embedding']}, "
         f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}. Device: "
@@ -113,7 +113,3 @@ def _stage(stage: dict[str, Any]) -> str:
         f"{stage['optimizer']} with learning rate {text.plain(stage['learning_rate'])}, batches of "
         f"{stage['batch']} x {stage['bptt']}, {length}"
     )
-
-
-def _versions(found: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found.items())

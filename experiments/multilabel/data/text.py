@@ -68,13 +68,7 @@ def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
             f"text.model={config.model!r}: its tokenizer has no padding token; set pad_token in "
             "tokenizer_config.json and pad_token_id in config.json"
         )
-    positions = getattr(AutoConfig.from_pretrained(path), "max_position_embeddings", None)
-    limit = min(positions or config.max_length, tokenizer.model_max_length)
-    if config.max_length > limit:
-        raise ValueError(
-            f"text.max_length={config.max_length}: the model takes at most {limit} tokens; choose "
-            "that or less"
-        )
+    models.check_length(config.max_length, AutoConfig.from_pretrained(path), tokenizer, "text")
     return tokenizer
 
 
