@@ -1,4 +1,4 @@
-"""What a model does to one text under two mappings, side by side."""
+"""What a model does with a text under two mappings, side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparse_attn.patching import is_patched, mappings_of, patched
 
 
 def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, str]:
-    """The records of the two sides by name, their page, and what the reader must know of it.
+    """The records of the two sides by name, their page, and notes for the reader.
 
     Raises:
         ValueError: what is wrong with the mappings, the model or the text.
@@ -41,7 +41,7 @@ def _mapping_of(text: str) -> Mapping:
     """The mapping that `NAME` or `NAME:parameter=value,...` describes.
 
     Raises:
-        ValueError: another form, an unknown name or parameter, a value out of range.
+        ValueError: a malformed description, an unknown name or parameter, a value out of range.
     """
     name, _, rest = text.partition(":")
     try:
@@ -89,7 +89,7 @@ def _own_mappings(reading: Reading) -> str:
 
 
 def _shown(mapping: Mapping) -> str:
-    """`r-softmax r=0.15`; of a learned parameter not the value, which layers differ in."""
+    """`r-softmax r=0.15`; without values of learned parameters, which differ between layers."""
     texts = [mapping.name]
     for name, value in mapping.parameter_values().items():
         if name in mapping.learned:
@@ -100,7 +100,7 @@ def _shown(mapping: Mapping) -> str:
 
 
 def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
-    """One forward pass, with this mapping in all layers; None: with those the model has."""
+    """One forward pass, with this mapping in all layers; None for the model's own."""
     model, special = reading.model, reading.tokenizer.all_special_ids
     other = patched(model, mapping.name, **mapping.parameter_values()) if mapping else nullcontext()
     recording = record_attention(model, special_ids=special, weights=True)
@@ -111,7 +111,7 @@ def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No progress bars and no reports of heads that are left out on purpose."""
+    """No progress bars, and no reports of heads omitted on purpose."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

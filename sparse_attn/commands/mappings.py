@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def table(specs: list[MappingSpec]) -> str:
-    """One line a mapping."""
+    """One line per mapping."""
     rows = [("name", "zeros", "parameters", "source")]
     rows += [
         (spec.name, _zeros(spec), "; ".join(map(_parameter, _takes(spec))) or "none", spec.source)
@@ -63,7 +63,7 @@ def table(specs: list[MappingSpec]) -> str:
 
 
 def in_full(spec: MappingSpec) -> str:
-    """All that is known of one mapping, the docstring of its function first."""
+    """Everything about one mapping, beginning with the docstring of its function."""
     facts = {
         "zeros": _zeros(spec),
         "parameters": "\n".join(_parameter(p) + _use(p) for p in spec.parameters) or "none",
@@ -114,7 +114,7 @@ def _zeros(spec: MappingSpec) -> str:
 
 
 def _fused(spec: MappingSpec) -> list[str]:
-    """Names of the fused implementations that have this mapping, whatever this machine can do."""
+    """Names of the fused implementations of this mapping, available on this machine or not."""
     import torch
 
     from sparse_attn.kernels import flex
@@ -129,7 +129,7 @@ def _fused(spec: MappingSpec) -> list[str]:
 
 
 def _public(spec: MappingSpec, prefix: str = "") -> str:
-    """Where its function, or with "log_" its log form, is to be imported from, if it has a name."""
+    """Where to import its function (with "log_", its log form) from, if it has a name."""
     from sparse_attn import functional
 
     name = getattr(spec.function, "__name__", "")

@@ -1,4 +1,4 @@
-"""A model, its tokenizer and one text that it is to read."""
+"""A model, its tokenizer and a text for it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ LOADING_ERRORS = (
 
 @dataclass
 class Reading:
-    """All that a forward pass of one text needs, and the text's tokens as a reader sees them.
+    """Everything for a forward pass of one text, and the tokens to show.
 
     Attributes:
         forward: the model, or the part of it that reads text.
-        note: what the reader must know of that part; empty for a whole model.
+        note: a note on that part for the reader; empty for a whole model.
     """
 
     model: PreTrainedModel
@@ -53,7 +53,7 @@ class Reading:
         """One forward pass.
 
         Raises:
-            ValueError: the model needs images or sound beside the text.
+            ValueError: the model needs images or sound besides the text.
         """
         try:
             self.forward(**self.batch)
@@ -102,7 +102,7 @@ def read(options: argparse.Namespace) -> Reading:
 
 @contextmanager
 def _errors_of(path: str) -> Iterator[None]:
-    """ValueError for all that Transformers raises about a model it cannot read."""
+    """ValueError for any error of Transformers about a model it cannot read."""
     if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
         raise ValueError(f"MODEL={path!r}: there is no such folder")
     try:
@@ -146,7 +146,7 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
 
 
 def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
-    """The model without a head, in float32: what is to be seen is the mapping, not its rounding."""
+    """The model without a head, in float32, to show the mapping and not its rounding."""
     arguments = {
         "trust_remote_code": trust_remote_code,
         "dtype": torch.float32,
@@ -167,6 +167,6 @@ def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
 
 
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token as text, or as the vocabulary spells it where its bytes are not valid text."""
+    """A token as text, or as spelled in the vocabulary if its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

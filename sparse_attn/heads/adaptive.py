@@ -1,4 +1,4 @@
-"""The class-based head of Grave et al.: frequent words at once, rare ones by cluster."""
+"""The class-based head of Grave et al.: frequent words directly, rare ones by cluster."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Cluster(nn.Module):
 
 
 class AdaptiveHead(Head):
-    """p(w) = q(w) for words of the shortlist, q(cluster) q_cluster(w) for the others.
+    """p(w) = q(w) for words of the shortlist, q(cluster) q_cluster(w) for others.
 
     q = map(W h + b) over the shortlist and the clusters; q_i = map(W_i P_i h + b_i) over the words
     of cluster i, whose P_i projects to hidden // div_value^i. Words are numbered by frequency, the
     most frequent first: cluster i holds [cutoffs[i - 1], cutoffs[i]), the last one the rest. A
-    token costs the scores of the shortlist, and of one cluster where its word is not in it.
+        token costs the scores of the shortlist and, for a word outside it, of one cluster.
     Source: Grave et al. 2017, section 4; with softmax equal to torch's AdaptiveLogSoftmaxWithLoss.
 
     Args:
@@ -40,7 +40,7 @@ class AdaptiveHead(Head):
         vocab: number of words V.
         cutoffs: increasing, in [1, V - 1]; the first is the size of the shortlist.
         mapping: a registered name or a `Mapping`, pointwise and without zeros; shared by all parts.
-        div_value: how much smaller the projection of each cluster is than the one before.
+        div_value: factor by which each cluster's projection is smaller than the previous one.
         bias: whether q and the q_i have a bias.
 
     Attributes:
@@ -49,9 +49,9 @@ class AdaptiveHead(Head):
 
     Raises:
         ValueError: sizes below 1; cutoffs that are empty, not increasing or out of range; a
-            div_value below 1 or so large that a projection is left with nothing; a mapping that
-            returns zeros or is not pointwise.
-        TypeError: cutoffs that are not whole numbers.
+            div_value below 1 or too large for the hidden size; a mapping that returns zeros or is
+            not pointwise.
+        TypeError: cutoffs that are not integers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every head can do, and the checks they share."""
+"""The base class of heads, and their shared checks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Tokens:
-    """Which tokens a head is to work out the losses of, and in what form.
+    """Which tokens a head computes the losses of, and in what form.
 
     Attributes:
-        kept: [N], their numbers among the flattened hidden states.
+        kept: [N], their indices into the flattened hidden states.
         targets: [N], in [0, vocab).
         chunk: rows of scores held at once.
-        scale: give scale times the sum of the losses; None: each of them.
-        own_loss: the mapping's own loss in place of -log p.
+        scale: return scale times the sum of the losses; None for each of them.
+        own_loss: use the mapping's own loss instead of -log p.
     """
 
     kept: Tensor
@@ -39,23 +39,23 @@ class Tokens:
     own_loss: bool
 
     def pick(self, states: Tensor) -> Tensor:
-        """Rows `kept` of states [M, ...]; without a copy where they are all of them."""
+        """Rows `kept` of states [M, ...]; without a copy if that is all of them."""
         return states if len(self.kept) == len(states) else states[self.kept]
 
 
 class Head(nn.Module):
-    """An output layer: a distribution over `vocab` classes for every hidden state.
+    """An output layer: a distribution over `vocab` classes for each hidden state.
 
-    A head offers the distribution in full, `log_prob`, and two losses that never hold it: `nll`,
-    which measures, and `loss`, which trains.
+    `log_prob` returns the full distribution; two losses never hold it: `nll`, to measure, and
+    `loss`, to train.
 
     Attributes:
         hidden: size of the hidden states.
         vocab: number of classes V.
-        mapping: what turns scores into probabilities, given by its name or itself.
+        mapping: from scores to probabilities, a name or a `Mapping`.
 
     Raises:
-        ValueError: a size below 1, or a mapping with a value for each attention head.
+        ValueError: a size below 1, or a mapping with a value per attention head.
         TypeError: a mapping that is neither a name nor a `Mapping`.
     """
 
@@ -75,11 +75,11 @@ class Head(nn.Module):
         """log p of every class, in nats: (..., hidden) to (..., vocab), -inf at exact zeros.
 
         Raises:
-            ValueError: hidden states of another size.
+            ValueError: hidden states of the wrong size.
         """
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """log p as `log_prob`; so are arguments, returns and errors."""
+        """log p; arguments, returns and errors as `log_prob`."""
         return self.log_prob(hidden)
 
     def nll(
@@ -92,28 +92,28 @@ class Head(nn.Module):
     ) -> Tensor:
         """-log p(target), in nats, with about `chunk` x vocab scores in memory at a time.
 
-        Exact; the gradient goes to the hidden states, to the head and to learned parameters of the
-        mapping. Reductions "mean" and "sum" compute it on the way forward, "none" makes the scores
-        a second time on the way back. There is no second derivative, and no torch.func; a compiled
-        model calls this part as it is.
+        Exact; gradients reach the hidden states, the head and learned parameters of the mapping.
+        "mean" and "sum" compute them during the forward pass, "none" recomputes the scores during
+        backward. Does not support second derivatives or torch.func; torch.compile does not compile
+        this part.
 
         Args:
             hidden: (..., hidden). NaN gives NaN for that token.
-            targets: (...), whole numbers in [0, vocab), or ignore_index.
+            targets: (...), integers in [0, vocab), or ignore_index.
             ignore_index: a target that does not count.
-            reduction: "mean" over the targets that count (NaN if none does), "sum", or "none":
-                the shape of targets, 0 where they do not count.
+            reduction: "mean" over the targets that count (NaN if none does), "sum", or "none": the
+                shape of targets, 0 where ignored.
             chunk: rows of scores, tokens x components, held at once.
 
         Returns:
-            (), or the shape of targets with "none", in float32 at least.
+            (), or the shape of targets with "none", in at least float32.
 
         Raises:
-            ValueError: shapes that do not fit, a target out of range, an unknown reduction, chunk
-                below 1, or a gradient asked for where the mapping returns zeros: -log 0 is
-                infinite; `loss` trains those that have a loss of their own.
-            TypeError: targets that are not whole numbers, or hidden states of another dtype than
-                the head where there is no autocast.
+            ValueError: mismatched shapes, a target out of range, an unknown reduction, chunk below
+                1, or a gradient for a mapping that returns zeros, because -log 0 is infinite;
+                `loss` trains those with their own loss.
+            TypeError: targets that are not integers, or hidden states in a dtype other than the
+                head's without autocast.
         """
         return self._reduced(hidden, targets, ignore_index, reduction, chunk, own_loss=False)
 
@@ -125,7 +125,7 @@ class Head(nn.Module):
         reduction: str = "mean",
         chunk: int = CHUNK,
     ) -> Tensor:
-        """What trains the head: the mapping's own loss, such as sparsemax_loss, or else `nll`.
+        """The training loss: the mapping's own, such as sparsemax_loss, or else `nll`.
 
         Arguments, returns and errors as `nll`.
         """
@@ -137,7 +137,7 @@ class Head(nn.Module):
         """`chunked_loss` of `tokens` of hidden (..., hidden): [N], or scale times the sum.
 
         Raises:
-            TypeError: hidden of another dtype than the head, without autocast.
+            TypeError: hidden in a dtype other than the head's, without autocast.
         """
 
     @torch.compiler.disable
@@ -169,7 +169,7 @@ class Head(nn.Module):
         return losses.new_zeros(targets.numel()).index_add(0, kept, losses).view_as(targets)
 
     def _refuse_log_zero(self, hidden: Tensor) -> None:
-        """Raise ValueError where a gradient of -log p is asked for that may be that of -log 0."""
+        """Raise ValueError for a gradient of -log p where p may be 0."""
         learns = hidden.requires_grad or any(p.requires_grad for p in self.parameters())
         if not (torch.is_grad_enabled() and learns) or positive(self.mapping):
             return
@@ -202,7 +202,7 @@ def positive(mapping: Mapping) -> bool:
 
 
 def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
-    """The mapping given as the argument `name`, by its registered name or itself."""
+    """The mapping given as the argument `name`: a registered name, or a `Mapping`."""
     if isinstance(mapping, str):
         return Mapping(mapping)
     if not isinstance(mapping, Mapping):
@@ -219,9 +219,9 @@ def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
 
 
 class RangeWatch:
-    """Warns once where more than 1 % of the scores lie outside [-T, T], where a PLIF has its knots.
+    """Warns once if more than 1 % of the scores lie outside [-T, T], the range of a PLIF's knots.
 
-    Looks at the first call of a head and at every hundredth, as scores grow in training.
+    Checks the first call of a head and every hundredth, because scores grow in training.
     """
 
     EVERY = 100
@@ -233,7 +233,7 @@ class RangeWatch:
         self.warned = False
 
     def bound(self) -> float | None:
-        """T if the scores of the call that begins are to be counted, else None."""
+        """T if the scores of this call are to be counted, else None."""
         names = {p.name for p in (*self.mapping.spec.parameters, *self.mapping.spec.options)}
         # a compiled model would be compiled anew at every count
         if "bound" not in names or self.warned or torch.compiler.is_compiling():
@@ -272,7 +272,7 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     """The dtype of W h: that of autocast, or that of both.
 
     Raises:
-        TypeError: they differ, without autocast.
+        TypeError: the dtypes differ, without autocast.
     """
     if torch.is_autocast_enabled(hidden.device.type):
         return torch.get_autocast_dtype(hidden.device.type)
@@ -285,7 +285,7 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
 
 
 def check_shapes(targets: Tensor, shape: Sequence[int]) -> None:
-    """Raise unless targets are whole numbers of the shape of the rows."""
+    """Raise unless targets are integers in the shape of the rows."""
     check_whole("targets", targets)
     if targets.shape != torch.Size(shape):
         raise ValueError(
@@ -296,16 +296,16 @@ def check_shapes(targets: Tensor, shape: Sequence[int]) -> None:
 def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[dict[str, Any]]:
     """Optimizer groups: learned parameters of mappings at `mapping_lr`, all others at `lr`.
 
-    The slopes of a PLIF want another rate than the network, 0.02 in Ganea et al. 2019 beside an SGD
-    rate of 20. Usage: `torch.optim.SGD(parameter_groups(model, lr=20.0, mapping_lr=0.02))`.
+    The slopes of a PLIF need a different rate from the network, 0.02 against an SGD rate of 20 in
+    Ganea et al. 2019. Usage: `torch.optim.SGD(parameter_groups(model, lr=20.0, mapping_lr=0.02))`.
 
     Args:
         module: a head, or a model with patched attention or head.
         lr: learning rate of everything else.
-        mapping_lr: learning rate of what mappings learn.
+        mapping_lr: learning rate of the mappings' parameters.
 
     Returns:
-        At most two groups, that of the mappings last, of the parameters that require a gradient.
+        At most two groups of parameters that require a gradient, the mappings' last.
     """
     mappings = [m for m in module.modules() if isinstance(m, Mapping)]
     own = {id(p) for mapping in mappings for p in mapping.parameters()}

@@ -1,8 +1,8 @@
 """Losses over a large vocabulary whose scores are never held in full.
 
-A head multiplies N hidden states with V word vectors. Here a few rows of scores are made, used for
-the loss and for its gradient, then thrown away: peak memory is a few times chunk x V,
-whatever N is, forward and backward, and no score is computed twice where the loss is one number.
+A head multiplies N hidden states with V word vectors. Here a few rows of scores at a time are
+computed, used for the loss and its gradient, and discarded: peak memory is a few times chunk x V,
+whatever N, forward and backward, and no score is computed twice if the loss is a scalar.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def chunked_loss(
     """-log sum_k pi_nk p_nk(target_n), p_nk = map(W h_nk + b), chunk / K tokens at a time.
 
     Args:
-        head: has W [V, d], b [V] and the mapping, whose own loss takes the place of -log p where
-            `tokens` say so.
+        head: has W [V, d], b [V] and the mapping, whose own loss replaces -log p if `tokens` say
+            so.
         rows: h, [N, K, d]; K = 1 without a mixture.
-        tokens: targets, chunk and scale. With a scale the gradient is worked out together with the
-            loss; without, the scores are worked out again for it.
+        tokens: targets, chunk and scale. With a scale the gradient is computed together with the
+            loss; without, the scores are recomputed for it.
         log_prior: log pi, [N, K].
 
     Raises:
-        TypeError: rows of another dtype than W, without autocast.
+        TypeError: rows in a dtype other than W's, without autocast.
     """
     mapping, weight, bias = head.mapping, head.weight, head.bias
     dtype = product_dtype(rows, weight)
@@ -79,7 +79,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 "and its gather, which hold all scores"
             )
         inputs, scale = ctx.saved_tensors, ctx.chunks.tokens.scale
-        # given away once, and scaled in place; who asks again has them worked out again
+        # given away once and scaled in place; a second backward recomputes them
         sums, ctx.ready = ctx.ready, None
         if sums is None:
             upstream = grad if scale is None else None
@@ -95,15 +95,15 @@ class _ChunkedLoss(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Chunks:
-    """One call of `chunked_loss`, but for its inputs, which autograd keeps for the way back.
+    """One call of `chunked_loss`, without its inputs, which autograd keeps for backward.
 
     Attributes:
-        arguments: of the mapping, by name.
+        arguments: the mapping's, by name.
         masked_vocab: [V], words whose bias is -inf; None if there are none.
         dtype: of the products with W.
-        learns: whether a gradient is asked for.
-        bound: scores outside [-bound, bound] are counted; None: they are not.
-        outside: their numbers, one tensor a chunk.
+        learns: whether a gradient is needed.
+        bound: count scores outside [-bound, bound]; None to count none.
+        outside: their counts, one tensor per chunk.
     """
 
     tokens: Tokens
@@ -124,9 +124,9 @@ class Chunks:
     def gradients(
         self, inputs: Inputs, upstream: Tensor | None, needed: Sequence[bool]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """The losses [N] and the gradients of sum_n upstream_n loss_n to the inputs that need one.
+        """The losses [N] and the gradients of sum_n upstream_n loss_n in the inputs that need one.
 
-        Upstream 1 if left out. The gradients are in float32 at least.
+        Upstream defaults to 1. The gradients are in at least float32.
         """
         sums = [
             torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) if need else None

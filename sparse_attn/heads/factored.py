@@ -1,4 +1,4 @@
-"""`FactoredSphericalHead`: exact SGD on an output layer at a cost free of the vocabulary."""
+"""`FactoredSphericalHead`: exact SGD on an output layer at a cost independent of the vocabulary."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from sparse_attn.mappings.pointwise import EPS
 class FactoredSphericalHead(nn.Module):
     """z = W h, trained by exact SGD in O(m d^2 + d^3) for m rows, whatever the vocabulary.
 
-    The losses see z only through a = z_c, q = ||z||^2 and s = sum_k z_k:
+    The losses depend on z only through a = z_c, q = ||z||^2 and s = sum_k z_k:
 
         spherical   log sum_k (z_k^2 + eps) - log(a^2 + eps) = -log spherical-softmax(z)_c
         taylor      -log taylor-softmax(z)_c
         mse         ||z - onehot_c||^2 / 2
         bouchard    B(z) - a >= -log softmax(z)_c, B of `shared_bouchard_bound`
 
-    and a `FactoredMatrix` gives q = h^T Q h and s = w_bar^T h without z. The result is that of
-    `torch.optim.SGD` without momentum on a dense W, up to rounding. There are no Parameters, so
-    that no optimizer touches the layer; it has a `step` of its own:
+    and a `FactoredMatrix` gives q = h^T Q h and s = w_bar^T h without z. The result equals
+    `torch.optim.SGD` without momentum on a dense W, up to rounding. The layer has no Parameters, so
+    no optimizer touches it; it has its own `step`:
 
         loss = head(hidden, targets)
         loss.backward()      # the gradient of hidden; that of W is recorded
         head.step(lr)        # several backwards before a step add up
         optimizer.step()     # everything below
 
-    This is not a `Head`: it takes targets and returns the loss, and has no log_prob and no nll.
-    Evaluate with `to_linear()`, a Head with the same weights; call it anew after further steps.
-    In eval() backward gives the gradient of hidden only, which freezes the layer.
+    This is not a `Head`: it takes targets and returns the loss, without log_prob and nll. Evaluate
+    with `to_linear()`, a Head with the same weights; call it again after further steps. In eval()
+    backward computes the gradient of hidden only, which freezes the layer.
 
-    In float32 the rounding of q and s against W is about 1e-6 to 1e-4 after some hundred steps;
-    `head.matrix.refresh()`, which costs O(vocab d^2), drops it.
+    In float32 the rounding error of q and s against W is about 1e-6 to 1e-4 after some hundred
+    steps; `head.matrix.refresh()`, which costs O(vocab d^2), removes it.
 
-    Not to be had: momentum, Adam, tied weights, a dense gradient of W, and training by several
-    processes, between which nothing is exchanged.
+    Not supported: momentum, Adam, tied weights, a dense gradient of W, and training in several
+        processes, which exchange nothing.
 
     Source: Vincent, de Brebisson & Bouthillier 2015 (the update); de Brebisson & Vincent 2016
     (the losses).
@@ -55,12 +55,12 @@ class FactoredSphericalHead(nn.Module):
         hidden: size of h.
         vocab: number n of rows of W.
         objective: the name of the loss, one of those above.
-        eps: of the spherical loss, above 0; |d loss / da| is at most 1/sqrt(eps).
+        eps: of the spherical loss, above 0; bounds |d loss / da| by 1/sqrt(eps).
         bias: adds a column to W and a constant 1 to h.
 
     Attributes:
-        matrix: W, a `FactoredMatrix`, [vocab, hidden + bias], starting as nn.Linear's weight does;
-            at W = 0 the spherical loss has no gradient. At least float32, whatever the model is.
+        matrix: W, a `FactoredMatrix`, [vocab, hidden + bias], initialised as nn.Linear's weight; at
+            W = 0 the spherical loss has no gradient. In at least float32, whatever the model.
 
     Raises:
         ValueError: sizes below 1, an unknown objective, eps out of range.
@@ -100,16 +100,16 @@ class FactoredSphericalHead(nn.Module):
 
         Args:
             hidden: (..., hidden), any floating dtype.
-            targets: (...), whole numbers in [0, vocab), or ignore_index.
+            targets: (...), integers in [0, vocab), or ignore_index.
             ignore_index: a target that does not count.
 
         Returns:
-            A scalar in the dtype of the layer. Its backward gives the gradient of hidden, where
-            that is asked for, and while `training` records the gradient of W for `step`.
+            A scalar in the dtype of the layer. Its backward computes the gradient of hidden if
+            needed and, in training mode, records the gradient of W for `step`.
 
         Raises:
-            ValueError: shapes that do not fit, a target out of range.
-            TypeError: targets that are not whole numbers.
+            ValueError: mismatched shapes, a target out of range.
+            TypeError: targets that are not integers.
         """
         check_hidden(hidden, self.hidden)
         check_shapes(targets, hidden.shape[:-1])
@@ -143,16 +143,17 @@ class FactoredSphericalHead(nn.Module):
         return LOSSES[self.objective].of(a, q, s, self.vocab, self.eps)
 
     def accumulate(self, batch: Batch) -> None:
-        """Add the gradient of a `batch` to what the next `step` descends; backward calls this."""
+        """Add the gradient of a `batch` to that of the next `step`; backward calls this."""
         if not self._recorded:
             self._version = self.matrix.version
         # with their graph they would keep it alive, and no deepcopy of the layer were possible
         self._recorded.append(Batch(*(part.detach() for part in batch)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the recorded gradient; an optimizer, or a model around the head, does not.
+        """Forget the recorded gradient; the zero_grad of an optimizer or an enclosing model does
+        not.
 
-        `set_to_none` is that of nn.Module.zero_grad.
+        `set_to_none` is as in nn.Module.zero_grad.
         """
         self._recorded.clear()
         super().zero_grad(set_to_none)
@@ -161,7 +162,7 @@ class FactoredSphericalHead(nn.Module):
     def grad_norm(self) -> Tensor:
         """||G||_F of the recorded gradient G = dL/dW, a scalar, in O(m d^2 + d^3).
 
-        To clip the whole of a model, multiply the learning rate of `step` by the common factor.
+        To clip a whole model, multiply the learning rate of `step` by the common factor.
 
         Raises:
             RuntimeError: as `step`.
@@ -176,17 +177,17 @@ class FactoredSphericalHead(nn.Module):
 
         Args:
             lr: learning rate, above 0; may differ from step to step.
-            max_norm: the norm that G is clipped to, above 0; None for no clipping.
+            max_norm: the norm to clip G to, above 0; None for no clipping.
             weight_decay: at least 0, and below 1/lr.
 
         Returns:
             ||G||_F before clipping, a scalar.
 
         Raises:
-            RuntimeError: nothing is recorded since the last step or the loading of weights, or W
-                has changed since.
-            ValueError: an argument out of range; or a G that is not finite, from NaN in hidden for
-                instance: it is dropped, and W stays as it was.
+            RuntimeError: no gradient has been recorded since the last step or loading of weights,
+                or W has changed since.
+            ValueError: an argument out of range; or a G that is not finite, for example from NaN in
+                hidden: it is dropped, and W is unchanged.
         """
         if not 0 < lr < math.inf:
             raise ValueError(f"lr={lr}: expected a finite number above 0")
@@ -233,19 +234,19 @@ class FactoredSphericalHead(nn.Module):
 
     @property
     def W(self) -> Tensor:  # noqa: N802
-        """W in full, a new tensor [vocab, hidden + bias], the bias in the last column."""
+        """The full W, a new tensor [vocab, hidden + bias] with the bias in the last column."""
         return self.matrix.full()
 
     def load_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Start from a dense layer: weight [vocab, hidden], and with `bias` bias [vocab].
+        """Load a dense layer: weight [vocab, hidden], and with `bias` also bias [vocab].
 
         Forgets the recorded gradient, as `load_state_dict` does.
 
-        For a bias that gives the frequencies of words, make a LinearHead with the mapping of the
-        loss, call `match_prior` on it and load what it holds.
+        To start at the word frequencies, call `match_prior` on a LinearHead with the mapping of the
+        loss and load its weight and bias.
 
         Raises:
-            ValueError: other shapes, or a bias where the layer has none and the other way round.
+            ValueError: wrong shapes, or a bias for a layer without one, or the reverse.
         """
         if (bias is not None) != self.bias:
             raise ValueError(f"bias: expected {'a tensor' if self.bias else 'None'}, as the layer")
@@ -288,7 +289,7 @@ class FactoredSphericalHead(nn.Module):
 
 
 class _FactoredLoss(torch.autograd.Function):
-    """The mean loss of rows [m, d]; backward gives their gradient and hands on that of W."""
+    """The mean loss of rows [m, d]; backward returns their gradient and records that of W."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
-"""Losses that see a row of n scores only through a = z_c, q = sum_k z_k^2 and s = sum_k z_k.
+"""Losses that depend on a row of n scores only through a = z_c, q = sum_k z_k^2, s = sum_k z_k.
 
-Whatever has this form trains the output layer of `factored.py` at a cost that n does not enter.
+A loss of this form trains the output layer of `factored.py` at a cost independent of n.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class QuadraticLoss:
 
     Attributes:
         of: (a, q, s, n, eps) -> loss of each row. Rounding can make q, or a sum of squares,
-            slightly too small: each keeps to the values that exact arithmetic could give.
-        mapping: the registry's name of the p that the loss is a likelihood of, or bounds; None if
-            there is none.
+            slightly too small: each loss clamps them to values that exact arithmetic could give.
+        mapping: the registered name of the p whose likelihood the loss is or bounds; None for none.
     """
 
     of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]

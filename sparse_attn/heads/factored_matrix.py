@@ -1,4 +1,4 @@
-"""A matrix that plain SGD on z = W h changes at a cost independent of its number of rows."""
+"""A matrix that plain SGD on z = W h updates at a cost independent of its number of rows."""
 
 from __future__ import annotations
 
@@ -53,22 +53,21 @@ class Gradient:
 
 
 class FactoredMatrix(nn.Module):
-    """W = V U + 1 omega^T, with Q = W^T W and w_bar = W^T 1 kept beside it.
+    """W = V U + 1 omega^T, stored with Q = W^T W and w_bar = W^T 1.
 
-    Of the singular values of U a bound is kept. Before it passes FAR, `stabilise` resets those
-    outside [1/NEAR, NEAR] to 1 by U <- C U, V <- V C^-1, O(rows d) for each; where more than a
-    third of them are outside, V <- W, U <- I, O(rows d^2). Neither is part of an ordinary step: the
-    bound moves with learning rate times curvature. Buffers stay in float32 when a model is cast to
-    half precision.
+    A bound on the singular values of U is kept. Before it passes FAR, `stabilise` resets those
+    outside [1/NEAR, NEAR] to 1 by U <- C U, V <- V C^-1, O(rows d) each; if more than a third are
+    outside, V <- W, U <- I, O(rows d^2). Ordinary steps do neither: the bound moves with learning
+    rate times curvature. Buffers stay in float32 when a model is cast to half precision.
 
     Source: Vincent, de Brebisson & Bouthillier 2015.
 
     Args:
-        values: W at the start, [rows, d]; kept, and changed in place.
+        values: the initial W, [rows, d]; kept, and changed in place.
 
     Attributes:
-        version: counts the changes of W, so that a gradient of an earlier W can be told; torch's
-            own counters start anew in a copy.
+        version: counts the changes of W, to detect a gradient of an earlier W; torch's own counters
+            restart in a copy.
     """
 
     V: Tensor  # [rows, d]
@@ -104,9 +103,9 @@ class FactoredMatrix(nn.Module):
         self.version += 1
 
     def refresh(self) -> None:
-        """Compute Q and w_bar anew from W, in O(rows d^2): drops what many updates round off.
+        """Recompute Q and w_bar from W, in O(rows d^2), to remove the rounding of many updates.
 
-        For after a step: a gradient taken before would be refused.
+        Call it after a step: a gradient taken before would be refused.
         """
         self.assign(self.full())
 
@@ -179,7 +178,7 @@ class FactoredMatrix(nn.Module):
         self.version += 1
 
     def stabilise(self) -> None:
-        """Reset the singular values of U outside [1/NEAR, NEAR], and compute its inverse anew."""
+        """Reset the singular values of U outside [1/NEAR, NEAR], and recompute its inverse."""
         left, sigma, right = torch.linalg.svd(self.U)
         far = (sigma < 1 / NEAR) | (sigma > NEAR)
         if 3 * int(far.sum()) > len(sigma):

@@ -1,9 +1,9 @@
-"""What makes sure that the logits of a patched model are the log p of its head.
+"""Checks that the logits of a patched model are the log p of its head.
 
-`refuse_changed_logits` says no early, where config or parameters tell. What else a forward does to
-its logits shows in the first ones: hooks compare them with the output of the head. They are
-functions, and what they keep belongs to the thread: a copy of the model or of its head, such as a
-replica of nn.DataParallel or PEFT's modules_to_save, works as the original does.
+`refuse_changed_logits` raises early if config or parameters show a change. Anything else a forward
+does to its logits shows in the first ones: hooks compare them with the output of the head. The
+hooks are functions with thread-local state, so a copy of the model or its head, such as a replica
+of nn.DataParallel or PEFT's modules_to_save, works like the original.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _calls = threading.local()
 
 
 def owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
-    """The models in `root`, itself included, whose output embedding this is."""
+    """The models in `root`, including itself, whose output embedding this is."""
     models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
     return [m for m in models if m.get_output_embeddings() is head]
 
 
 def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
-    """Raise ValueError where config or parameters tell that logits are not the head's output."""
+    """Raise ValueError if config or parameters show that logits are not the head's output."""
     lost = "and log p would not be log p any more"
     for owner in owners(root, head):
         config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
@@ -61,7 +61,7 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
 
 
 def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
-    """The name of a bias of the words that is not the head's own."""
+    """The name of a bias over words that is not the head's."""
     words = (len(cast(Tensor, head.weight)),)
     for name, buffer in holder.named_buffers("", False):
         if buffer.shape[-1:] == words and buffer.count_nonzero():
@@ -74,12 +74,12 @@ def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
 
 
 def last_call() -> tuple[Head, Tensor] | None:
-    """The head, and its hidden states (..., hidden), while the forward that called it goes on."""
+    """The head and its hidden states (..., hidden), during the forward that called it."""
     return cast("tuple[Head, Tensor] | None", getattr(_calls, "last", None))
 
 
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
-    """Watch the forward of the model from now on; a head that is taken out takes its hook along."""
+    """Watch the model's forward; a removed head takes its hook along."""
     remove_guard(root)
     root.register_forward_pre_hook(_begin)
     head.register_forward_hook(_keep_call)
@@ -89,7 +89,7 @@ def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
 
 
 def remove_guard(root: PreTrainedModel) -> None:
-    """Watch it no more."""
+    """Stop watching the model's forward."""
     drop_hooks(root, _begin, _check_called, _check_logits)
 
 
@@ -126,8 +126,8 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
 def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     """Forward hook of the model: the first or last row of its logits must be one of the head's.
 
-    Eagerly until the first logits. In a compiled model an assertion of each call, which waits for
-    no device.
+    In eager mode until the first logits. In a compiled model an assertion in each call, without a
+    device synchronisation.
     """
     kept, _calls.kept = getattr(_calls, "kept", None), None
     if kept is None:

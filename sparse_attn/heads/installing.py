@@ -1,4 +1,4 @@
-"""How a head takes the place of a model's output layer and leaves it, for both patchers."""
+"""Install and remove a head as a model's output layer, for both patchers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
 
 
 def wrap(old: Any, head: HeadT) -> HeadT:
-    """`head` with the weight and bias of the layer `old`, on its device, in its dtype and mode."""
+    """`head` with the weight and bias of the layer `old`, and its device, dtype and mode."""
     head.weight, head.bias = old.weight, old.bias
     return head.to(old.weight.device, old.weight.dtype).train(old.training)
 
@@ -40,7 +40,7 @@ def install_head(
     describe: Callable[[Any, Any], Description],
     kept: Any,
 ) -> None:
-    """Put `head` in the place of `old`, guard it and mark the model as `Patch` does."""
+    """Replace `old` by `head`, guard it and mark the model with a `Patch`."""
     own_configs(root)
     _replace(root, old, head)
     install_guard(root, head)
@@ -48,14 +48,14 @@ def install_head(
 
 
 def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
-    """Put the plain layer back, and forget that the model was patched."""
+    """Restore the plain layer, and remove the mark."""
     _replace(root, head, plain_linear(head))
     remove_guard(root)
     unmark(root, key)
 
 
 def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:
-    """The parameters of `head` beside the plain one's weight and bias, by full name."""
+    """The parameters of `head` other than weight and bias, by full name."""
     prefix = _names(root, head)[0]
     return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
 

@@ -20,17 +20,17 @@ class LinearHead(WordHead):
         mapping: a registered name with its default parameters, or a `Mapping`, such as
             `Mapping("sigsoftmax", learn="bias")` (Kanai et al. 2018) or
             `Mapping("plif", knots=100_000)` (Ganea et al. 2019).
-        bias: whether there is a b.
-        tie: W itself, [V, d], or the embedding that holds it.
+        bias: whether to add b.
+        tie: W, [V, d], or the embedding that holds it.
 
     Attributes:
         weight: W, [V, d].
         bias: b, [V], or None.
 
     Raises:
-        ValueError: sizes below 1, a `tie` of another shape, or a mapping with a value for each
+        ValueError: sizes below 1, a `tie` of the wrong shape, or a mapping with a value per
             attention head.
-        TypeError: a `tie` or a mapping of another type.
+        TypeError: a `tie` or a mapping of the wrong type.
     """
 
     takes_own_loss = True
@@ -52,7 +52,7 @@ class LinearHead(WordHead):
         """W h + b: (..., hidden) to (..., vocab).
 
         Raises:
-            ValueError: hidden states of another size.
+            ValueError: hidden states of the wrong size.
         """
         check_hidden(hidden, self.hidden)
         return F.linear(hidden, self.weight, self.bias)
@@ -72,12 +72,12 @@ class LinearHead(WordHead):
 
 
 def word_biases(weight: nn.Parameter) -> nn.Parameter:
-    """b, [vocab], all 0, of the type and on the device of W."""
+    """b, [vocab], all 0, in the dtype and on the device of W."""
     return nn.Parameter(weight.new_zeros(len(weight)))
 
 
 def word_vectors(vocab: int, size: int, tie: nn.Parameter | nn.Embedding | None) -> nn.Parameter:
-    """W, [vocab, size]: the tied one, or a new one that starts as nn.Linear's does."""
+    """W, [vocab, size]: the tied one, or a new one initialised as nn.Linear's."""
     if tie is None:
         return nn.Parameter(torch.empty(vocab, size).uniform_(-(size**-0.5), size**-0.5))
     weight = tie.weight if isinstance(tie, nn.Embedding) else tie

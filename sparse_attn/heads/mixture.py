@@ -27,11 +27,10 @@ from sparse_attn.mappings.base import widened
 class MixtureHead(WordHead):
     """p = sum_k pi_k map(W h_k + b), h_k = tanh(U_k h + c_k), pi = prior(V h).
 
-    mapping = softmax is MoS (Yang et al. 2018), sigsoftmax MoSS (Kanai et al. 2018, which uses it
-    for the prior as well), plif MoS + PLIF (Ganea et al. 2019: one PLIF for all components). Worked
-    out in logarithms, so that p sums to 1 without the 1e-8 that the reference code adds. Of every
-    token that counts `nll` holds the K hidden states h_k, beside a chunk of scores. The logarithms
-    are in float32 at least.
+    mapping = softmax is MoS (Yang et al. 2018), sigsoftmax MoSS (Kanai et al. 2018, which also uses
+    it for the prior), plif MoS + PLIF (Ganea et al. 2019: one PLIF for all components). Computed in
+    logarithms, in at least float32, so that p sums to 1 without the 1e-8 of the reference code.
+    `nll` holds the K hidden states h_k of every token that counts, and a chunk of scores.
     Source: Yang et al. 2018; Kanai et al. 2018, table 1; Ganea et al. 2019, table 1.
 
     Args:
@@ -39,18 +38,18 @@ class MixtureHead(WordHead):
         vocab: number of classes.
         mapping: a registered name or a `Mapping`, shared by the components.
         components: K.
-        bias: whether there is a b.
-        tie: W itself, [vocab, latent], or the embedding that holds it.
-        latent: size of the h_k; that of `tie`, or `hidden`, if left out.
-        prior: mapping of the mixture weights; if left out sigsoftmax beside sigsoftmax, otherwise
+        bias: whether to add b.
+        tie: W, [vocab, latent], or the embedding that holds it.
+        latent: size of the h_k; by default that of `tie`, or `hidden`.
+        prior: mapping of the mixture weights; by default sigsoftmax for sigsoftmax, otherwise
             softmax.
-        dropout: on the h_k, one mask for all positions of a sequence, which is the last dimension
-            but one of hidden states (B, T, hidden); one a row for hidden states (N, hidden).
+        dropout: on the h_k, one mask for all positions of a sequence in hidden states (B, T,
+            hidden), one per row in (N, hidden).
 
     Raises:
-        ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of another shape,
+        ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of the wrong shape,
             or a mapping that returns zeros.
-        TypeError: a `tie`, a mapping or a prior of another type.
+        TypeError: a `tie`, a mapping or a prior of the wrong type.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class MixtureHead(WordHead):
         """h_k: (..., hidden) to (..., K, latent), with dropout in training.
 
         Raises:
-            ValueError: hidden states of another size.
+            ValueError: hidden states of the wrong size.
         """
         check_hidden(hidden, self.hidden)
         latents = torch.tanh(self.latent(hidden))

@@ -1,4 +1,4 @@
-"""The multi-label head: one distribution over the labels, whose large or non-zero entries count."""
+"""The multi-label head: one distribution over the labels; large or non-zero entries apply."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ DENSE_THRESHOLD = 0.1  # for them
 class MultiLabelHead(nn.Module):
     """p = map(W h + b); the labels are those with p > threshold.
 
-    A mapping that returns zeros says how many labels there are: with threshold 0 they are its
-    support. Its sparsity is that of the mapping (fixed, scheduled or learned), or predicted for
-    every h by a second linear layer:
+    With a mapping that returns zeros and threshold 0, the labels are its support. Its sparsity is
+    fixed, scheduled or learned in the mapping, or predicted for every h by a second linear layer:
 
         r-softmax: r = 1 - k / labels, k = argmax (A h + a) a number of labels, 0 taken as 1;
-        t-softmax: t = softplus(a . h + a0), which starts at the mapping's t; likewise what the
-            spec of another mapping names as `predicts`, mapped into its range as if learned.
+        t-softmax: t = softplus(a . h + a0), which starts at the mapping's t; likewise the parameter
+        that another mapping's spec `predicts`, mapped into its range as if learned.
 
-    r-softmax then keeps exactly k labels where scores do not tie; all of them but one at
-    k = labels > 1, as its r = 0 drops the minimum. Scores, log p and losses are worked out in
-    float32 at least, whatever the dtype of h and W, under autocast too: rounded scores tie.
-    A learned alpha of entmax or q of sparsehourglass only changes the scale of its own loss, and
-    ends where that is lowest, whatever the labels. Learn t, or predict.
+    Without ties r-softmax then keeps exactly k labels, except at k = labels > 1, where r = 0 drops
+    the minimum. Scores, log p and losses are computed in at least float32, whatever the dtype of h
+    and W, under autocast too: rounded scores tie. A learned alpha of entmax or q of sparsehourglass
+    only changes the scale of its own loss, and ends where that is lowest, whatever the labels.
+    Learn t, or predict.
     Source: Balazy et al. 2023, eq. 3 and 4.
 
     Args:
@@ -46,10 +45,10 @@ class MultiLabelHead(nn.Module):
         labels: number of labels n.
         mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`.
         sparsity: "fixed", or "predicted" for r-softmax and t-softmax.
-        loss: one of the mapping's own, the `losses` of its spec, or "nll" for a mapping without
-            zeros; None for the first of them. Own losses are "sparsemax" and "sparsegen-hinge" of
-            sparsemax, "entmax", "sparsegen-hinge" of sparsegen, "sparsehourglass", and "r-softmax"
-            of r- and t-softmax.
+        loss: one of the `losses` of the mapping's spec, or "nll" for a mapping without zeros; None
+            for the default. The losses are "sparsemax" and "sparsegen-hinge" of sparsemax,
+            "entmax", "sparsegen-hinge" of sparsegen, "sparsehourglass", and "r-softmax" of r- and
+            t-softmax.
         threshold: in [0, 1); None for 0, or 0.1 for a mapping without zeros. `search_threshold`
             finds one.
 
@@ -60,7 +59,8 @@ class MultiLabelHead(nn.Module):
     Raises:
         ValueError: a size below 1, a mapping that cannot be trained or whose sparsity cannot be
             predicted, a loss that is not the mapping's, or a threshold out of range.
-        TypeError: a mapping that is neither a name nor a `Mapping`, a threshold that is no number.
+        TypeError: a mapping that is neither a name nor a `Mapping`, a threshold that is not a
+            number.
     """
 
     bias: nn.Parameter | None
@@ -137,8 +137,8 @@ class MultiLabelHead(nn.Module):
         self.mapping.set_value(name, value)
 
     def describe(self) -> dict[str, Any]:
-        """What makes this head again, beside its sizes: mapping, params and learn of the `Mapping`,
-        then sparsity, loss and threshold. Learned values are left out."""
+        """The arguments that recreate this head, without its sizes: mapping, params and learn of
+        the `Mapping`, then sparsity, loss and threshold. Omits learned values."""
         mapping = self.mapping.describe()
         return {
             **{name: mapping[name] for name in ("mapping", "params", "learn")},
@@ -151,7 +151,7 @@ class MultiLabelHead(nn.Module):
         """log p of every label, in nats: (..., hidden) to (..., labels), -inf at exact zeros.
 
         Raises:
-            ValueError: hidden states of another size.
+            ValueError: hidden states of the wrong size.
             TypeError: hidden states that are not floating point.
         """
         arguments = self._arguments(self._prediction(hidden))
@@ -160,7 +160,7 @@ class MultiLabelHead(nn.Module):
     def loss(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """The loss named `criterion`.
 
-        Where r is predicted it is here that of the true number of labels, and the cross entropy of
+        A predicted r is replaced by that of the true number of labels, and the cross entropy of
         that number is added. A row without labels adds nothing else.
 
         Args:
@@ -169,13 +169,14 @@ class MultiLabelHead(nn.Module):
             reduction: "mean" over the rows, "sum", or "none".
 
         Returns:
-            In float32 at least, () or (...). On a GPU, NaN for a row with other values than 0 and
-            1: a look at them would wait for the device.
+            In at least float32, () or (...). On a GPU, NaN for a row with values other than 0 and
+            1, because checking them would synchronise.
 
         Raises:
-            ValueError: a shape that does not fit, an unknown reduction or, on the CPU, a target
-                other than 0 and 1.
-            TypeError: hidden states that are not floating point, a target that is no real tensor.
+            ValueError: mismatched shapes, an unknown reduction or, on the CPU, a target other than
+                0 and 1.
+            TypeError: hidden states that are not floating point, a target that is not a real
+                tensor.
         """
         check_reduction(reduction)
         check_hidden(hidden, self.hidden)
@@ -203,11 +204,11 @@ class MultiLabelHead(nn.Module):
         return self.decide(self(hidden))
 
     def decide(self, log_p: Tensor) -> Tensor:
-        """p > threshold, a boolean of the shape of log_p."""
+        """p > threshold, a boolean in the shape of log_p."""
         return above(log_p, self.threshold)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """W h + b in float32 at least: (..., hidden) to (..., labels). Errors as `forward`."""
+        """W h + b in at least float32: (..., hidden) to (..., labels). Errors as `forward`."""
         return _linear(hidden, self.weight, self.bias)
 
     def count_scores(self, hidden: Tensor) -> Tensor:
@@ -231,7 +232,7 @@ class MultiLabelHead(nn.Module):
         return _linear(hidden, self.predictor.weight, self.predictor.bias)
 
     def _arguments(self, prediction: Tensor | None, counts: Tensor | None = None) -> dict[str, Any]:
-        """What the mapping takes beside the scores; `counts` (...) in place of predicted ones."""
+        """The mapping's arguments besides the scores; `counts` (...) replace predicted ones."""
         arguments = self.mapping.arguments()
         if prediction is None:
             return arguments
@@ -252,7 +253,7 @@ class MultiLabelHead(nn.Module):
 
 
 def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W h + b in float32 at least, under autocast too."""
+    """W h + b in at least float32, under autocast too."""
     check_hidden(hidden, weight.shape[-1])
     if not hidden.is_floating_point():
         raise TypeError(f"hidden: expected floating point, got {hidden.dtype}; use .float()")
@@ -265,7 +266,7 @@ def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _predicted(mapping: Mapping, sparsity: str) -> str | None:
-    """The name of the parameter that is predicted, None if none is."""
+    """The name of the predicted parameter, None for none."""
     if sparsity not in ("fixed", "predicted"):
         raise ValueError(f"sparsity={sparsity!r}: expected 'fixed' or 'predicted'")
     if sparsity == "fixed":
@@ -286,7 +287,7 @@ def _predicted(mapping: Mapping, sparsity: str) -> str | None:
 
 
 def _criterion(mapping: Mapping, loss: str | None) -> str:
-    """The name of the loss that is asked for, or that belongs to the mapping."""
+    """The name of the loss: the given one, or the mapping's default."""
     known = [*mapping.spec.losses, *([NLL] if positive(mapping) else [])]
     if not known:
         others = [name for name in mapping_names() if get_spec(name).losses]

@@ -1,4 +1,4 @@
-"""Put a multi-label head into a classification model of Transformers, and take it out."""
+"""Patch a Transformers classifier with a multi-label head, and unpatch it."""
 
 from __future__ import annotations
 
@@ -45,31 +45,30 @@ def patch_multilabel_head(
     loss: str | None = None,
     threshold: float | None = None,
 ) -> ModelT:
-    """Make the last linear layer of a classification model a `MultiLabelHead`, in place.
+    """Replace the last linear layer of a classifier by a `MultiLabelHead`, in place.
 
-    W and b stay the same tensors, and so do their names. The model's "logits" are then log p, in
-    float32 at least, and its loss is `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1,
-    given by name or by position, whatever the model would have computed; with Trainer's
-    num_items_in_batch it is the mean over the rows of an accumulated batch. config.problem_type
-    becomes single_label_classification, with which Transformers' pipelines give p. A second call
-    replaces the first one's head.
+    W and b stay the same tensors under the same names. The model's "logits" become log p, in at
+    least float32, and its loss `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1, passed
+    by name or position; with Trainer's num_items_in_batch it is the mean over the rows of an
+    accumulated batch. config.problem_type becomes single_label_classification, so that
+    Transformers' pipelines return p. A second call replaces the head.
 
     The head, such as `model.classifier`, has `decide(logits)` and `threshold`.
 
     Args:
-        model: a model of Transformers for the classification of sequences or images, plain or
-            wrapped (DDP, torch.compile); PEFT goes around the patched model.
+        model: a Transformers model for sequence or image classification, plain or wrapped (DDP,
+            torch.compile); wrap the patched model with PEFT, not the reverse.
         mapping, sparsity, loss, threshold: as `MultiLabelHead`.
 
     Returns:
         The same model. Save it with `save_pretrained` and load it with
         `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
-        call, unless it is told another `attn_implementation`.
+        call, except with an explicit `attn_implementation`.
 
     Raises:
-        ValueError: as `MultiLabelHead`; or a model that has no linear layer to config.num_labels,
-            or one that is wrapped. The model's forward raises RuntimeError where its logits prove
-            to be something else than the head's.
+        ValueError: as `MultiLabelHead`; or a model whose linear layer to config.num_labels is
+            missing or wrapped. The model's forward raises RuntimeError if its logits are not the
+            head's.
         TypeError: a model that is not from Transformers.
     """
     _install(root_of(model), mapping=mapping, sparsity=sparsity, loss=loss, threshold=threshold)
@@ -77,10 +76,10 @@ def patch_multilabel_head(
 
 
 def unpatch_multilabel_head(model: ModelT) -> ModelT:
-    """Put the linear layer of `model` back, W and b as they are now, names, config. In place.
+    """Restore the linear layer of `model` in place, with the current W and b, names and config.
 
     Raises:
-        ValueError: the head is not patched, or it is wrapped.
+        ValueError: the head is not patched, or is wrapped.
         TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
@@ -108,14 +107,14 @@ def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> Non
 
 
 def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The parameters of a patched head beside the plain one's weight and bias, by full name."""
+    """The parameters of a patched head other than weight and bias, by full name."""
     if patch_of(root, MULTILABEL) is None:
         return {}
     return added_parameters(root, cast(MultiLabelHead, _output_layer(root)))
 
 
 def _install(root: PreTrainedModel, **arguments: Any) -> None:
-    """Everything that can be wrong raises before the model is touched."""
+    """All errors are raised before the model is touched."""
     refuse_lost_head(root)
     old = _output_layer(root)
     labels, hidden = old.weight.shape
@@ -131,7 +130,7 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
 
 
 def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
-    """config.sparse_attn_multilabel: the head, of PEFT's copies the one that is trained."""
+    """config.sparse_attn_multilabel: the head; with PEFT, its trained copy."""
     head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
     return functools.partial(_written, head, problem_type)
 
@@ -144,7 +143,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
     """The layer that gives the model its logits.
 
     Raises:
-        ValueError: there is none, or it cannot be replaced.
+        ValueError: the model has none, or it cannot be replaced.
     """
     found = _find_output_layer(root)
     labels = root.config.num_labels
@@ -164,7 +163,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
 
 
 def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
-    """The last linear layer behind the base model, if it gives one logit a label."""
+    """The last linear layer after the base model, if it gives one logit per label."""
     if "labels" not in _argument_names(cast(Hashable, type(root))):
         return None
     inside = set() if root.base_model is root else set(root.base_model.modules())
@@ -179,12 +178,12 @@ def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
 
 @functools.cache
 def _argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
-    """What the forward of this class takes, in order, without self."""
+    """The parameter names of this class's forward, in order, without self."""
     return tuple(inspect.signature(cls.forward).parameters)[1:]
 
 
 def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Forward pre-hook of the model: its own loss must not see the labels."""
+    """Forward pre-hook of the model: hide the labels from its own loss."""
     if args:
         names = _argument_names(cast(Hashable, type(root)))[: len(args)]
         kwargs = dict(**dict(zip(names, args, strict=True)), **kwargs)
@@ -193,9 +192,9 @@ def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _number_rows(head: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-    """Forward hook of the head: a last column that says which row of hidden states a row is of.
+    """Forward hook of the head: add a column with each row's index into the hidden states.
 
-    GPT-2 and Llama pick one token of each sequence behind the head.
+    GPT-2 and Llama pick one token of each sequence after the head.
     """
     if getattr(_calls, "labels", None) is None:
         return None
@@ -204,7 +203,7 @@ def _number_rows(head: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
 
 
 def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
-    """Forward hook of the model, also where its forward raised: labels must not outlive it."""
+    """Forward hook of the model, even if its forward raised: labels must not outlive it."""
     labels, _calls.labels = getattr(_calls, "labels", None), None
     call = last_call()
     if output is None or call is None:  # the guard raises for a head that was not called

@@ -1,4 +1,4 @@
-"""Which labels a distribution names: those above a threshold, and how to find it."""
+"""The labels of a distribution: those above a threshold, and how to find it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def search_threshold(
     candidates: Sequence[float] = (0.05, 0.1, 0.15, 0.2, 0.3),
     average: str = "micro",
 ) -> float:
-    """The candidate whose labels {i: p_i > threshold} have the highest F1; of equals the first.
+    """The candidate whose labels {i: p_i > threshold} have the highest F1; the first of equals.
 
-    F1 = 2 |predicted and present| / (|predicted| + |present|), 0 where both are empty. Find it on
-    a validation set: `head.threshold = search_threshold(log_p, target)`. p sums to 1, so that k
-    labels have about 1/k each: with ten labels and more in a row give smaller candidates.
+    F1 = 2 |predicted and present| / (|predicted| + |present|), 0 if both are empty. Use a
+    validation set: `head.threshold = search_threshold(log_p, target)`. p sums to 1, so k labels
+    have about 1/k each: for ten labels or more per row pass smaller candidates.
     Source of the candidates: Balazy et al. 2023, table 1.
 
     Args:
-        log_p: (..., labels), what a head returns.
+        log_p: (..., labels), as returned by a head.
         target: (..., labels) of 0 and 1.
         candidates: numbers in [0, 1).
         average: "micro" counts over everything; "macro" is the mean over labels, "samples" over
             rows.
 
     Raises:
-        ValueError: no candidates or one out of range, an unknown average, a target of another
+        ValueError: no candidates or one out of range, an unknown average, a target of the wrong
             shape or with other values, a log_p with NaN or above 0.
-        TypeError: a candidate that is no number, a target that is no real tensor.
+        TypeError: a candidate that is not a number, a target that is not a real tensor.
     """
     if not candidates:
         raise ValueError("candidates: expected at least one number in [0, 1), got none")
@@ -58,7 +58,7 @@ def search_threshold(
 
 
 def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:
-    """F1 over all of [N, labels] or along `dim`, the mean of which it then is."""
+    """F1 over all of [N, labels], or the mean of the F1 along `dim`."""
     hits = (predicted & present).sum(dim)
     total = predicted.sum(dim) + present.sum(dim)
     return float((2 * hits / total.clamp(min=1)).mean())
@@ -78,7 +78,7 @@ def check_threshold(name: str, value: float) -> None:
 
 
 def check_target(target: Tensor, shape: Sequence[int]) -> Tensor:
-    """Where target is neither 0 nor 1: raises on the CPU; elsewhere a look waits for the device."""
+    """Where target is neither 0 nor 1; on the CPU, where it does not synchronise, raise."""
     if not isinstance(target, Tensor) or target.is_complex():
         kind = target.dtype if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(f"target: expected a real tensor of 0 and 1, got {kind}")

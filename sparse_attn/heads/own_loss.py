@@ -19,10 +19,10 @@ from sparse_attn.mappings.registry import own_losses
 
 @dataclass(frozen=True)
 class OwnLoss:
-    """The loss_function of a model whose head returns zeros: `Head.loss` of the hidden states.
+    """The loss_function of a model whose head returns zeros: `Head.loss` on the hidden states.
 
-    Takes the arguments of Transformers' losses, and as they do ignores those it does not know. Head
-    and hidden states are those of `last_call`, cut by logits_to_keep where the model does that.
+    Takes the arguments of Transformers' losses and, like them, ignores unknown ones. Head and
+    hidden states come from `last_call`, cut by logits_to_keep if the model does so.
     """
 
     name: str  # of the mapping
@@ -60,7 +60,7 @@ class OwnLoss:
 
 
 def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLoss:
-    """The loss that trains `mapping` in the place of `head`, which the model must call itself.
+    """The loss that trains `mapping` as `head`, which the model must call itself.
 
     Raises:
         ValueError: the model computes its loss elsewhere.
@@ -87,6 +87,6 @@ def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLos
 
 
 def remove_own_loss(root: PreTrainedModel) -> None:
-    """Give the model its usual loss back."""
+    """Restore the model's usual loss."""
     if isinstance(vars(root).get("_loss_function"), OwnLoss):
         del root._loss_function

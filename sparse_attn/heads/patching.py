@@ -1,4 +1,4 @@
-"""Put another distribution into the output layer of a Transformers model, and take it out."""
+"""Patch the output layer of a Transformers model with a mapping, and unpatch it."""
 
 from __future__ import annotations
 
@@ -48,24 +48,23 @@ def patch_lm_head(
 ) -> ModelT:
     """Replace softmax in the output layer of a language model: p = map(W h + b), in place.
 
-    The output embedding becomes a `LinearHead`, or with `components` a `MixtureHead`, around the
-    same weight and bias: tied stays tied, and their names stay. The model's "logits" are then
-    log p, worked out in float32 at least and rounded to the dtype they had (a mixture's stay in
-    float32). Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the
-    target, and `generate` applies temperature, top-k and beams to log p. A second call replaces
-    the first one's mapping.
+    The output embedding becomes a `LinearHead`, or with `components` a `MixtureHead`, with the same
+    weight and bias under the same names; tied stays tied. The model's "logits" become log p,
+    computed in at least float32 and rounded to their former dtype (a mixture's stay in float32).
+    Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the target, and
+    `generate` applies temperature, top-k and beams to log p. A second call replaces the mapping.
 
-    A mixture starts untrained: its tanh(U_k h) can start at no weights that give the distribution
-    of before. Fine-tune it.
+    A mixture starts untrained, because no weights of its tanh(U_k h) reproduce the previous
+    distribution. Fine-tune it.
 
-    A mapping that returns zeros makes log p = -inf there, whose cross entropy cannot train. Where
-    the model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others
-    can generate, and raise ValueError where a gradient is asked for. Beam search that samples needs
-    twice as many tokens with p > 0 as it has beams. Trainer's label_smoothing_factor > 0 gives an
-    infinite loss with every mapping that returns zeros: it takes -log p of all tokens.
+    Mappings that return zeros have log p = -inf there, which cross entropy cannot train. If the
+    model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others can
+    generate, and raise ValueError for a gradient. Beam search that samples needs twice as many
+    tokens with p > 0 as beams. Trainer's label_smoothing_factor > 0 takes -log p of all tokens, so
+    the loss is infinite with any mapping that returns zeros.
 
     Args:
-        model: a causal, masked or sequence-to-sequence language model of Transformers, plain or
+        model: a causal, masked or sequence-to-sequence Transformers language model, plain or
             wrapped (PEFT, DDP, torch.compile).
         mapping: a registered name, see `mapping_names()`.
         components: K of a mixture of K mappings; None for none.
@@ -75,14 +74,14 @@ def patch_lm_head(
 
     Returns:
         The same model. Save it with `save_pretrained` and load it with
-        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises at the first call, unless it
-        is told another `attn_implementation`.
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises at the first call, except
+        with an explicit `attn_implementation`.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a model without a linear output
-            embedding, one that computes with its logits (such as a soft cap), or a mapping with
-            zeros where the model computes its own cross entropy. The model's forward raises
-            RuntimeError where its logits prove to be something else than the head's.
+            embedding, one that changes its logits (such as a soft cap), or a mapping with zeros in
+            a model that computes its own cross entropy. The model's forward raises RuntimeError if
+            its logits are not the head's.
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     new_mapping = Mapping(mapping, learn=learn, **parameters)
@@ -91,7 +90,7 @@ def patch_lm_head(
 
 
 def unpatch_lm_head(model: ModelT) -> ModelT:
-    """Put the plain output layer of `model` back: outputs, state_dict keys and config. In place.
+    """Restore the output layer of `model` in place: outputs, state_dict keys and config.
 
     Raises:
         ValueError: the head is not patched.
@@ -120,7 +119,7 @@ def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
 
 
 def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The parameters of a patched head beside the plain one's weight and bias, by full name."""
+    """The parameters of a patched head other than weight and bias, by full name."""
     head = root.get_output_embeddings()
     return added_parameters(root, head) if isinstance(head, PatchedHead) else {}
 
@@ -128,7 +127,7 @@ def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
 def _install(
     root: PreTrainedModel, mapping: Mapping, components: int | None, prior: str | None
 ) -> None:
-    """Everything that can be wrong raises before the model is touched."""
+    """All errors are raised before the model is touched."""
     old = root.get_output_embeddings()
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
@@ -153,7 +152,7 @@ def _written(held: Mapping, kept: dict[str, Any]) -> dict[str, Any]:
 def _head_like(
     old: nn.Linear | PatchedHead, mapping: Mapping, components: int | None, prior: str | None
 ) -> PatchedHead:
-    """A head around the weight and bias of `old`, on its device, in its dtype and mode."""
+    """A head with the weight and bias of `old`, and its device, dtype and mode."""
     if prior is not None and components is None:
         raise ValueError(f"prior={prior!r}: only a mixture has one; set components, such as 8")
     weight, bias = cast(nn.Parameter, old.weight), old.bias is not None
@@ -166,7 +165,7 @@ def _head_like(
 def _resize(
     root: PreTrainedModel, head: PatchedHead, new_num_tokens: int | None = None, **arguments: Any
 ) -> PatchedHead:
-    """What Transformers does to a linear layer, for a patched head."""
+    """Resize a patched head, as Transformers resizes a linear layer."""
     resized = getattr(type(root), RESIZE)
     linear = resized(root, plain_linear(head), new_num_tokens, **arguments)
     head.weight, head.bias, head.vocab = linear.weight, linear.bias, len(linear.weight)

@@ -1,4 +1,4 @@
-"""Output biases with which a head starts at the unigram distribution of its corpus."""
+"""Output biases that start a head at the unigram distribution of its corpus."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ NEAR = 1e-6  # nats
 
 @torch.no_grad()
 def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float = 0.5) -> None:
-    """Set the bias b to what makes map(b) the unigram distribution: log g(b_k) = log prior_k + C.
+    """Set the bias b so that map(b) is the unigram distribution: log g(b_k) = log prior_k + C.
 
-    At W h = 0, where training about starts, the head then predicts each word by its frequency. C is
-    free: the most frequent word gets the score 0. The g of spherical, Taylor and abs rises only
-    right of a lowest point and has no slope at it; there the rarest word gets the score on the
-    right at which g is twice its lowest value, or 1 further than a lowest value of 0, and all
-    others lie above. The scores are found by bisection on the mapping with its parameters as they
-    are now.
+    At W h = 0, near the start of training, the head then predicts word frequencies. C is free: the
+    most frequent word gets the score 0. The g of spherical, Taylor and abs increases only to the
+    right of its minimum, where it has no slope; there the rarest word gets the score at which g is
+    twice its minimum (or 1 beyond a minimum of 0), and all others lie above. Scores are found by
+    bisection on the mapping with its current parameters.
 
     Args:
-        head: with a bias, and a pointwise mapping whose g increases, at least right of its lowest
-            point.
+        head: with a bias, and a pointwise mapping whose g increases, at least right of its minimum.
         counts: how often each word occurs, [vocab], non-negative. A word that never occurs counts
-            as `smoothing` occurrences; where all occur, the prior is the empirical one.
-        smoothing: above 0, in occurrences.
+            as `smoothing` occurrences; if all occur, the prior is the empirical one.
+        smoothing: occurrences, above 0.
 
     Raises:
         TypeError: another kind of head.
-        ValueError: no bias, a mapping that is not pointwise or whose g falls, counts of another
-            shape, negative or not finite, smoothing not above 0, or a prior out of the mapping's
-            reach, as where a bounded g spans less than the prior does.
+        ValueError: no bias, a mapping that is not pointwise or whose g decreases, counts of the
+            wrong shape, negative or not finite, smoothing not above 0, or a prior that the mapping
+            cannot reach, such as with a bounded g.
 
     Source: de Brebisson & Vincent 2016, who start from zero output weights, where even mappings
     learn nothing without such biases; the formula is derived.
@@ -87,7 +85,7 @@ def _scores(mapping: Mapping, log_counts: Tensor) -> Tensor:
 
 
 def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
-    """The score of one word, and whether that is the rarest one or the most frequent."""
+    """The score of one word, and whether it is the rarest or the most frequent."""
     # steps of 0.015 around 0, and of 1.5 % far out
     grid = (torch.arange(-1000, 1001, device=device).double() / 1000 * math.asinh(WIDEST)).sinh()
     log_g = mapping.log(grid)  # up to a constant

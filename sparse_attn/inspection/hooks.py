@@ -1,4 +1,4 @@
-"""Hooks that stay with the model they were put on."""
+"""Hooks that do not follow copies of a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Hook:
-    """A forward hook that does nothing in a copy of its module, or in one that was pickled."""
+    """A forward hook that does nothing in a copied or pickled module."""
 
     def __init__(self, function: Callable[..., None] | None = None) -> None:
         self.function = function

@@ -1,4 +1,4 @@
-"""What attention did in a model: numbers of each layer and head, parameters over the calls."""
+"""What attention did in a model: statistics per layer and head, parameters over the calls."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MOST_SNAPSHOTS = 1000
 
 
 class ZeroCounts:
-    """Exact zeros and all pairs (valid query, valid key): counts (2, layers, heads)."""
+    """Exact zeros and all (valid query, valid key) pairs, as counts (2, layers, heads)."""
 
     def __init__(self, counts: Tensor) -> None:
         self.counts = counts
 
     @property
     def per_head(self) -> list[list[float]]:
-        """Share of exact zeros in each head of each layer, in the order of the model."""
+        """Share of exact zeros in each head of each layer, in model order."""
         return _shares(self.counts)
 
     @property
     def per_layer(self) -> list[float]:
-        """Share of exact zeros in each layer, in the order of the model."""
+        """Share of exact zeros in each layer, in model order."""
         return _shares(self.counts.sum(2))
 
     @property
@@ -44,29 +44,28 @@ def _shares(counts: Tensor) -> Any:
 
 
 class AttentionRecord:
-    """What `record_attention` gathers. Numbers are float64 on the CPU.
+    """The result of `record_attention`. Numbers are float64 on the CPU.
 
-    A key is valid where some query may attend to it. In self-attention with as many queries as keys
-    a query is valid where its own key is, so that padding counts on neither side; elsewhere every
-    query that has a valid key counts. NaN marks where nothing was seen (a layer that did not run,
-    a head that a layer does not have) and where a row held NaN. Values are those in float32
-    (float64 for such inputs), before dropout and before they are rounded to half precision. Made by
-    `record_attention`.
+    A key is valid if some query may attend to it. In self-attention with as many queries as keys a
+    query is valid if its own key is, so padding counts on neither side; elsewhere every query with
+    a valid key counts. NaN marks what was not seen (a layer that did not run, a head that a layer
+    does not have) and rows with NaN. Values are in float32 (float64 for float64 inputs), before
+    dropout and before rounding to half precision. Made by `record_attention`.
 
     Args:
-        layers: qualified names of the attention modules, in the order of the model.
-        mappings: the name of the mapping in each.
+        layers: qualified names of the attention modules, in model order.
+        mappings: the mapping name of each.
 
     Attributes:
         layers, mappings: as given.
         calls: the forward call, counted from 1, of each snapshot in `parameters`; calls of a part
             alone, such as an encoder, have none.
-        weights: with weights=True the p of the last call of each layer, (B, H, Q, K), on the
-            layer's device, in float32 (float64 for such inputs).
-        valid: with weights=True which keys the queries of that call may attend to, bool,
+        weights: with weights=True, p of each layer's last call, (B, H, Q, K), on the layer's
+            device, in float32 (float64 for float64 inputs).
+        valid: with weights=True, which keys the queries of that call may attend to, bool,
             broadcastable to its weights; None for all.
-        crosses: with weights=True whether that call was cross-attention.
-        rows: count only so many sequences of a batch, the first ones; None for all.
+        crosses: with weights=True, whether that call was cross-attention.
+        rows: count only this many sequences of a batch, from the first; None for all.
     """
 
     def __init__(self, layers: list[str], mappings: list[str]) -> None:
@@ -109,8 +108,8 @@ class AttentionRecord:
     def special(self) -> Tensor:
         """Mean mass on special tokens, (layers, heads), in [0, 1].
 
-        NaN without special_ids, and where the keys are not the tokens of one call: a cache, images.
-        Cross-attention takes the tokens that the encoder last read for its keys.
+        NaN without special_ids, and if the keys are not the tokens of one call (a cache, images).
+        The keys of cross-attention are the tokens that the encoder read last.
         """
         return self._ratio("special", "named")
 
@@ -118,7 +117,7 @@ class AttentionRecord:
     def support_by_position(self) -> Tensor:
         """Mean support of the queries at each position, (layers, heads, positions).
 
-        With a growing cache the position is that of the query's own key; with one of fixed length
+        With a growing cache the position is that of the query's own key; with a fixed length
         (static, sliding window) it is unknown, and the query counts at the end.
         """
         return self._ratio("support", "rows", by_position=True)
@@ -127,8 +126,8 @@ class AttentionRecord:
     def parameters(self) -> dict[str, Tensor]:
         """Values of the mappings' parameters over the calls, by name, (snapshots, layers, heads).
 
-        At most a thousand snapshots, evenly spaced over the calls: of more calls, every second,
-        fourth, ... is kept. NaN where the mapping of a layer has no such parameter.
+        At most a thousand snapshots, evenly spaced: of more calls, every second, fourth, ... is
+            kept. NaN if the mapping of a layer has no such parameter.
         """
         names = {name for call in self._snapshots for layer in call for name in layer}
         shape = (len(self._snapshots), len(self.layers), self._heads())
@@ -144,7 +143,7 @@ class AttentionRecord:
 
     @property
     def zero_counts(self) -> ZeroCounts:
-        """Exact zeros and all valid pairs, to be summed over processes."""
+        """Counts of exact zeros and of all valid pairs, to be summed over processes."""
         valid, support = self._of_heads("valid"), self._of_heads("support")
         # a row of NaN stays NaN: a run that has diverged is not sparse
         unseen = valid.isnan()
@@ -158,7 +157,7 @@ class AttentionRecord:
         return counts.mean if counts.counts[1].any() else math.nan
 
     def table(self) -> str:
-        """One line a layer, means over its heads; "-" where nothing was seen, nan where NaN was."""
+        """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was."""
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
@@ -216,7 +215,7 @@ class AttentionRecord:
         return max((*seen, *held, 1))
 
     def _snapshot(self, mappings: list[Mapping | None]) -> None:
-        """Note the parameters' values, at the start of a forward call."""
+        """Store the parameters' values at the start of a forward call."""
         if [mapping and mapping.name for mapping in mappings] != self.mappings:
             raise RuntimeError(
                 "the model was patched or unpatched while it is recorded; do so before the block "

@@ -1,4 +1,4 @@
-"""Watching the attention of a model, call by call, without keeping the weights."""
+"""Record the attention of a model, call by call, without keeping the weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def valid_queries(inputs: AttentionInputs) -> Tensor | None:
 
 @dataclass
 class _LayerObserver:
-    """Set on an attention module; adds what that computes to the record."""
+    """Set on an attention module; adds its statistics to the record."""
 
     record: AttentionRecord
     index: int
@@ -42,7 +42,7 @@ class _LayerObserver:
     crosses: bool = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward hook: whether this call has its keys from another stack."""
+        """Forward hook: whether this call gets its keys from another stack."""
         self.crosses = is_crossing(module, args, kwargs)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -50,7 +50,7 @@ class _LayerObserver:
         return type(None), ()
 
     def special(self, batch: int, keys: int) -> Tensor | None:
-        """Which keys (B, K) are special tokens, where that is known."""
+        """Which keys (B, K) are special tokens, if known."""
         return self.keys.of(self.layer, self.crosses, (batch, keys))
 
     # sums made in inference mode could not be added to outside of it
@@ -76,7 +76,7 @@ class _LayerObserver:
 
 @contextmanager
 def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
-    """softmax of this library in a model that is not patched, and is saved as a plain one."""
+    """This library's softmax in an unpatched model, which is saved as a plain one."""
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
@@ -90,28 +90,27 @@ def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
 def record_attention(
     model: nn.Module, *, special_ids: Iterable[int] | None = None, weights: bool = False
 ) -> Iterator[AttentionRecord]:
-    """`with record_attention(model) as record: model(**batch)`: what attention does inside.
+    """`with record_attention(model) as record: model(**batch)` records what attention does.
 
-    Every forward call of `model` inside the block counts, in training too. Under gradient
-    checkpointing it counts once, and its backward pass must be inside as well. Weights of queries x
-    keys are not kept. A model that is not patched runs its softmax through this library inside the
-    block: outputs are those of its eager attention up to rounding, except at padding, and dropout
-    draws other numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True
-    refuses.
+    Every forward call of `model` inside the block counts, in training too. With gradient
+    checkpointing it counts once, and backward must be inside as well. Weights of queries x keys are
+    not kept. An unpatched model runs its softmax through this library inside the block: outputs
+    equal those of its eager attention up to rounding, except at padding, and dropout draws other
+    numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True refuses.
 
     Args:
         model: a Transformers model, patched or not, plain or wrapped.
-        special_ids: ids of the tokens whose mass is summed, such as `tokenizer.all_special_ids`.
-        weights: also keep the weights of the last call of every layer; slower, as they are formed.
+        special_ids: ids of the tokens to sum the mass of, such as `tokenizer.all_special_ids`.
+        weights: also keep the weights of every layer's last call, which is slower.
 
     Yields:
-        An `AttentionRecord`, which may be read at any time.
+        An `AttentionRecord`, readable at any time.
 
     Raises:
         TypeError: the model is not from Transformers.
         ValueError: as `patch_model`, for a model whose softmax cannot be replaced.
-        RuntimeError: the model is being recorded already; it was saved patched and loaded without
-            its mappings (see `load_pretrained`); in its next call, that it was patched or unpatched
+        RuntimeError: the model is already being recorded; it was saved patched and loaded without
+            its mappings (see `load_pretrained`); or, at its next call, it was patched or unpatched
             inside the block.
     """
     root = root_of(model)

@@ -1,4 +1,4 @@
-"""Which keys of an attention layer are special tokens, from the token ids that pass by."""
+"""Which keys of an attention layer are special tokens, from the token ids of each call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention
 
 
 class SpecialKeys:
-    """The ids that each stack of a model was last called with, and which of them are special."""
+    """The ids of each stack's last call, and which of them are special."""
 
     def __init__(self, root: PreTrainedModel, special_ids: Iterable[int] | None) -> None:
         self.ids = None
@@ -39,7 +39,7 @@ class SpecialKeys:
         self.special: dict[str, Tensor | None] = {}
 
     def watch(self) -> list[RemovableHandle]:
-        """Look at the token ids of every call from here on."""
+        """Watch the token ids of every call from now on."""
         if self.ids is None:
             return []
         return [
@@ -59,7 +59,7 @@ class SpecialKeys:
         return Hook(hook)
 
     def of(self, layer: AttentionLayer, crosses: bool, shape: tuple[int, int]) -> Tensor | None:
-        """Which keys (B, K) of a layer are special; None where they are not the tokens of one call.
+        """Which keys (B, K) of a layer are special; None if they are not the tokens of one call.
 
         crosses: whether the keys are those of another stack.
         """
@@ -76,11 +76,11 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
 
 
 def can_cross(module: nn.Module) -> bool:
-    """Whether an attention module may be given the keys of another stack."""
+    """Whether an attention module may get the keys of another stack."""
     return not SOURCES.isdisjoint(_signature(type(module).forward).parameters)
 
 
 def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this call of an attention module has its keys from another stack."""
+    """Whether this call of an attention module gets its keys from another stack."""
     given = _signature(type(module).forward).bind(module, *args, **kwargs).arguments
     return any(given.get(name) is not None for name in SOURCES)

@@ -1,4 +1,4 @@
-"""Fused attention: one dispatch, a reference that is the specification, and faster twins."""
+"""Fused attention: a dispatch, a reference as specification, and fused implementations."""
 
 from sparse_attn.kernels.dispatch import attention
 

@@ -1,4 +1,4 @@
-"""`attention`: the one entrance to every implementation."""
+"""`attention`: the entry point to every implementation."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def attention(
     dropout: float = 0.0,
     impl: str | None = None,
 ) -> Tensor:
-    """out = dropout(map(scale q k^T + bias)) v, without keeping the weights where it can.
+    """out = dropout(map(scale q k^T + bias)) v, without storing the weights if possible.
 
     Args:
         query: (B, H, Q, D), any strides.
         key, value: (B, Hkv, K, D) and (B, Hkv, K, Dv), Hkv dividing H: query head h attends to key
             head h // (H / Hkv).
-        mapping: the `Mapping` from scores to weights, computed in float32 at least.
+        mapping: the `Mapping` from scores to weights, computed in at least float32.
         mask: boolean, True = attend, broadcastable to (B, H, Q, K).
-        key_lengths: (B,) integers; keys from there on are padding and not computed. More than K
-            is K, less than 0 is 0.
+        key_lengths: (B,) integers; keys from there on are padding and not computed. Clamped to [0,
+            K].
         bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
         softcap: scores become softcap * tanh(scores / softcap) before the bias.
         causal: query i attends to keys j <= i.
         window: query i attends to keys with |i - j| < window.
         scale: factor of the scores, 1/sqrt(D) if None.
-        dropout: share of the weights that is dropped, the rest scaled by 1 / (1 - dropout), in
-            [0, 1).
-        impl: `reference`, `cpu`, `triton` or `flex`; None for the fastest that can do the call.
+        dropout: probability of dropping a weight, in [0, 1); the rest is scaled by 1 / (1 -
+            dropout).
+        impl: `reference`, `cpu`, `triton` or `flex`; None for the fastest that supports the call.
 
     Returns:
-        (B, H, Q, Dv) in the dtype of query, or of autocast; zeros where a query has no valid key.
+        (B, H, Q, Dv) in the dtype of query, or of autocast; zeros if a query has no valid key.
 
     Raises:
         TypeError, ValueError: an argument of wrong dtype, shape or range.
-        NotImplementedError: `impl` names an implementation that cannot do this call, and why.
+        NotImplementedError: the implementation `impl` does not support this call, and why.
     """
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
@@ -86,11 +86,11 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
 
 
 def choose(inputs: AttentionInputs, impl: str | None = None) -> str:
-    """Name of the implementation that does this call: `impl` if it can, or the first that can.
+    """Name of the implementation for this call: `impl`, or the first that supports it.
 
     Raises:
         ValueError: there is no `impl`.
-        NotImplementedError: `impl` cannot do this call, and why.
+        NotImplementedError: `impl` does not support this call, and why.
     """
     if impl is None:
         names = AUTOMATIC.get(inputs.query.device.type, ("reference",))

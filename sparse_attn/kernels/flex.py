@@ -15,7 +15,7 @@ LOG_ZERO = torch.finfo(torch.float32).min / 2
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why FlexAttention cannot do the call, None if it can."""
+    """Why FlexAttention does not support the call, None if it does."""
     spec = inputs.mapping.spec
     if spec.log_g is None or spec.weights is not None:
         return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"

@@ -1,4 +1,4 @@
-"""The inputs of one call of attention, checked, and what comes of it."""
+"""The checked inputs of one call of attention, and its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparse_attn.mappings.base import Kernel, check_boolean
 
 
 class AttentionOutput(NamedTuple):
-    """What an implementation gives."""
+    """The result of an implementation."""
 
     output: Tensor  # [B, H, Q, Dv]
     weights: Tensor | None = None  # [B, H, Q, K], before dropout, in float32 at least
@@ -61,12 +61,12 @@ class AttentionInputs:
 
     @property
     def groups(self) -> int:
-        """Query heads to one key head."""
+        """Query heads per key head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @property
     def needs_aten(self) -> bool:
-        """Whether custom operators will not do: for torch.export, torch.func and forward mode."""
+        """Whether custom operators cannot be used: torch.export, torch.func and forward mode."""
         if torch.compiler.is_exporting():
             return True
         if torch.compiler.is_compiling():
@@ -240,7 +240,7 @@ def select_rows(tensor: Tensor, rows: slice) -> Tensor:
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors as autocast hands them to SDPA: all in its dtype, but for float64."""
+    """The tensors as autocast passes them to SDPA: all in its dtype, except float64."""
     device = tensors[0].device.type
     # the meta device has no autocast
     if device == "meta" or not torch.is_autocast_enabled(device):

@@ -1,4 +1,4 @@
-"""What the custom operators of the fused implementations share: their inputs, gradients, FLOPs."""
+"""Shared by the custom operators of the fused implementations: inputs, gradients, FLOPs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 
 class OperatorInputs(NamedTuple):
-    """One call of attention in the types that an operator may take, in the order of its schema.
+    """One call of attention in types that an operator accepts, in the order of its schema.
 
-    The parameter of the mapping is a tensor, so that a compiled graph takes each value of a
-    schedule without being built again.
+    The parameter of the mapping is a tensor, so that a schedule does not recompile a graph.
     """
 
     query: Tensor  # [B, H, Q, D]
@@ -78,7 +77,7 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outpu
 
 
 def no_second_derivative(*_: object) -> None:
-    """What differentiating a fused backward pass gives.
+    """Raise for the second derivative of a fused implementation.
 
     Raises:
         NotImplementedError: always.

@@ -1,4 +1,4 @@
-"""Attention as it is written: the specification of every other implementation."""
+"""Plain attention: the specification of every other implementation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BLOCK = 2**24  # weights that `row_statistics` holds at a time
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """The reference does every call."""
+    """None: the reference supports every call."""
     return None
 
 
 def attention(inputs: AttentionInputs) -> AttentionOutput:
-    """out = dropout(map(scores)) v, (B, H, Q, Dv), and the weights, which are materialised."""
+    """out = dropout(map(scores)) v, (B, H, Q, Dv), and the weights, materialised."""
     value = _without_padding(inputs.value, inputs).repeat_interleave(inputs.groups, dim=1)
     weights = exact_weights(inputs)
     output = F.dropout(weights.to(value.dtype), inputs.dropout) @ value
@@ -32,7 +32,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def exact_weights(inputs: AttentionInputs) -> Tensor:
-    """p (B, H, Q, K) before dropout, in float32, or float64 for such inputs."""
+    """p (B, H, Q, K) before dropout, in float32, or float64 for float64 inputs."""
     key = _without_padding(inputs.key, inputs).repeat_interleave(inputs.groups, dim=1)
     # half precision would round the scores before a support is chosen from them
     exact = inputs.query.dtype if inputs.query.dtype == torch.float64 else torch.float32

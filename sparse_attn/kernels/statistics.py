@@ -1,4 +1,4 @@
-"""What the rows of attention weights are like, without keeping them."""
+"""Statistics of rows of attention weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLUMNS = ("rows", "valid", "support", "entropy", "special", "named")
 
 
 def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) -> Tensor:
-    """The statistics of rows of weights, (B, H, Q, COLUMNS), float32 at least; NaN where a row is.
+    """The statistics of rows of weights, (B, H, Q, COLUMNS), at least float32; NaN for a NaN row.
 
     weights: (B, H, Q, K). valid: bool, broadcasts to it, None for all. special: (B, K), bool.
     """

@@ -28,14 +28,14 @@ def bouchard_bound(
     """B = alpha + sum_k [(x_k - xi_k)/2 + lambda(xi_k)(x_k^2 - xi_k^2) + log(1 + e^{xi_k})].
 
     With x = z - alpha and lambda(xi) = tanh(xi/2)/(4 xi). B >= log sum_k e^{z_k} for every alpha
-    and xi; what is not given is put where B is smallest in each row:
+    and xi; those not given minimise B in each row:
 
         xi="shared"     one xi for all classes, xi^2 = mean_k x_k^2; B then depends on the mean and
                         the variance of z alone
         xi="per_class"  xi_k = |x_k|, B = alpha + sum_k log(1 + e^{x_k}), of the family the least
         alpha=None      for fixed xi: alpha = ((n - 2)/4 + sum lambda z) / sum lambda
 
-    The gradient at an optimum is exact (envelope theorem); second derivatives leave out how the
+    The gradient at an optimum is exact (envelope theorem); second derivatives ignore how the
     optimum moves.
     Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016, no table.
 
@@ -47,12 +47,12 @@ def bouchard_bound(
         mask: boolean, True = takes part, broadcastable to scores.
 
     Returns:
-        (...), in float32 at least; 0 where nothing takes part, inf where the squares of the scores
-        are too large for the dtype.
+        (...), in at least float32; 0 where nothing takes part, inf where the squares of the scores
+        overflow.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown word for xi; a negative xi, which in a tensor
-            is looked for on the CPU only (elsewhere it acts as |xi|).
+        ValueError: mismatched shapes, an unknown word for xi; a negative xi, which in a tensor is
+            checked on the CPU only (elsewhere it acts as |xi|).
         TypeError: scores not floating point, mask not boolean.
     """
     check_scores(scores)
@@ -93,9 +93,9 @@ def bouchard_loss(
 
 
 def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Tensor]:
-    """alpha, or max z without gradient, (..., 1), and what z lies above it, 0 where not valid.
+    """alpha, or max z without gradient, (..., 1), and z minus that, 0 where not valid.
 
-    The bound moves with z and alpha together, and differences keep their digits.
+    The bound shifts with z and alpha, so differences keep their digits.
     """
     if alpha is None:
         base = top_score(z, valid)
@@ -105,7 +105,7 @@ def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Ten
 
 
 def _overflow(losses: Tensor, *given: str | Value | None) -> Tensor:
-    """inf for NaN that nobody gave: squares of finite scores that the dtype cannot hold."""
+    """inf for NaN from squares of finite scores that overflow."""
     overflows = losses.isnan()
     for value in given:
         if isinstance(value, Tensor):
@@ -127,7 +127,7 @@ def _bound(x: Tensor, valid: Tensor, xi: str | Value, free: bool) -> Tensor:
 
 
 def _fixed(name: str, value: Value, low: float, like: Tensor) -> Tensor:
-    """What the caller fixes, in the shape and dtype of `like`."""
+    """A value fixed by the caller, in the shape and dtype of `like`."""
     given = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
     if given.device.type == "cpu":
         fits = given.isfinite() & (given >= low)
@@ -173,10 +173,10 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
 
 
 def _per_class_alpha(x: Tensor, valid: Tensor) -> Tensor:
-    """The alpha with sum_k sigma(x_k - alpha) = 1, the best of the bound, for rows with maximum 0.
+    """The alpha with sum_k sigma(x_k - alpha) = 1, the best for the bound, for rows with maximum 0.
 
-    The two largest scores alone have it half way between them, and no more than log(n - 1) above
-    the top can the sum still be 1. With one class alone B falls as alpha does; at -40 it is x.
+    With only the two largest scores it is halfway between them; at more than log(n - 1) above the
+    top the sum is below 1. With one class B decreases with alpha; at -40 it is x.
     """
     second = F.pad(x.masked_fill(~valid, -INF), (0, 1), value=-INF).topk(2, -1).values[..., 1:]
     low = (second / 2).where(second != -INF, -40.0)
@@ -193,11 +193,11 @@ def _per_class_alpha(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def shared_bouchard_bound(mean: Tensor, variance: Tensor, n: int | Tensor) -> Tensor:
-    """The least B with one xi for all classes, of mean and variance of the scores.
+    """The least B with one xi for all classes, from mean and variance of the scores.
 
     At the optimum dB = d mean + n lambda(xi) d variance (envelope theorem), which is what autograd
-    gives; second derivatives leave out how xi moves. The gap to log-sum-exp is
-    (n - 1) log(n/(n - 1)) for equal scores and grows fast: 89 at n = 10^4 and unit variance.
+    gives; second derivatives ignore how xi moves. The gap to log-sum-exp is (n - 1) log(n/(n - 1))
+    for equal scores and grows fast: 89 at n = 10^4 and unit variance.
 
     Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016, no table.
 
@@ -230,7 +230,7 @@ def shared_bouchard_optimum(
 
     With t = tanh(xi/2) and kappa = (n - 2)/n, xi > log(n - 1) is the one root of
     xi^2 (1 - kappa^2/t^2) = variance, found by bisection and Newton's method, and
-    alpha = mean + kappa xi / t. Without gradients: `shared_bouchard_bound` needs none of them.
+    alpha = mean + kappa xi / t. Without gradients, which `shared_bouchard_bound` does not need.
 
     Args:
         mean, variance: of the n scores of each row, population variance; any shape.

@@ -1,4 +1,4 @@
-"""The loss of any mapping, -log p of those that are nowhere 0, and the squared error."""
+"""The loss of any mapping, -log p for mappings without zeros, and the squared error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mapping_loss(
 ) -> Tensor:
     """L = the mapping's own loss, `MappingSpec.own_loss`, or `mapping_nll` if it has none.
 
-    Source: none; what trains a classifier with this mapping.
+    Source: none; the loss that trains a classifier with this mapping.
     Arguments, returns and errors as `mapping_nll`.
     """
     spec, arguments = _resolved(mapping, parameters)
@@ -41,17 +41,17 @@ def mapping_nll(
 ) -> Tensor:
     """L = -sum_i eta_i log p_i, p = map(z), in nats; for one label -log p_c.
 
-    Source: none; the likelihood that every mapping without zeros is trained by.
+    Source: none; the likelihood, for any mapping without zeros.
 
     Args:
         scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
-        mapping: a registered name, or a `Mapping`, which has its parameters.
+        mapping: a registered name, or a `Mapping` with its parameters.
         **parameters: of a mapping given by name, floats or tensors; defaults from the registry.
 
     Raises:
         ValueError: a mapping that may return zeros, whose -log p is infinite; on the CPU also a row
-            without labels, which is no distribution.
-        TypeError: a parameter that the mapping does not have or that a `Mapping` holds already.
+            without labels, which has no distribution.
+        TypeError: an unknown parameter, or any beside a `Mapping`.
     """
     spec, arguments = _resolved(mapping, parameters)
     rows = labelled_rows(scores, target, mask, distribution=True)
@@ -92,7 +92,7 @@ def is_positive(spec: MappingSpec, arguments: dict[str, Any]) -> bool:
 def _resolved(
     mapping: str | Mapping, parameters: dict[str, Any]
 ) -> tuple[MappingSpec, dict[str, Any]]:
-    """The record of a mapping, and all arguments of its functions."""
+    """The record of a mapping, and all arguments of its function."""
     if isinstance(mapping, Mapping):
         if parameters:
             raise TypeError(

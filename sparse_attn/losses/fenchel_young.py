@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: what belongs to sparsemax and entmax, with the gradient p - eta."""
+"""Fenchel-Young losses of sparsemax and entmax, with gradient p - eta."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def sparsemax_loss(
 ) -> Tensor:
     """L = sum_j p_j (z_j - p_j / 2) - <eta, z> + |eta|^2 / 2, p = sparsemax(z).
 
-    Convex, at least 0, with the gradient p - eta. For one label c it is 0 once z_c exceeds every
-    other score by 1.
+    Convex, at least 0, with gradient p - eta. For one label c it is 0 once z_c exceeds every other
+    score by 1.
     Source: Martins & Astudillo 2016, section 3.2 (one label) and 3.4 (several); called huber loss
     in Balazy et al. 2023, table 1.
 
     Args:
         scores: z, (..., n), floating point. -inf acts as a mask; NaN or +inf gives NaN.
-        target: the class of every row, (...), whole numbers in [0, n), -100 for a row that does not
-            count; or label weights y >= 0, (..., n), of any real dtype, of which eta = y / |y|_1.
-            No gradient reaches it.
+        target: the class of every row, (...), integers in [0, n), -100 for a row that does not
+            count; or label weights y >= 0, (..., n), of any real dtype, with eta = y / |y|_1. It
+            gets no gradient.
         mask: boolean, True = takes part, broadcastable to scores.
         reduction: "mean" over the rows that count (NaN if none does), "sum", or "none": (...).
 
     Returns:
-        (), or (...) with "none", in float32 at least. A row without labels has loss 0 and counts;
-        one that is masked as a whole has loss 0 and does not count. A label whose score is -inf
-        gives inf. There is no second derivative: p is held fixed.
+        (), or (...) with "none", in at least float32. A row without labels has loss 0 and counts; a
+        fully masked one has loss 0 and does not count. A label with score -inf gives inf. There is
+        no second derivative: p is held fixed.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown reduction; on the CPU, where a look does not
-            wait for the device, also a class out of range, a weight that is negative or not finite,
-            and a label at a masked class.
-        TypeError: scores not floating point, mask not boolean, classes not whole numbers.
+        ValueError: mismatched shapes, an unknown reduction; on the CPU, where checking does not
+            synchronise, also a class out of range, a weight that is negative or not finite, and a
+            label at a masked class.
+        TypeError: scores not floating point, mask not boolean, classes not integers.
     """
     rows = labelled_rows(scores, target, mask)
     p = sparsemax(rows.scores, mask=rows.valid)
@@ -56,8 +56,8 @@ def entmax_loss(
 ) -> Tensor:
     """L = <p - eta, z> + H(p) - H(eta), p = entmax(z), H(p) = (1 - sum_j p_j^a) / (a (a - 1)).
 
-    The Fenchel-Young loss of Tsallis' entropy: convex, at least 0, gradient p - eta; alpha = 2 is
-    `sparsemax_loss`, alpha = 1 the divergence KL(eta || softmax), for one label -log p_c.
+    The Fenchel-Young loss of Tsallis' entropy: convex, at least 0, with gradient p - eta; alpha = 2
+    is `sparsemax_loss`, alpha = 1 is KL(eta || softmax), for one label -log p_c.
     Source: Peters et al. 2019, eq. 6-7; Blondel et al. 2020.
 
     Args:

@@ -1,4 +1,4 @@
-"""Losses for several labels a row: hinges over pairs of classes, and the number of labels."""
+"""Losses for several labels per row: hinges over pairs of classes, and the number of labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sparsegen_hinge_loss(
         + sum_{i label, j not} max(0, eta_i - (x_i - x_j))
 
     Convex, at least 0, and 0 only if sparsegen(z, lam) = eta; lam = 0 is the hinge loss of
-    sparsemax. Takes n log n time and n memory a row, not n^2.
+    sparsemax. Takes O(n log n) time and O(n) memory per row.
     Source: Laha et al. 2018, section 4.
 
     Args:
@@ -54,9 +54,9 @@ def sparsehourglass_loss(
     L = sum_{i < j, both labels} |(eta_i - eta_j)/a - (z_i - z_j)|
         + sum_{i label, j not} max(0, eta_i/a - (z_i - z_j))
 
-    At least 0, and 0 only if sparsehourglass(z, q) = eta; convex where all labels weigh the same.
-    The gradient goes through a as well; n and the sum are over valid classes. Takes n log n time
-    and n memory a row.
+    At least 0, and 0 only if sparsehourglass(z, q) = eta; convex if all labels weigh the same. The
+    gradient goes through a as well; n and the sum are over valid classes. Takes O(n log n) time and
+    O(n) memory per row.
     Source: Laha et al. 2018, section 4.
 
     Args:
@@ -91,7 +91,7 @@ def r_softmax_multilabel_loss(
         scores, mask, reduction: as `sparsemax_loss`, as are returns and errors.
         target: as `sparsemax_loss`, with weights y that are 0 or 1.
         r: in [0, 1]; a float or a tensor broadcastable to the rows, with its gradient. For k labels
-            the paper takes 1 - k/n.
+            the paper uses 1 - k/n.
 
     Raises:
         ValueError: r out of range; on the CPU also a weight that is neither 0 nor 1.
@@ -109,7 +109,7 @@ def t_softmax_multilabel_loss(
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """`r_softmax_multilabel_loss` with p = t_softmax(z, t), for a t that is learned or predicted.
+    """`r_softmax_multilabel_loss` with p = t_softmax(z, t), for a learned or predicted t.
 
     Source: Balazy et al. 2023, eq. 2 and 4.
 
@@ -136,11 +136,11 @@ def label_count_loss(count_logits: Tensor, target: Tensor, *, reduction: str = "
         reduction: "mean" (NaN if there are no rows), "sum", or "none": (...).
 
     Returns:
-        (), or (...) with "none", in float32 at least.
+        (), or (...) with "none", in at least float32.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown reduction; on the CPU also y that is neither
-            0 nor 1.
+        ValueError: mismatched shapes, an unknown reduction; on the CPU also y that is neither 0 nor
+            1.
         TypeError: count_logits not floating point.
     """
     check_scores(count_logits, "count_logits")
@@ -158,8 +158,8 @@ def label_count_loss(count_logits: Tensor, target: Tensor, *, reduction: str = "
 
 
 def _hinge(rows: Rows, x: Tensor, margins: Tensor) -> Tensor:
-    """Both kinds of pairs as one: the margin of what is no label is 0, and a pair of labels comes
-    in either order, which makes the absolute value."""
+    """Both kinds of pairs as one: non-labels have margin 0, and a pair of labels occurs in both
+    orders, which gives the absolute value."""
     return _pair_hinge(margins - x, rows.eta > 0, rows.valid)
 
 
@@ -172,9 +172,8 @@ def _matched(rows: Rows, p: Tensor) -> Tensor:
 def _pair_hinge(d: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """sum of max(0, d_i - d_j) over i in left and j in right, (..., n) -> (...).
 
-    Linear in d while the order lasts, with slopes that are counts: how many of right an entry of
-    left is above, less how many of left an entry of right is below. A tie has slope 0, as
-    max(0, 0) has.
+    Piecewise linear in d, with counts as slopes: how many of right an entry of left is above, minus
+        how many of left an entry of right is below. A tie has slope 0, like max(0, 0).
     """
     # so far apart that no difference of them would be finite
     most = torch.finfo(d.dtype).max / 2
@@ -189,6 +188,6 @@ def _pair_hinge(d: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _count(d: Tensor, members: Tensor, *, at_most: bool) -> Tensor:
-    """How many members of its row are below each entry, or at most as large, (..., n)."""
+    """How many members of its row are below each entry, or at most equal to it, (..., n)."""
     ordered = d.masked_fill(~members, INF).sort(-1).values
     return torch.searchsorted(ordered, d.contiguous(), right=at_most)

@@ -1,4 +1,4 @@
-"""The rules that every loss obeys: about masks, precision, rows that do not count, reductions."""
+"""Rules shared by all losses: masks, precision, rows that do not count, reductions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(frozen=True)
 class Rows:
-    """Scores with their labels, as the mathematics of a loss wants them.
+    """Scores with their labels, prepared for the mathematics of a loss.
 
-    A row that is not worked out (masked as a whole, ignored, or without labels) reads as one of
-    zeros, all valid; `reduced` throws away what comes out.
+    A row that is not computed (fully masked, ignored, or without labels) has scores of zero, all
+    valid; `reduced` discards its loss.
 
     Attributes:
-        scores: z, (..., n), float32 at least; 0, without gradient, where not valid.
+        scores: z, (..., n), at least float32; 0, without gradient, where not valid.
         valid: (..., n), neither masked nor -inf.
         labels: eta.
         worked: (...), rows whose loss is not 0 by rule.
@@ -38,15 +38,15 @@ class Rows:
 
     @property
     def eta(self) -> Tensor:
-        """The labels as a distribution in full, (..., n), in the dtype of scores."""
+        """The labels as a full distribution, (..., n), in the dtype of scores."""
         return self.labels.eta.to(self.scores)
 
     @property
     def shifted(self) -> Tensor:
-        """z - max z, for losses that do not change with z + const: differences keep their digits.
+        """z - max z, for shift-invariant losses: differences keep their digits.
 
-        Finite, and 0 where not valid. The maximum is held fixed, which changes no gradient of such
-        a loss.
+        Finite, and 0 where not valid. The maximum is held fixed, which does not change the gradient
+        of such a loss.
         """
         away = self.scores - top_score(self.scores, self.valid)
         return away.clamp(min=torch.finfo(away.dtype).min).masked_fill(~self.valid, 0.0)
@@ -68,9 +68,8 @@ def labelled_rows(
     """The rows of a loss; `distribution` refuses one without labels, on the CPU.
 
     Raises:
-        ValueError: shapes that do not fit; on the CPU a bad value of target, or a label under the
-            mask.
-        TypeError: scores not floating point, mask not boolean, class indices not whole.
+        ValueError: mismatched shapes; on the CPU a bad value of target, or a masked label.
+        TypeError: scores not floating point, mask not boolean, class indices not integers.
     """
     check_scores(scores)
     labels = read_target(target, scores, binary)
@@ -100,7 +99,7 @@ def check_scores(scores: Tensor, name: str = "scores") -> None:
 
 
 def valid_scores(scores: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """z, 0 and without gradient where it does not take part, and what does, (..., n)."""
+    """z, 0 without gradient where it does not take part, and where it does, (..., n)."""
     valid = present & (scores != -INF)
     # whatever stands under the mask stays out of values and gradients alike
     return widened(scores).masked_fill(~valid, 0.0), valid
@@ -112,13 +111,13 @@ def top_score(z: Tensor, valid: Tensor) -> Tensor:
 
 
 def spoiled(z: Tensor) -> Tensor:
-    """NaN for rows with a score that is NaN or +inf, whatever a loss makes of it, 0 for others."""
+    """NaN for rows with a NaN or +inf score, 0 for others."""
     top = z.detach().amax(-1)
     return top - top
 
 
 def reduce(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
-    """The losses themselves, their sum, or their sum over the number that counts."""
+    """The losses, their sum, or their sum divided by the number that count."""
     check_reduction(reduction)
     if reduction == "none":
         return losses
@@ -126,7 +125,7 @@ def reduce(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
 
 
 def check_reduction(reduction: str) -> None:
-    """Raise ValueError if there is no such reduction."""
+    """Raise ValueError for an unknown reduction."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
 

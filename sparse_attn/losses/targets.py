@@ -1,4 +1,4 @@
-"""The labels of rows of scores: a class, or weights that are made a distribution eta."""
+"""The labels of rows of scores: a class, or weights normalised to a distribution eta."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WeightedLabels:
         return (self.eta != 0).any(-1)
 
     def dot(self, values: Tensor) -> Tensor:
-        """<eta, values>, (..., n) -> (...); a value of -inf at weight 0 has no part in it."""
+        """<eta, values>, (..., n) -> (...); a value of -inf at weight 0 does not count."""
         return (self.eta * values.masked_fill(self.eta == 0, 0.0)).sum(-1)
 
     def any_in(self, region: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ def read_target(target: Tensor, scores: Tensor, binary: bool) -> Labels:
     """The labels of scores (..., n): class indices (...) or weights (..., n).
 
     Raises:
-        ValueError: another shape; on the CPU also an index out of range, a weight that is negative
-            or not finite, and with `binary` one that is neither 0 nor 1.
-        TypeError: class indices that are not whole numbers.
+        ValueError: the wrong shape; on the CPU also an index out of range, a weight that is
+            negative or not finite, and with `binary` one that is neither 0 nor 1.
+        TypeError: class indices that are not integers.
     """
     # elsewhere a look at the values would wait for the device
     check = target.device.type == "cpu"
@@ -101,13 +101,13 @@ def read_target(target: Tensor, scores: Tensor, binary: bool) -> Labels:
 
 
 def check_whole(name: str, target: Tensor) -> None:
-    """Raise TypeError unless the classes are whole numbers."""
+    """Raise TypeError unless the classes are integers."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise TypeError(f"{name}: expected whole numbers, such as int64, got {target.dtype}")
 
 
 def check_range(name: str, target: Tensor, classes: int, ignored: str = "ignore_index") -> None:
-    """Raise ValueError unless target is in [0, classes). On a GPU it waits for the device."""
+    """Raise ValueError unless target is in [0, classes). Synchronises a GPU."""
     outside = (target < 0) | (target >= classes)
     if outside.any():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A self-contained HTML page on which a reader sees what each head keeps and drops."""
+"""A self-contained HTML page that shows what each head keeps and drops."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def attention_page(
 ) -> AttentionPage:
     """One HTML page of one text: token by token, layer by layer, head by head.
 
-    The page needs no network and no other file, runs no script but its own and takes all text as
-    text. Exact zeros and keys that a query may not attend to are kept apart from small p, which is
-    stored to 0.08 % of its value (below 2^-149 as 2^-149). Layers that did not run are left out.
+    The page needs no network and no other file, runs only its own script and escapes all text.
+    Exact zeros and masked keys are kept apart from small p, which is stored to 0.08 % of its value
+    (below 2^-149 as 2^-149). Layers that did not run are omitted.
 
         with record_attention(model, weights=True) as softmax:
             model(**batch)
@@ -47,22 +47,22 @@ def attention_page(
         page = attention_page({"softmax": softmax, "r-softmax": sparse}, tokens)
 
     Args:
-        sides: one record or two to be seen side by side, by the name shown above each; made
-            by `record_attention(model, weights=True)` of the same model and the same text.
-        tokens: the N tokens, padding included, as the reader is to see them.
+        sides: one record, or two to show side by side, by the name to show above each; made by
+            `record_attention(model, weights=True)` from the same model and text.
+        tokens: the N tokens to show, padding included.
         title: heading of the page.
-        special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask` gives
-            them; without it the page does not say how much mass falls on them.
+        special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask`
+            returns; without it the page does not show the mass on them.
         example: which text of the batch, counted from 0.
 
     Returns:
-        The page, a str that a notebook shows in a frame; some 2.8 bytes for each weight: 3.4 MB for
-        two sides of 12 layers, 12 heads and 64 tokens.
+        The page, a str that a notebook shows in a frame, about 2.8 bytes per weight: 3.4 MB for two
+        sides of 12 layers, 12 heads and 64 tokens.
 
     Raises:
-        ValueError: not one or two sides, a record without weights, of a model that is not
-            self-attention over `tokens`, of other layers than the other side, with values that
-            are not probabilities, or more than 8 million weights in all.
+        ValueError: not one or two sides; a record without weights, not of self-attention over
+            `tokens`, with other layers than the other side, or with values that are not
+            probabilities; or more than 8 million weights in all.
         TypeError: sides are not records by name.
     """
     data = page_data(sides, tokens, special_mask, example)
@@ -79,17 +79,17 @@ def attention_page(
 
 
 def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
-    """Write a page, whole or not at all.
+    """Write a page atomically.
 
     Args:
         path: the file.
-        page: what `attention_page` made.
-        overwrite: whether a file that is there is replaced.
+        page: the result of `attention_page`.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        FileExistsError: there is such a file, and not overwrite.
-        UnwrittenError: it could not be written, such as when its folder is missing; a file that
-            was there stays as it was.
+        FileExistsError: the file exists, and overwrite is False.
+        UnwrittenError: it could not be written, for example because its folder is missing; an
+            existing file is unchanged.
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
@@ -104,7 +104,7 @@ def _part(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """No network, and of styles and scripts these two alone."""
+    """No network, and only these styles and scripts."""
     allowed = {"script-src": script, "style-src": style}
     hashes = {
         source: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

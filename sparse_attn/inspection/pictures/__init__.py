@@ -1,8 +1,8 @@
 """Pictures of records, of one sentence's attention, and of mappings, as matplotlib figures.
 
-Each function makes its `Figure` without pyplot's state, so that nothing opens and nothing is left
-behind: `figure.savefig("zeros.png", dpi=150)`. A figure is 6.4 inches wide and can be read on a
-phone. Needs matplotlib: `pip install 'sparse-attn[plots]'`.
+Each function creates its `Figure` without pyplot's state, so nothing opens or stays open:
+`figure.savefig("zeros.png", dpi=150)`. A figure is 6.4 inches wide and can be read on a phone.
+Needs matplotlib: `pip install 'sparse-attn[plots]'`.
 """
 
 # first, as it says what to install where matplotlib is missing

@@ -32,15 +32,15 @@ _KEPT = {
 def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     """p_1 of the scores (z, 0) against z in [-5, 5], one line a mapping.
 
-    Where a mapping drops one of the two, a row for each mapping stands below the lines, thick where
-    one probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
-    where the mapping jumps.
+    If a mapping drops one of the two, each mapping gets a row below the lines, thick where one
+        probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
+        where the mapping jumps.
 
     Args:
         mappings: names, drawn with the parameters' defaults, or `Mapping`s without `heads`.
 
     Raises:
-        ValueError: no mapping, an unknown name, or a mapping with one value a head.
+        ValueError: no mapping, an unknown name, or a mapping with one value per head.
     """
     if isinstance(mappings, str) or not mappings:
         raise ValueError(f"mappings: expected a list of names or Mappings, got {mappings!r}")
@@ -98,7 +98,7 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
         mapping: a name, drawn with the parameters' defaults, or a `Mapping` without `heads`.
 
     Raises:
-        ValueError: an unknown name, or a mapping with one value a head.
+        ValueError: an unknown name, or a mapping with one value per head.
     """
     held = _as_mapping(mapping)
     scores, _ = _lattice()

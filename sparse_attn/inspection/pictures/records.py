@@ -1,4 +1,4 @@
-"""What `record_attention` gathered, over layers, heads, positions and calls."""
+"""Figures of an `AttentionRecord`, over layers, heads, positions and calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     Cells of layers that did not run and of heads that a layer does not have are hatched.
 
     Args:
-        record: of L layers of up to H heads; numbers stand in the cells up to H = 16.
+        record: of L layers of up to H heads; cells have numbers up to H = 16.
 
     Raises:
         ValueError: the record saw no call.
@@ -58,13 +58,13 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
 
 
 def draw_support(record: AttentionRecord) -> Figure:
-    """Mean over heads of `record.support_by_position`: how many keys have p > 0, a line a layer.
+    """Mean over heads of `record.support_by_position`: how many keys have p > 0, a line per layer.
 
-    The x-axis is the query's position in its sequence, counted from 0. Where attention is causal a
+    The x-axis is the query's position in its sequence, counted from 0. With causal attention the
     query at position i has i + 1 keys, which bounds its support.
 
     Args:
-        record: of one call or many, whose queries at a position are averaged.
+        record: of one or more calls; queries at the same position are averaged.
 
     Raises:
         ValueError: the record saw no call.
@@ -87,13 +87,13 @@ def draw_support(record: AttentionRecord) -> Figure:
 def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
     """`record.parameters` against the forward call, counted from 1: a panel for each parameter.
 
-    Lines are means over heads, one for each layer; where the heads of a layer differ, each is a
-    thin line of the same colour. Layers that all have the same values, as under a schedule, are one
+    Lines are means over heads, one per layer; if the heads of a layer differ, each is a thin line
+    of the same colour. If all layers have the same values, as under a schedule, they share one
     black line.
 
     Args:
-        record: from a block in which the model was called, such as one around training.
-        name: one parameter alone; None for all.
+        record: from a block with calls of the model, such as a training loop.
+        name: a single parameter; None for all.
 
     Raises:
         ValueError: the record saw no call, its mappings have no parameters, or none called `name`.

@@ -32,14 +32,14 @@ def draw_attention(
     example: int = 0,
     key_tokens: Sequence[str] | None = None,
 ) -> Figure:
-    """p of one head in the last call recorded, queries down and keys across, as `draw_weights`.
+    """p of one head in the last recorded call, queries down and keys across, as `draw_weights`.
 
     Args:
         record: from `record_attention(model, weights=True)`.
         tokens: the Q tokens of the example, padding too, such as
             `tokenizer.convert_ids_to_tokens(batch["input_ids"][example])`.
         layer, head, example: counted from 0; layer in the order of `record.layers`.
-        key_tokens: the K tokens attended to where they are not `tokens`: cross-attention, a cache.
+        key_tokens: the K tokens attended to, if not `tokens`: cross-attention, a cache.
 
     Raises:
         ValueError: no weights recorded; layer, head or example out of range; and as `draw_weights`.
@@ -75,19 +75,19 @@ def draw_weights(
     """p (Q, K) of one head: a row for each query, a column for each key, exact zeros blank.
 
     Every p > 0 has a colour, however small, on a scale of sqrt(p) from 0 to 1, the same in all
-    pictures. Grey and hatched is what is masked; without `key_tokens`, where a query's key is
-    masked for all, its row is too: padding. The title gives the share of zeros in the rest.
+    pictures. Masked cells are grey and hatched; without `key_tokens`, so is the row of a query
+    whose own key is masked for all (padding). The title gives the share of zeros in the rest.
 
     Args:
         weights: (Q, K), of any dtype; such as `outputs.attentions[layer][example, head]`.
         tokens: Q strings, drawn as they are, special characters too; long ones are cut.
-        key_tokens: K strings; None where queries and keys are the same tokens.
+        key_tokens: K strings; None if queries and keys are the same tokens.
         valid: (Q, K) bool, which keys each query may attend to; None for all.
         title: shown above the picture.
 
     Raises:
-        ValueError: weights empty, not 2-D, outside [0, 1] or NaN; tokens or valid of another size;
-            more than 60 tokens.
+        ValueError: weights empty, not 2-D, outside [0, 1] or NaN; tokens or valid of the wrong
+            size; more than 60 tokens.
         TypeError: tokens are not strings.
     """
     if weights.dim() != 2 or weights.numel() == 0:
@@ -136,7 +136,7 @@ def _valid_pairs(weights: Tensor, valid: Tensor | None, own: bool) -> Tensor:
 
 
 def _hatch(axes: Axes, cells: np.ndarray) -> Patch:
-    """Hatch these cells (Q, K); the patch that stands for them in a legend."""
+    """Hatch these cells (Q, K) and return a patch for the legend."""
     edges = [np.arange(n + 1) - 0.5 for n in reversed(cells.shape)]
     chosen = np.ma.array(np.zeros(cells.shape), mask=~cells)
     axes.pcolor(*edges, chosen, cmap=ListedColormap([looks.HATCHED["facecolor"]]), **looks.HATCHED)
