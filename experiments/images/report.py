@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import fmean
 from typing import Any
 
@@ -45,9 +44,10 @@ def criterion(run: dict[str, Any]) -> float:
     return run["test"]["criterion"]
 
 
-def negll(run: dict[str, Any]) -> float:
-    """-log p of the test images; NaN where there are no probabilities."""
-    return run["test"].get("negll", math.nan)
+def negll(run: dict[str, Any]) -> float | None:
+    """-log p of the test images; None where there are no probabilities."""
+    found: float | None = run["test"].get("negll")
+    return found
 
 
 def baseline(results: Results) -> str | None:

@@ -6,18 +6,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.sweep.records import SWEEP_FILE, Record, Records, Stage, hash_of
 
 Cell = tuple[str, str]
-
-
-class RunConfig(Protocol):
-    """The config of one run."""
-
-    def comparable(self) -> dict[str, Any]:
-        """What decides its result: two runs that agree in this are the same run."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class PlannedRun:
     mapping: str
     stage: Stage
     index: int
-    config: Any  # a RunConfig; frozen dataclasses of several kinds are
+    config: Any  # a `Run` of pipeline.experiment
 
     def __str__(self) -> str:
         return f"{self.task} {self.mapping} {self.stage} {self.index}"
@@ -52,8 +45,8 @@ class PlannedRun:
 
     @cached_property
     def _comparable(self) -> dict[str, Any]:
-        config: RunConfig = self.config
-        return config.comparable()
+        found: dict[str, Any] = self.config.comparable()
+        return found
 
 
 class Plan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from pipeline.report.spread import Difference, Estimate, estimate, paired
 from pipeline.sweep.plan import Cell, Plan
 from pipeline.sweep.records import Record, Stage, read_records
 
-Value = Callable[[dict[str, Any]], float]
+Value = Callable[[dict[str, Any]], float | None]  # None: the run has none
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,19 @@ class Results:
         return [record.results for record in self.counting(cell) if record.results]
 
     def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
-        """A value of each run that counts; run k has seed k."""
+        """A value of each run that counts and has one; run k has seed k."""
         counting = self.counting(cell)
-        return {record.index: value(record.results) for record in counting if record.results}
+        found = {record.index: value(record.results) for record in counting if record.results}
+        return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def spread(self, cell: Cell, value: Value) -> Estimate | None:
         """Mean and standard deviation over the runs; None before the first has finished."""
         return estimate(self.by_seed(cell, value).values())
 
     def text(self, cell: Cell, value: Value, pattern: str) -> str:
-        """`spread` by a pattern of `str.format`; n/a before a run has finished, or of NaN."""
+        """`spread` by a pattern of `str.format`; n/a where no run has the value."""
         found = self.spread(cell, value)
-        return text.MISSING if found is None or isnan(found.mean) else found.text(pattern)
+        return text.MISSING if found is None else found.text(pattern)
 
     def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
         """A cell minus another one, over the seeds that both have."""

@@ -14,10 +14,9 @@ from experiments.language_modeling.sections import HeadConfig
 from pipeline.files import differences, read_json
 from pipeline.folders import CONFIG_FILE, RESULTS_FILE
 from pipeline.report import text
-from pipeline.report.spread import Estimate, estimate
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
-from pipeline.sweep.results import Results
+from pipeline.sweep.results import Results, Value
 
 
 def read_runs(folder: Path) -> Results:
@@ -75,8 +74,8 @@ def at(content: dict[str, Any], key: str) -> Any:
     return found
 
 
-def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
-    """A measure by its keys, joined by dots, of each run that has it, by seed.
+def measured(measure: str) -> Value:
+    """A measure of a run by its keys, joined by dots.
 
     Also `epochs`, how many were trained, and `epoch_seconds`, what one took on average.
     """
@@ -88,20 +87,19 @@ def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
             return fmean([epoch["seconds"] for epoch in run["epochs"]] or [0.0])
         return at(run, measure)
 
-    found = {run["seed"]: value(run) for run in results.finished(cell)}
-    return {seed: float(value) for seed, value in found.items() if value is not None}
+    return value
 
 
-def spread(results: Results, cell: Cell, measure: str) -> Estimate | None:
-    """Over seeds; None where no finished run has the measure."""
-    return estimate(values(results, cell, measure).values())
+def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
+    """A measure of each run that has it, by seed."""
+    return results.by_seed(cell, measured(measure))
 
 
 def cells_of(results: Results, task: str) -> list[Cell]:
     """The cells of an experiment with runs that count: softmax first, then by test perplexity."""
 
     def order(cell: Cell) -> tuple[bool, float, str]:
-        test = spread(results, cell, "test_perplexity")
+        test = results.spread(cell, measured("test_perplexity"))
         head = results.counting(cell)[0].mapping
         return head != BASELINE, float("inf") if test is None else test.mean, cell[1]
 

@@ -9,8 +9,8 @@ from experiments.language_modeling.report.runs import (
     baseline,
     cells_of,
     config_of,
+    measured,
     setting,
-    spread,
     values,
 )
 from pipeline.report import text
@@ -117,8 +117,7 @@ def published_table(table: PublishedTable, results: Results) -> Table:
 
 def shown(results: Results, cell: Cell, measure: str) -> str:
     """mean ± sd, or one number where seeds do not differ in it or there is one."""
-    found = spread(results, cell, measure)
-    return text.MISSING if found is None else found.text(_PATTERNS.get(measure, "{:,.2f}"))
+    return results.text(cell, measured(measure), _PATTERNS.get(measure, "{:,.2f}"))
 
 
 def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
