@@ -25,8 +25,16 @@ PAGES = {
 OURS = {"benchmarks", "demo", "experiments", "glue", "sparse_attn"}
 
 
+def notebook(path: Path) -> str:
+    """The code of a notebook, without the commands of IPython."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    lines = [line for c in cells if c["cell_type"] == "code" for line in [*c["source"], "\n"]]
+    return "".join(line for line in lines if not line.startswith("%"))
+
+
 def test_python_runs() -> None:
     programs = {page: program for page, text in PAGES.items() if (program := code.python(text))}
+    programs["docs/tour.ipynb"] = notebook(ROOT / "docs/tour.ipynb")
     assert len(programs) > 8
     results = json.loads(
         python(
