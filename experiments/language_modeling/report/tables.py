@@ -14,7 +14,7 @@ from experiments.language_modeling.report.runs import (
     values,
 )
 from pipeline.report import text
-from pipeline.report.spread import holm, paired
+from pipeline.report.spread import holm
 from pipeline.report.table import Table
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
@@ -31,6 +31,7 @@ _PATTERNS = {
     "simlex.rho": "{:.3f}",
 }
 _STATUS = {"Runs": "finished", "Diverged": "diverged", "Unfinished": "failed"}
+_TEST = measured("test_perplexity")
 _SLOPES = ("mean", "std", "min", "max")
 _LAST = {
     "Top-10 error": "top_10_error",
@@ -127,8 +128,7 @@ def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]
     p: list[float | None] = []
     for cell in cells:
         base = baseline(results, cell)
-        theirs = values(results, base, "test_perplexity") if base and base != cell else {}
-        found = paired(values(results, cell, "test_perplexity"), theirs)
+        found = results.difference(cell, base, _TEST) if base and base != cell else None
         p.append(found and found.p)
         if found is None:
             ours.append(text.NOTHING if base == cell else text.MISSING)
