@@ -20,8 +20,8 @@ class UnwrittenError(OSError):
 def reason(path: Path, error: Exception) -> str:
     """What went wrong with `path`, and what to do."""
     return (
-        f"{path}: could not be written ({error}); what was written before is safe: put that right, "
-        "such as by making room, and the same command goes on"
+        f"{path}: could not be written ({error}); files already written are intact: fix the "
+        "cause, for example by freeing disk space, and repeat the command to continue"
     )
 
 
@@ -37,7 +37,7 @@ def whole(path: Path) -> Iterator[Path]:
         UnwrittenError: its folder is missing, or the block raised OSError; `path` is unchanged.
     """
     if not path.parent.is_dir():
-        raise UnwrittenError(f"{path}: there is no folder {path.parent}; make it first")
+        raise UnwrittenError(f"{path}: there is no folder {path.parent}; create it first")
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
         _remove_drafts(path)

@@ -45,7 +45,7 @@ def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     log_function.__dict__["__signature__"] = signature.replace(parameters=parameters)
     log_function.__module__ = __name__
     log_function.__name__ = log_function.__qualname__ = f"log_{name}"
-    log_function.__doc__ = f"log p of `{name}`, in nats; -inf where p is 0. Else as there."
+    log_function.__doc__ = f"log p of `{name}`, in nats; -inf where p is 0. Otherwise the same."
     return cast(Callable[P, Tensor], log_function)
 
 

@@ -57,7 +57,7 @@ def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
     if not getattr(module, REACHED, False):
         raise RuntimeError(
             f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but computed "
-            "its output without it, on a path of its own; unpatch this model"
+            "its output without it, bypassing the attention interface; unpatch this model"
         )
 
 

@@ -94,7 +94,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     try:
         loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
-        raise RuntimeError(f"{path}: its weights are cut short or broken ({error})") from error
+        raise RuntimeError(f"{path}: its weights are truncated or corrupt ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     _restore(root_of(model), saved, path, hub)
     return loaded
@@ -104,15 +104,15 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
     """`load_pretrained` of a model that a plain from_pretrained has loaded."""
     if unknown := sorted(hub.keys() - set(FILE_ARGUMENTS)):
         raise TypeError(
-            f"{', '.join(unknown)}: expected none but {', '.join(FILE_ARGUMENTS)} for a model that "
-            "is loaded already"
+            f"{', '.join(unknown)}: expected none but {', '.join(FILE_ARGUMENTS)} for a loaded "
+            "model"
         )
     if is_patched(root):
-        raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
+        raise ValueError(f"{type(root).__name__} is already patched; call unpatch_model first")
     file = AutoConfig.from_pretrained(path, **hub)
     if any(vars(file).get(key) != vars(root.config).get(key) for key in KEYS):
         raise ValueError(
-            f"path={str(path)!r}: what its config says was patched is not what the model's says; "
+            f"path={str(path)!r}: its config describes other patches than the model's; "
             "give the folder that the model was loaded from"
         )
     states = config_states(root)
@@ -156,10 +156,10 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
     asked = {config._attn_implementation, vars(config).get("attn_implementation")}
     if not asked & {NAME, ONLY_BY_US}:
         raise ValueError(
-            f"path={str(path)!r}: its config describes a patched model, but does not ask for "
+            f"path={str(path)!r}: its config describes a patched model, but lacks "
             f"attn_implementation={NAME!r}: the model, or the one that saved it, was loaded by "
-            "from_pretrained with another one and computed softmax; if its weights were trained "
-            f"so, delete {', '.join(map(repr, saved))} from its config, otherwise add the "
+            "from_pretrained with another one and computed softmax; if it was trained that way, "
+            f"delete {', '.join(map(repr, saved))} from its config, otherwise add the "
             "attn_implementation"
         )
     for key in saved:
@@ -232,8 +232,8 @@ def _saved_tensors(
         index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional)
         if index is None:
             raise RuntimeError(
-                f"{path}: has no {SAFE_WEIGHTS_NAME}, which learned parameters are read from; save "
-                "the patched model again by save_pretrained"
+                f"{path}: has no {SAFE_WEIGHTS_NAME}, from which learned parameters are read; "
+                "save the patched model again with save_pretrained"
             )
         files, _ = get_checkpoint_shard_files(path, index, **hub)
     tensors = {}

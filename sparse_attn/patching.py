@@ -208,7 +208,7 @@ def _select(
         raise TypeError(f"layers={layers}: expected a list of block numbers, such as [{layers}]")
     wanted = list(layers)
     if not wanted:
-        raise ValueError("layers=[]: names no layer; leave it out for all of them")
+        raise ValueError("layers=[]: names no layer; omit it for all of them")
     blocks = sorted({layer.block for layer in found if layer.block is not None})
     shared = blocks == list(range(len(blocks)))  # others leave out layers without attention
     if shared and len(found) < getattr(root.config, "num_hidden_layers", 0):
@@ -250,15 +250,16 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     if readers:
         raise ValueError(
             f"{name}: {readers[0]} reads the additive attention mask as padding, which a boolean "
-            "one would invert; use a model without it, such as M2M100 in the place of NLLB-MoE"
+            "one would invert; use a model without it, such as M2M100 instead of NLLB-MoE"
         )
     if any(getattr(layer.module, "sinks", None) is not None for layer in found):
         raise ValueError(
-            f"{name} has attention sinks, which no mapping defines; it stays unpatched"
+            f"{name} has attention sinks, which no mapping defines, so it cannot be patched"
         )
     if not is_patched(root) and any(hasattr(layer.module, NAME) for layer in found):
         raise ValueError(
-            f"{name} holds, or is, a part that is already patched; patch or unpatch the model that "
+            f"{name} is, or contains, a part that is already patched; patch or unpatch the model "
+            "that "
             "was patched first"
         )
 

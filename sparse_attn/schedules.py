@@ -58,8 +58,8 @@ class SparsitySchedule:
             raise ValueError(f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}")
         if not 0 <= self.begin <= self.end <= 1:
             raise ValueError(
-                f"begin={self.begin}, end={self.end}: expected 0 <= begin <= end <= 1, shares of "
-                "training"
+                f"begin={self.begin}, end={self.end}: expected 0 <= begin <= end <= 1, fractions "
+                "of training"
             )
         for name in ("initial", "final"):
             if not math.isfinite(value := getattr(self, name)):
@@ -76,8 +76,8 @@ class SparsitySchedule:
         """
         if not 0 <= progress <= 1:
             raise ValueError(
-                f"progress={progress}: expected the share of training done, in [0, 1]; divide the "
-                "steps done by all steps"
+                f"progress={progress}: expected the fraction of training done, in [0, 1]; divide "
+                "by the total number of steps"
             )
         if self.shape == "constant" or progress >= self.end:
             return self.final

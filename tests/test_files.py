@@ -69,5 +69,5 @@ def test_permissions_stay(tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UnwrittenError, match=r"there is no folder .*nowhere; make it first"):
+    with pytest.raises(UnwrittenError, match=r"there is no folder .*nowhere; create it first"):
         write(tmp_path / "nowhere/a.txt", "")

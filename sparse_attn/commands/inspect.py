@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
         help="see what each head keeps and drops in a text",
         description="Print a table of a model's attention layers and write one HTML page: point "
         "at a token and see what each head keeps and drops, two mappings side by side. The page "
-        "holds everything it needs and works without a network.",
+        "is self-contained and works offline.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,9 +49,9 @@ def add_to(commands: Any) -> None:
         type=Path,
         default=Path("attention.html"),
         metavar="FILE.html",
-        help="where the page goes (%(default)s)",
+        help="output file (default: %(default)s)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
         "--max-tokens",
         type=int,
@@ -88,21 +88,21 @@ def _check(options: argparse.Namespace) -> None:
     """What can be found wrong before anything is loaded."""
     for name, text in (("TEXT", options.text), ("--pair", options.pair)):
         if text is not None and not text.strip():
-            raise ValueError(f"{name} is empty; give the text to look at, in quotes")
+            raise ValueError(f"{name} is empty; give a text, in quotes")
         # Python turns bytes of an argument that are not UTF-8 into lone surrogates
         if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
-            raise ValueError(f"{name} holds bytes that are not UTF-8; convert it first")
+            raise ValueError(f"{name} contains bytes that are not UTF-8; convert it first")
     if len(options.mapping) > 2:
         raise ValueError(
-            f"--mapping is given {len(options.mapping)} times: expected at most two, one a side"
+            f"--mapping is given {len(options.mapping)} times: expected at most two, one per side"
         )
     if options.max_tokens < 1:
         raise ValueError(f"--max-tokens {options.max_tokens}: expected at least 1")
     output: Path = options.output
     if output.suffix not in (".html", ".htm"):
-        raise ValueError(f"--output {output}: expected a name that ends in .html")
+        raise ValueError(f"--output {output}: expected a file name ending in .html")
     if not output.parent.is_dir():
-        raise ValueError(f"--output {output}: there is no folder {output.parent}; make it first")
+        raise ValueError(f"--output {output}: there is no folder {output.parent}; create it first")
     if output.is_dir():
         raise ValueError(f"--output {output}: is a folder; name a file in it")
     if os.path.lexists(output) and not options.force:

@@ -62,7 +62,7 @@ class Reading:
             if reads == "text":
                 raise
             raise ValueError(
-                f"{type(self.model).__name__} does not read text alone, but {' and '.join(reads)} "
+                f"{type(self.model).__name__} reads {' and '.join(reads)}, not text alone "
                 f"({type(error).__name__}: {error}); name a model of text"
             ) from error
 
@@ -78,7 +78,7 @@ def read(options: argparse.Namespace) -> Reading:
         try:
             config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
         except OSError as error:
-            where = "" if Path(path).exists() else "; nor is there a folder of that name"
+            where = "" if Path(path).exists() else "; there is no folder of that name either"
             raise OSError(f"{error}{where}") from None
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
     batch = _encode(options, config, tokenizer)
@@ -110,8 +110,8 @@ def _errors_of(path: str) -> Iterator[None]:
     except (*LOADING_ERRORS, SafetensorError) as error:
         if "trust_remote_code" in str(error):
             raise ValueError(
-                f"MODEL={path!r} brings Python code of its own, which is not run by default; "
-                "read it, and add --trust-remote-code if you trust it"
+                f"MODEL={path!r} contains Python code, which is not run by default; read it, then "
+                "add --trust-remote-code if you trust it"
             ) from None
         raise ValueError(f"MODEL={path!r}: {error}") from None
 
@@ -123,24 +123,24 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
         raise ValueError(
             "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
-            "that tokenizer.save_pretrained has written to as well"
+            "that also holds the tokenizer"
         )
     known = getattr(config, "vocab_size", None) or math.inf
     if max(ids) >= known:
         raise ValueError(
-            f"TEXT has the token {max(ids)}, and the model knows {known} tokens; its tokenizer "
+            f"TEXT has the token {max(ids)}, but the model knows {known} tokens; its tokenizer "
             "belongs to another model"
         )
     if count > options.max_tokens:
         raise ValueError(
-            f"TEXT has {count} tokens, and --max-tokens allows {options.max_tokens}; shorten it, "
+            f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
             "or raise --max-tokens"
         )
     positions = getattr(config, "max_position_embeddings", None) or count
     limit = min(positions, tokenizer.model_max_length)
     if count > limit:
         raise ValueError(
-            f"TEXT has {count} tokens, and the model reads at most {limit}; shorten it"
+            f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
         )
     return dict(encoded)
 
@@ -160,8 +160,8 @@ def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
     missing = [name for name in info["missing_keys"] if name.startswith(layers)]
     if missing:
         raise ValueError(
-            f"it lacks weights of its attention, such as {missing[0]}, which would be random; name "
-            "a folder that the model was saved to whole"
+            f"it lacks attention weights, such as {missing[0]}, which would be random; use a "
+            "folder with the complete model"
         )
     return model.eval()
 

@@ -117,7 +117,7 @@ class AdaptiveHead(Head):
 
 def _check_cutoffs(cutoffs: tuple[int, ...], vocab: int) -> None:
     if not all(isinstance(cutoff, int) for cutoff in cutoffs):
-        raise TypeError(f"cutoffs={list(cutoffs)}: expected whole numbers")
+        raise TypeError(f"cutoffs={list(cutoffs)}: expected integers")
     rising = all(low < high for low, high in zip((0, *cutoffs), (*cutoffs, vocab), strict=True))
     if not cutoffs or not rising:
         raise ValueError(

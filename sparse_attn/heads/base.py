@@ -176,8 +176,8 @@ class Head(nn.Module):
         remedy = f"use loss(), which is {self.mapping.name}'s own"
         if self.mapping.spec.own_loss is None:
             remedy = (
-                "measure it under torch.no_grad(), and train with a mapping that has a loss of its "
-                f"own, such as {', '.join(own_losses())}"
+                "measure it under torch.no_grad(), and train with a mapping that has its own "
+                f"loss, such as {', '.join(own_losses())}"
             )
         raise ValueError(
             f"mapping={self.mapping.name}: it returns exact zeros, whose -log p is infinite and "
@@ -251,8 +251,7 @@ class RangeWatch:
             bound = self.mapping.parameter_values()["bound"]
             warnings.warn(
                 f"{self.mapping.name}: {share:.0%} of the scores lie outside "
-                f"[-{bound:g}, {bound:g}], the range that it was laid out for; give it a larger "
-                "bound",
+                f"[-{bound:g}, {bound:g}], the range that it covers; increase its bound",
                 stacklevel=2,
             )
 
@@ -278,7 +277,7 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
         return torch.get_autocast_dtype(hidden.device.type)
     if hidden.dtype != weight.dtype:
         raise TypeError(
-            f"hidden: expected {weight.dtype}, the type of the head, got {hidden.dtype}; use "
+            f"hidden: expected {weight.dtype}, the dtype of the head, got {hidden.dtype}; use "
             f"hidden.to({weight.dtype}), or autocast"
         )
     return weight.dtype

@@ -75,8 +75,8 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # once_differentiable would drop the term in silence
             raise RuntimeError(
-                "create_graph=True: nll and loss have no second derivative; take log_prob(hidden) "
-                "and its gather, which hold all scores"
+                "create_graph=True: nll and loss have no second derivative; use "
+                "log_prob(hidden).gather(...), which holds all scores"
             )
         inputs, scale = ctx.saved_tensors, ctx.chunks.tokens.scale
         # given away once and scaled in place; a second backward recomputes them

@@ -202,8 +202,9 @@ class FactoredSphericalHead(nn.Module):
         norm = gradient.norm
         if not norm.isfinite():
             raise ValueError(
-                f"hidden: expected finite values, got a gradient of norm {norm.item()}; it is "
-                "dropped, the weights are as before. If hidden is finite, training has diverged: "
+                f"hidden: expected finite values, got a gradient of norm {norm.item()}; it was "
+                "dropped, and the weights are unchanged. If hidden is finite, training has "
+                "diverged: "
                 "use a smaller lr, or max_norm"
             )
         clipped = lr if max_norm is None else lr * min(1.0, max_norm / (norm.item() + 1e-6))
@@ -218,12 +219,12 @@ class FactoredSphericalHead(nn.Module):
     def _gradient(self) -> Gradient:
         if not self._recorded:
             raise RuntimeError(
-                "step: no gradient is recorded; call backward() on the loss of this head before, "
-                "in train() mode"
+                "step: no gradient is recorded; call backward() on this head's loss first, in "
+                "train() mode"
             )
         if self._version != self.matrix.version:
             raise RuntimeError(
-                "step: the weights of FactoredSphericalHead changed since the backward; forget its "
+                "step: the weights of FactoredSphericalHead changed since backward; drop the "
                 "gradient with zero_grad()"
             )
         batch = Batch(*(torch.cat(parts) for parts in zip(*self._recorded, strict=True)))
@@ -271,7 +272,7 @@ class FactoredSphericalHead(nn.Module):
         name = LOSSES[self.objective].mapping
         if name is None:
             raise ValueError(
-                f"objective={self.objective!r} has no probabilities; take the argmax of W @ hidden"
+                f"objective={self.objective!r} has no probabilities; use the argmax of W @ hidden"
             )
         mapping = Mapping(name, eps=self.eps) if self.objective == "spherical" else Mapping(name)
         head = LinearHead(self.hidden, self.vocab, mapping, self.bias)
@@ -311,8 +312,8 @@ class _FactoredLoss(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None, None]:
         if ctx.head.matrix.version != ctx.version:
             raise RuntimeError(
-                "backward: the weights of FactoredSphericalHead changed since the forward; call "
-                "step after the backward of every loss"
+                "backward: the weights of FactoredSphericalHead changed since the forward pass; "
+                "call step after the backward of every loss"
             )
         grad, rows, along, constant, target, words = ctx.saved_tensors
         if ctx.needs_input_grad[2]:

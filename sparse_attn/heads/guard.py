@@ -41,7 +41,7 @@ def owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
 
 def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
     """Raise ValueError if config or parameters show that logits are not the head's output."""
-    lost = "and log p would not be log p any more"
+    lost = "so they would no longer be log p"
     for owner in owners(root, head):
         config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
         # Aya Vision has the config of Cohere's language model, and not its scale
@@ -118,8 +118,8 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
     if not called and any("logits" in name or "loss" in name for name in names):
         raise RuntimeError(
             f"{type(model).__name__} computed its output without calling its patched head, so it "
-            "is that of the plain one; take the head out with unpatch_lm_head or "
-            "unpatch_multilabel_head, or switch off what replaces it, such as use_liger_kernel"
+            "is the plain head's; unpatch it with unpatch_lm_head or unpatch_multilabel_head, or "
+            "disable what replaces it, such as use_liger_kernel"
         )
 
 

@@ -220,7 +220,7 @@ class MultiLabelHead(nn.Module):
         prediction = self._prediction(hidden)
         if prediction is None or self.predicted != R.name:
             raise ValueError(
-                f"{self.mapping.name} with sparsity={self.sparsity!r} predicts no number "
+                f"{self.mapping.name} with sparsity={self.sparsity!r} does not predict the number "
                 "of labels; use r-softmax with sparsity='predicted'"
             )
         return prediction

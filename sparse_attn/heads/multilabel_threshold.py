@@ -46,11 +46,11 @@ def search_threshold(
     check_target(target, log_p.shape)
     if log_p.numel() == 0 or log_p.isnan().any():
         found = "NaN in it" if log_p.numel() else f"shape {tuple(log_p.shape)}"
-        raise ValueError(f"log_p: expected log p of one row at least, got {found}")
+        raise ValueError(f"log_p: expected log p of at least one row, got {found}")
     if log_p.max() > ROUNDING:
         raise ValueError(
             f"log_p: expected logarithms of probabilities, at most 0, got {log_p.max().item():g}; "
-            "give what the head returns"
+            "pass the output of the head"
         )
     log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
     scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
@@ -84,7 +84,7 @@ def check_target(target: Tensor, shape: Sequence[int]) -> Tensor:
         raise TypeError(f"target: expected a real tensor of 0 and 1, got {kind}")
     if target.shape != torch.Size(shape):
         raise ValueError(
-            f"target: expected shape {tuple(shape)}, one entry a label, got {tuple(target.shape)}"
+            f"target: expected shape {tuple(shape)}, one entry per label, got {tuple(target.shape)}"
         )
     wrong = (target != 0) & (target != 1)
     if target.device.type == "cpu" and wrong.any():

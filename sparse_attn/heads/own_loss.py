@@ -43,8 +43,8 @@ class OwnLoss:
         call = last_call()
         if call is None:
             raise RuntimeError(
-                f"a head of {self.name} is trained from its hidden states, which are gone when the "
-                "model's forward has ended; pass labels to the model"
+                f"a head of {self.name} is trained from its hidden states, which are gone after "
+                "the model's forward pass; pass labels to the model"
             )
         head, hidden = call
         if self.shift:
@@ -80,8 +80,8 @@ def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLos
         return OwnLoss(mapping.name, usual.shift)
     if "_loss_function" in vars(root) or usual not in (ForCausalLMLoss, ForMaskedLMLoss):
         raise ValueError(
-            f"{zeros}, and the loss_function of {type(root).__name__} is not one whose labels are "
-            f"known; {remedy}"
+            f"{zeros}, and the loss_function of {type(root).__name__} takes labels in an unknown "
+            f"form; {remedy}"
         )
     return OwnLoss(mapping.name, shift=usual is ForCausalLMLoss)
 

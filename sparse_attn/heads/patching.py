@@ -184,7 +184,7 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
         )
     if isinstance(head, PatchedHead) and patch_of(root, HEAD) is None:
         raise ValueError(
-            f"{name} holds, or is, a part whose head is already patched; patch or unpatch the "
+            f"{name} is, or contains, a part whose head is already patched; patch or unpatch the "
             "model that was patched first"
         )
     refuse_lost_head(root)

@@ -44,10 +44,10 @@ def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float
     if not isinstance(head, LinearHead | MixtureHead):
         raise TypeError(
             f"head: expected a LinearHead or a MixtureHead, got {type(head).__name__}, "
-            "which has no one bias for all words"
+            "which has no single bias over all words"
         )
     if head.bias is None:
-        raise ValueError("head: it has no bias to set; make it with bias=True")
+        raise ValueError("head: it has no bias to set; create it with bias=True")
     if head.mapping.spec.log_g is None:
         raise ValueError(
             f"mapping={head.mapping.name}: expected a pointwise mapping, p = g(z) / sum g(z)"
@@ -62,7 +62,7 @@ def _smoothed(counts: Tensor, vocab: int, smoothing: float) -> Tensor:
     if counts.shape != (vocab,):
         raise ValueError(f"counts: expected shape ({vocab},), got {tuple(counts.shape)}")
     if not (counts.isfinite() & (counts >= 0)).all():
-        raise ValueError("counts: expected finite numbers from 0 up")
+        raise ValueError("counts: expected finite numbers >= 0")
     if not 0 < smoothing < torch.inf:
         raise ValueError(f"smoothing={smoothing}: expected a number in (0, inf)")
     return torch.where(counts > 0, counts.double(), smoothing)
@@ -95,7 +95,7 @@ def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
     if not ((rises > -NEAR).all() and (rises[1:] > NEAR).any()):
         raise ValueError(
             f"mapping={mapping.name}: its g does not increase on [-{WIDEST:g}, {WIDEST:g}], nor "
-            "right of its lowest point there, so that no scores belong to the counts"
+            "to the right of its minimum there, so no scores match the counts"
         )
     least, lowest = log_g[last].item(), grid[last].item()
     if least == -math.inf:

@@ -218,8 +218,8 @@ class AttentionRecord:
         """Store the parameters' values at the start of a forward call."""
         if [mapping and mapping.name for mapping in mappings] != self.mappings:
             raise RuntimeError(
-                "the model was patched or unpatched while it is recorded; do so before the block "
-                "of record_attention, which sums over its calls"
+                "the model was patched or unpatched while being recorded; do so before the "
+                "record_attention block, which sums over its calls"
             )
         self._count += 1
         if (self._count - 1) % self._stride:

@@ -117,7 +117,7 @@ def record_attention(
     layers = attention_layers(root)
     if any(getattr(layer.module, OBSERVER, None) is not None for layer in layers):
         raise RuntimeError(
-            f"{type(root).__name__} is being recorded already; use the record of the outer block"
+            f"{type(root).__name__} is already being recorded; use the record of the outer block"
         )
     with nullcontext() if is_patched(root) else _softmax_in(root):
         names = [getattr(layer.module, NAME).name for layer in layers]

@@ -102,6 +102,6 @@ def choose(inputs: AttentionInputs, impl: str | None = None) -> str:
     reason = IMPLEMENTATIONS[impl].unsupported_reason(inputs)
     if reason is not None:
         raise NotImplementedError(
-            f"impl={impl!r} cannot do this call: {reason}; leave impl out for one that can"
+            f"impl={impl!r} does not support this call: {reason}; omit impl to use one that does"
         )
     return impl

@@ -143,7 +143,7 @@ class AttentionInputs:
         q, k, v = self.query, self.key, self.value
         if not hasattr(self.mapping, "spec"):  # PEFT wraps a Mapping and stands for it
             raise TypeError(
-                f"mapping: expected a sparse_attn.Mapping, got {self.mapping!r}; make one with "
+                f"mapping: expected a sparse_attn.Mapping, got {self.mapping!r}; create one with "
                 "Mapping(name, **parameters)"
             )
         self._check_kinds()
@@ -200,7 +200,7 @@ class AttentionInputs:
             raise ValueError(f"softcap={self.softcap}: expected a finite number above 0, or None")
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
-            raise ValueError(f"window={self.window}: expected at least 1, a whole number, or None")
+            raise ValueError(f"window={self.window}: expected an integer of at least 1, or None")
         # a comparison, which a compiled graph takes of a symbolic number too
         if not -math.inf < self.scale < math.inf:
             raise ValueError(f"scale={self.scale}: expected a finite number")
@@ -210,15 +210,15 @@ class AttentionInputs:
             check_boolean(self.mask, additive="bias=mask")
         if self.bias is not None and not self.bias.is_floating_point():
             raise TypeError(
-                f"bias: expected a floating-point tensor, got {self.bias.dtype}; give a boolean "
+                f"bias: expected a floating-point tensor, got {self.bias.dtype}; pass a boolean "
                 "mask as mask="
             )
         for name, tensor in (("mask", self.mask), ("bias", self.bias)):
             if tensor is not None and not _broadcasts(tensor.shape, self.shape):
                 raise ValueError(
                     f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
-                    f"queries, keys) = {self.shape}; a padding mask (batch, keys) goes in as "
-                    "mask[:, None, None, :]"
+                    f"queries, keys) = {self.shape}; pass a padding mask (batch, keys) as mask[:, "
+                    "None, None, :]"
                 )
         lengths = self.key_lengths
         whole = lengths is not None and lengths.dtype in (torch.int32, torch.int64)

@@ -97,13 +97,13 @@ def _resolved(
         if parameters:
             raise TypeError(
                 f"{', '.join(parameters)}: the Mapping given has its own parameters; set them "
-                "there, or give its name"
+                "there, or pass its name"
             )
         return mapping.spec, mapping.arguments()
     spec = get_spec(mapping)
     if spec.weights is not None:
         raise TypeError(
-            f"mapping={mapping!r}: it is a learned function; give the sparse_attn.Mapping that "
+            f"mapping={mapping!r}: it is a learned function; pass the sparse_attn.Mapping that "
             "holds its weights"
         )
     defaults = {parameter.name: parameter.default for parameter in spec.parameters}

@@ -135,13 +135,13 @@ def _check_rows(labels: Labels, present: Tensor, counted: Tensor, distribution: 
     if hidden.any():
         raise ValueError(
             f"target: row {_first(hidden)} has a label at a masked class; unmask the class or "
-            "take the label away"
+            "remove the label"
         )
     empty = counted & ~labels.labelled
     if distribution and empty.any():
         raise ValueError(
             f"target: row {_first(empty)} has no label, and this loss needs a distribution; mask "
-            "all classes of the row or leave it out"
+            "all classes of the row or omit it"
         )
 
 

@@ -103,7 +103,7 @@ def read_target(target: Tensor, scores: Tensor, binary: bool) -> Labels:
 def check_whole(name: str, target: Tensor) -> None:
     """Raise TypeError unless the classes are integers."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise TypeError(f"{name}: expected whole numbers, such as int64, got {target.dtype}")
+        raise TypeError(f"{name}: expected integers, such as int64, got {target.dtype}")
 
 
 def check_range(name: str, target: Tensor, classes: int, ignored: str = "ignore_index") -> None:
@@ -122,5 +122,5 @@ def check_weights(weights: Tensor, binary: bool) -> None:
         raise TypeError(f"target: expected real label weights, got {weights.dtype}")
     fits = (weights == 0) | (weights == 1) if binary else (weights >= 0) & weights.isfinite()
     if not fits.all():
-        expected = "0 or 1, as this loss knows no weights" if binary else "finite weights from 0 up"
+        expected = "0 or 1, as this loss has no weights" if binary else "finite weights >= 0"
         raise ValueError(f"target: expected {expected}, got {weights[~fits][0].item()}")

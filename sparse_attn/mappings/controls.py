@@ -207,12 +207,12 @@ SPECS = (
         K,
         zeros=True,
         translation_invariant=True,
-        source="control: zeros without new weights; Gupta et al. 2021",
+        source="control: zeros without reweighting; Gupta et al. 2021",
     ),
     library_spec(
         random_drop_softmax,
         DROPPED,
         zeros=True,
-        source="control: zeros that have nothing to do with the scores",
+        source="control: zeros unrelated to the scores",
     ),
 )

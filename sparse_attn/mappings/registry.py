@@ -56,7 +56,7 @@ def register_mapping(spec: MappingSpec) -> None:
     if spec.kernel is not None:
         raise ValueError(
             f"kernel={spec.kernel.name!r}: expected None for {spec.name}; the kernels compute the "
-            "library's own mappings, give log_g if yours is pointwise"
+            "library's own mappings; set log_g if yours is pointwise"
         )
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
@@ -66,8 +66,8 @@ def register_mapping(spec: MappingSpec) -> None:
             inspect.signature(spec.log_function)
     except ValueError:  # of a partial function without such an argument
         raise TypeError(
-            f"function: that of {spec.name} takes no `log`; take log=False and hand it to on_rows, "
-            "or give log_function"
+            f"function: that of {spec.name} takes no `log`; accept log=False and pass it to "
+            "on_rows, or set log_function"
         ) from None
     _SPECS[spec.name] = spec
 

@@ -113,7 +113,7 @@ def test_scores_outside_the_bound_warn_with_their_share(kind, method):
             head.latent.weight.fill_(5.0)
             head.latent.bias.fill_(5.0)
     arguments = () if method == "log_prob" else (torch.arange(6) % 4,)
-    message = r"plif: 50% of the scores lie outside \[-4, 4\].*larger bound"
+    message = r"plif: 50% of the scores lie outside \[-4, 4\].*increase its bound"
     with pytest.warns(UserWarning, match=message) as caught:
         getattr(head, method)(torch.ones(6, 1), *arguments).sum().backward()
     assert len(caught) == 1

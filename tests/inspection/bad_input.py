@@ -49,7 +49,9 @@ def unseen(draw: Callable[[AttentionRecord], Any]) -> Wrong:
             pass
         draw(record)
 
-    return Wrong(f"{draw.__name__} of no call", call, ValueError, "record: saw no call of the mod")
+    return Wrong(
+        f"{draw.__name__} of no call", call, ValueError, "record: has no call of the whole"
+    )
 
 
 def inside(make: Callable[[], Any], says: str, error: Any, do: Any = lambda model: None) -> Wrong:
@@ -127,12 +129,12 @@ ROWS = [
         lambda: pictures.draw_parameters(recorded(sharp_bert("r-softmax")), "t"),
     ),
     *map(unseen, (pictures.draw_sparsity, pictures.draw_support, pictures.draw_parameters)),
-    inside(bert, "BertModel is being recorded already", RuntimeError, record_again),
+    inside(bert, "BertModel is already being recorded", RuntimeError, record_again),
     inside(lambda: build_refused("DebertaModel"), "does not dispatch", ValueError),
     inside(lambda: torch.nn.Linear(1, 1), "Transformers model", TypeError),
     inside(
         lambda: sharp_bert("r-softmax"),
-        "do so before the block",
+        "before the record_attention block",
         RuntimeError,
         lambda model: patch_model(model, "sparsemax")(IDS),
     ),

@@ -201,7 +201,7 @@ REFUSED = {
     "no model": ([".", TEXT], "MODEL='.': "),
     "empty text": (["BERT", " \n"], "TEXT is empty"),
     "empty pair": (["BERT", TEXT, "--pair", ""], "--pair is empty"),
-    "bytes": (["BERT", "caf\udce9"], "TEXT holds bytes that are not UTF-8"),
+    "bytes": (["BERT", "caf\udce9"], "TEXT contains bytes that are not UTF-8"),
     "mapping": (["BERT", TEXT, "--mapping", "sparsmax"], "'sparsmax' is unknown; did you mean"),
     "parameter": (
         ["BERT", TEXT, "--mapping", "entmax:r=1"],
@@ -216,10 +216,10 @@ REFUSED = {
         ["BERT", TEXT, *["--mapping", "sparsemax"] * 2],
         "both sides would be sparsemax",
     ),
-    "too long": (["BERT", "the " * 200], "TEXT has 202 tokens, and --max-tokens allows 128"),
+    "too long": (["BERT", "the " * 200], "TEXT has 202 tokens, but --max-tokens allows 128"),
     "positions": (["BERT", "the " * 40], "the model reads at most 32"),
     "limit": (["BERT", TEXT, "--max-tokens", "0"], "--max-tokens 0: expected at least 1"),
-    "suffix": (["BERT", TEXT, "--output", "page.pdf"], "expected a name that ends in .html"),
+    "suffix": (["BERT", TEXT, "--output", "page.pdf"], "expected a file name ending in .html"),
     "folder": (["BERT", TEXT, "--output", "no/page.html"], "there is no folder no"),
     "is a folder": (["BERT", TEXT, "--output", "d.html", "--force"], "is a folder"),
     "no text": (["BERT"], "the following arguments are required: TEXT"),
@@ -244,7 +244,7 @@ def test_models_that_cannot_be_shown(
 
     clip = BY_NAME["clip"]
     folder = save(CLIPModel(clip.make_config()))
-    assert "CLIPModel does not read text alone, but image and text" in refused(folder, TEXT)
+    assert "CLIPModel reads image and text, not text alone" in refused(folder, TEXT)
 
     cut = shutil.copytree(bert, tmp_path / "cut")
     weights = cut / "model.safetensors"
@@ -254,7 +254,7 @@ def test_models_that_cannot_be_shown(
     config = json.loads((cut / "config.json").read_text())
     shutil.copy(Path(bert) / "model.safetensors", cut)
     (cut / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    assert "lacks weights of its attention" in refused(cut, TEXT)
+    assert "lacks attention weights" in refused(cut, TEXT)
 
     (cut / "config.json").write_text(json.dumps({**config, "vocab_size": 6}))
     assert "its tokenizer belongs to another model" in refused(cut, TEXT)

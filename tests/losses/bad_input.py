@@ -36,7 +36,7 @@ def of_every_loss(name, case):
         says = ("target", f"{value}", r"\[0, 5\)", "-100")
         yield row(f"class {value}", ValueError, *says, target=torch.tensor([0, value]))
     for dtype in (torch.float32, torch.bool):
-        says = ("target", "whole numbers", str(dtype))
+        says = ("target", "integers", str(dtype))
         yield row(f"{dtype} classes", TypeError, *says, target=torch.ones(2, dtype=dtype))
     for value in (-1.0, math.nan, math.inf):
         weights = LABELS.float().index_fill(1, torch.tensor([3]), value)

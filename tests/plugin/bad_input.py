@@ -26,7 +26,7 @@ def progress(shape: str, value: float) -> Wrong:
         f"{shape} schedule: progress={value}",
         lambda _: SparsitySchedule(shape=shape).value(value),
         ValueError,
-        "expected the share of training done",
+        "expected the fraction of training done",
     )
 
 

@@ -230,7 +230,9 @@ def test_part_of_a_patched_model_is_refused():
         patch_lm_head(model, "sparsemax")
     for whole, part in ((model, decoder), (decoder, model)):
         patch_lm_head(whole, "sigsoftmax")
-        with pytest.raises(ValueError, match="holds, or is, a part whose head is already patched"):
+        with pytest.raises(
+            ValueError, match="is, or contains, a part whose head is already patched"
+        ):
             patch_lm_head(part, "softmax")
         with pytest.raises(ValueError, match="is not patched"):
             unpatch_lm_head(part)

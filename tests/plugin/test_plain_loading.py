@@ -117,7 +117,7 @@ def test_it_is_completed_in_place(family, tmp_path):
     plain = type(model).from_pretrained(tmp_path)
     assert load_pretrained(plain, tmp_path) is plain
     assert torch.equal(family.hidden(plain), family.hidden(model))
-    with pytest.raises(ValueError, match="patched already; call unpatch_model first"):
+    with pytest.raises(ValueError, match="already patched; call unpatch_model first"):
         load_pretrained(plain, tmp_path)
     with pytest.raises(TypeError, match="dtype: expected none but cache_dir"):
         load_pretrained(unpatch_model(plain), tmp_path, dtype="auto")
@@ -202,5 +202,5 @@ def test_learned_parameters_come_from_safetensors_alone(tmp_path):
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(RuntimeError, match=r"has no model\.safetensors.* by save_pretrained"):
+    with pytest.raises(RuntimeError, match=r"has no model\.safetensors.* with save_pretrained"):
         load_pretrained(AutoModel, tmp_path)

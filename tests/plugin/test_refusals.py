@@ -202,7 +202,7 @@ def test_arguments_that_no_mapping_defines_are_refused(name):
         ({"mapping": "r-softmax", "r": [0.1] * 4}, ValueError, "r: expected a float"),
         ({"mapping": "sparsemax", "layers": [0, 2]}, ValueError, "no layer 2.*from 0 to 1"),
         ({"mapping": "sparsemax", "layers": [-1]}, ValueError, "BertModel has no layer -1"),
-        ({"mapping": "sparsemax", "layers": []}, ValueError, "layers=.*leave it out for all"),
+        ({"mapping": "sparsemax", "layers": []}, ValueError, "layers=.*omit it for all"),
         ({"mapping": "sparsemax", "layers": 1}, TypeError, r"layers=1: .*such as \[1\]"),
     ],
     ids=lambda value: value.get("mapping") if isinstance(value, dict) else None,

@@ -64,7 +64,7 @@ def test_the_report_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for page, content in zip(pages, contents, strict=True):
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) - 100, hard))
         try:
-            with pytest.raises(SystemExit, match=rf"{page}: could not be written .*making room"):
+            with pytest.raises(SystemExit, match=rf"{page}: could not be written .*freeing disk"):
                 main(["report", str(tmp_path)])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -112,7 +112,11 @@ def check_files(folder: Path) -> None:
 def check_words(end: End, folder: Path, history: list[str]) -> None:
     """Fail unless the command names what could not be written and says what to do."""
     assert not end.killed
-    for words in (f"error: {folder}", ": could not be written (", "making room, and the same com"):
+    for words in (
+        f"error: {folder}",
+        ": could not be written (",
+        "freeing disk space, and repeat the com",
+    ):
         assert words in end.said, (end.said, history)
     assert "Traceback" not in end.said
 

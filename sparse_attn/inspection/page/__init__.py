@@ -93,7 +93,7 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
     """
     path = Path(path)
     if not overwrite and os.path.lexists(path):
-        raise FileExistsError(f"path={str(path)!r} exists; overwrite=True replaces it")
+        raise FileExistsError(f"path={str(path)!r} exists; pass overwrite=True to replace it")
     with whole(path) as draft:
         draft.write_text(page, encoding="utf-8")
     return path

@@ -74,7 +74,7 @@ def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
     for name, record in sides.items():
         if crossing := [record.layers[i] for i in ran[name] if record.crosses[i]]:
             raise ValueError(
-                f"sides[{name!r}]: {crossing[0]} is cross-attention, and the page shows the "
+                f"sides[{name!r}]: {crossing[0]} is cross-attention, but the page shows the "
                 "self-attention of one stack; call that alone, such as model.get_encoder()"
             )
     names = [[record.layers[i] for i in ran[name]] for name, record in sides.items()]
@@ -139,7 +139,7 @@ def _layer(
     if not ((p >= 0) & (p <= 1 + 1e-5)).all():
         raise ValueError(
             f"sides[{name!r}]: {record.layers[layer]} holds values that are not probabilities, "
-            "such as NaN; look at the model's inputs and weights first"
+            "such as NaN; check the model's inputs and weights"
         )
     allowed = torch.ones_like(p, dtype=torch.bool)
     if valid is not None:

@@ -17,9 +17,7 @@ from sparse_attn.inspection.record import AttentionRecord
 
 _MOST_NUMBERED = 16  # heads beside each other whose cells have room for a number
 _NAME_LENGTH = 28
-_UNSEEN = (
-    "saw no call of the model as a whole; make one inside `with record_attention(model) as record:`"
-)
+_UNSEEN = "has no call of the whole model; call it inside `with record_attention(model) as record:`"
 
 
 def draw_sparsity(record: AttentionRecord) -> Figure:

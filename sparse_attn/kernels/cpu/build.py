@@ -144,5 +144,5 @@ def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {last}")
+        raise RuntimeError(f"{command[0]} exited with {done.returncode}: {last}")
     return done.stdout

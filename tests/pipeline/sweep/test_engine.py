@@ -132,7 +132,7 @@ def test_full_disk_names_what_is_safe(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(sweep_run, "write_record", fill_up)
         with pytest.raises(
-            OSError, match=r"runs/.*\.json: could not be written .*making room, and"
+            OSError, match=r"runs/.*\.json: could not be written .*freeing disk space, and"
         ):
             run_sweep(tmp_path, {}, two_stages(), work, Resources())
     records = read_records(tmp_path)
