@@ -100,6 +100,8 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
             if record.error is not None:
                 last = record.error.strip().splitlines()[-1]
                 tqdm.write(f"{record.status}: {record}: {last}")
+            else:
+                tqdm.write(f"{record}: score {record.score:.4g}")
             if record.status != "failed" or tries[run.hash] == ATTEMPTS:
                 done[run.hash] = record
                 bar.update()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,18 @@ import ray
 import torch
 
 from pipeline.sweep.config import Resources
-from pipeline.sweep.pool import Failure, Pool
+from pipeline.sweep.pool import Failure, Pool, environments
 from pipeline.sweep.run import make_pool
 from tests.commands import run
+from tests.pipeline.sweep import jobs
 
 HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
 places = pytest.mark.parametrize("place", [HERE, RAY], ids=["here", "ray"])
 
 
-def work(job: int) -> dict[str, Any]:
-    if job == 1:
-        raise ValueError("job 1 is bad")
-    if job == 2:
-        os.write(2, b"what it said last\n")
-        os.kill(os.getpid(), signal.SIGKILL)
-    print("what a run prints goes nowhere")
-    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
-    return {"job": job, "process": os.getpid(), **{name: os.environ.get(name) for name in names}}
-
-
 # workers of Ray cannot import a test: a lambda travels by value
-def outcomes_of(pool: Pool[int], jobs: int) -> dict[int, Any]:
-    todo, running = set(range(jobs)), []
+def outcomes_of(pool: Pool[int], count: int) -> dict[int, Any]:
+    todo, running = set(range(count)), []
     outcomes: dict[int, Any] = {}
     for job, outcome in pool.results(lambda: sorted(todo), running.append):
         assert job in running[-1]
@@ -47,7 +36,7 @@ def outcomes_of(pool: Pool[int], jobs: int) -> dict[int, Any]:
 def test_what_fails_or_dies_ends_nothing(
     place: Resources, fresh: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    by_value = eval("lambda job: work(job)", {"work": work}) if place is RAY else work
+    by_value = eval("lambda job: work(job)", {"work": jobs.work}) if place is RAY else jobs.work
     with make_pool(by_value, place, fresh) as pool:
         outcomes = outcomes_of(pool, 6)
     assert not ray.is_initialized()
@@ -172,25 +161,16 @@ def test_runs_share_the_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with make_pool(_device, Resources(gpus_per_run=share)) as pool:
-        outcomes = outcomes_of(pool, len(devices))
-    assert sorted(outcomes.values()) == sorted(devices)
-
-
-def _device(job: int) -> str:
-    # all of them at once, so that each has a slot of its own
-    signal.sigtimedwait([], 3.0)
-    return os.environ["CUDA_VISIBLE_DEVICES"]
-
-
-def _unsendable(job: int) -> Any:
-    if job:
-        raise SystemExit("a run that leaves")
-    return lambda: None
+    asked = Resources(gpus_per_run=share)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in environments(asked)] == devices
+    if len(devices) == 2:
+        with make_pool(jobs.device, asked) as pool:
+            outcomes = outcomes_of(pool, 2)
+        assert sorted(outcomes.values()) == devices
 
 
 def test_what_cannot_be_sent_is_a_failure() -> None:
-    with make_pool(_unsendable, HERE) as pool:
+    with make_pool(jobs.unsendable, HERE) as pool:
         outcomes = outcomes_of(pool, 2)
     assert isinstance(outcomes[0], Failure)
     assert "pickle" in outcomes[0].error
@@ -198,12 +178,8 @@ def test_what_cannot_be_sent_is_a_failure() -> None:
     assert "a run that leaves" in outcomes[1].error
 
 
-def _folder(job: int) -> str:
-    return tempfile.mkdtemp()
-
-
 def test_what_runs_leave_goes_with_the_sweep() -> None:
-    with make_pool(_folder, HERE) as pool:
+    with make_pool(jobs.folder, HERE) as pool:
         left = Path(outcomes_of(pool, 1)[0])
         assert left.is_dir()
     assert not left.exists()
