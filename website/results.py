@@ -69,13 +69,14 @@ def _runs(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def glue() -> list[str]:
-    """What can be said, and the scores: the head of the report.
+    """What can be said, differences and scores: the head of the report.
 
     To work its intervals out again would take most of the time of a build; a test holds the report
     to the records.
     """
     report = (ROOT / "docs/glue-minilm/report.md").read_text(encoding="utf-8")
-    return report.partition("\n## ")[0].splitlines()[1:]
+    head = report.partition("\n## ")[0].replace("](differences", "](glue-minilm/differences")
+    return head.splitlines()[1:]
 
 
 def images() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from glue.report import published
@@ -13,13 +14,16 @@ from glue.report.verdict import status, verdict
 from glue.sweep import BASELINE, CandidateConfig
 from pipeline.config import ScheduleConfig
 from pipeline.report import text
-from pipeline.report.page import Block, Bullets, Heading, Status, Table
+from pipeline.report.forest import forest
+from pipeline.report.page import Block, Bullets, Heading, Plot, Status, Table
+from pipeline.report.spread import Difference
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
     """The report; `rows` are those of `make_rows`."""
-    found: list[Block] = [*map(Status, status(sweep)), Bullets(verdict(sweep, rows))]
-    found.append(overview(sweep, rows))
+    answer, *more = verdict(sweep, rows)
+    found: list[Block] = [*map(Status, status(sweep)), answer, *_differences(rows)]
+    found += [Bullets(more), overview(sweep, rows)]
     for task in sweep.tasks:
         of_task = [row for row in rows if row.task == task]
         found += [Heading(task), _sizes(sweep, task), *_majority(sweep, task)]
@@ -32,6 +36,23 @@ def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
     if sweep.faults:
         found += [Heading("Records that could not be used"), Bullets(sweep.faults)]
     return found
+
+
+def _differences(rows: list[Row]) -> list[Plot]:
+    """All differences from softmax in one plot, if there are some."""
+    found: dict[str, dict[str, Difference]] = defaultdict(dict)
+    for row in rows:
+        if row.difference:
+            d = row.difference
+            scale = Difference(100 * d.value, (100 * d.low, 100 * d.high), d.seeds)
+            found[row.task][row.mapping] = scale
+    settled = [(row.task, row.mapping) for row in rows if row.significant]
+    figure = forest(found, "points above softmax", settled)
+    caption = (
+        "Mean difference of scores in points with its 95 % interval. Filled: significant after "
+        "correction; open: not settled."
+    )
+    return [Plot("differences", "Difference from softmax", caption, figure)] if figure else []
 
 
 def overview(sweep: Sweep, rows: list[Row]) -> Table:

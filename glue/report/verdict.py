@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from glue.report.runs import Sweep
 from glue.report.statistics import Difference, expected_best
 from glue.report.table import Row
@@ -54,8 +56,8 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         _summary(sweep, compared),
         *_equal_budget(sweep),
         *_significant(compared),
+        *_not_significant(compared),
         *_few_seeds(compared),
-        *_not_significant(sweep, compared),
         *_named(
             "One seed only: {}. There only the examples are drawn anew, so interval and p are "
             "about that pair of runs and not about the mapping; it is not called significant.",
@@ -137,18 +139,29 @@ def _few_seeds(compared: Compared) -> list[str]:
     ]
 
 
-def _not_significant(sweep: Sweep, compared: Compared) -> list[str]:
-    lines = []
-    for mapping in sweep.others:
-        each = "; ".join(
-            f"{row.task} {text.signed(found.value)} {text.interval(found.low, found.high)}"
-            + (f" (p {text.probability(found.p)} before correction)" if found.p < LEVEL else "")
-            for row, found in compared
-            if row.mapping == mapping and not row.significant
-        )
-        if each:
-            lines.append(f"No significant difference for {mapping}: {each}.")
-    return lines
+def _not_significant(compared: Compared) -> list[str]:
+    """What is likely all the same, and what is not shown at all."""
+    lines, seen = [], set[str]()
+    for word, side in (("better", 1), ("worse", -1)):
+        # one pair says nothing of the mapping
+        found = [
+            (row, d)
+            for row, d in compared
+            if not row.significant and d.seeds > 1 and min(side * d.low, side * d.high) > 0
+        ]
+        seen |= {row.cell for row, _ in found}
+        each = [
+            f"{row.cell} {text.signed(d.value)} {text.interval(d.low, d.high)}, p "
+            f"{text.probability(d.p)} before correction"
+            for row, d in found
+        ]
+        lines += _named(f"Likely {word}, not settled: {{}}.", ["; ".join(each)] if each else [])
+    rest: dict[str, list[str]] = defaultdict(list)
+    for row, _ in compared:
+        if not row.significant and row.cell not in seen:
+            rest[row.mapping].append(row.task)
+    each = [f"{mapping} ({text.listing(tasks)})" for mapping, tasks in rest.items()]
+    return lines + _named("No difference shown: {}.", each)
 
 
 def _detectable(sweep: Sweep, compared: Compared) -> list[str]:

@@ -121,4 +121,6 @@ def tidy(axes: Axes) -> None:
 def legend_below(figure: Figure, axes: Axes) -> None:
     """The legend under the panel, where it hides no line."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9.5, frameon=False)
+    columns = 3 if max(map(len, labels)) < 24 else 2
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles, labels, **place, fontsize=9.5, frameon=False)

@@ -18,6 +18,7 @@ from glue.config import TrainConfig
 from glue.report import statistics
 from glue.report.published import published
 from glue.report.table import make_rows
+from glue.report.verdict import verdict
 from glue.sweep import CandidateConfig
 from tests.glue.report.make_sweep import (
     LABELS,
@@ -91,11 +92,36 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
     assert ("RTE", nasty) in read_csv(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "seeds", "said"),
+    [
+        (-0.08, -0.02, 3, "Likely worse, not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0.030"),
+        (0.02, 0.08, 3, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0.030"),
+        (-0.02, 0.08, 3, "No difference shown: sharp (RTE)."),
+        (0.02, 0.08, 1, "No difference shown: sharp (RTE)."),
+    ],
+)
+def test_what_is_not_significant(
+    low: float, high: float, seeds: int, said: str, tmp_path: Path
+) -> None:
+    """An interval that leaves out 0 is told from one that does not; one pair tells nothing."""
+    fill(tmp_path, make_config())
+    sweep = read_sweep(tmp_path)
+    value = 0.05 if high > 0.05 else -0.05
+    made = statistics.Difference(seeds, value, low, high, 0.03, None)
+    rows = [
+        replace(row, difference=row.difference and made, holm_all=row.difference and 0.2)
+        for row in make_rows(sweep)
+    ]
+    assert [line for line in verdict(sweep, rows) if line.startswith(said)]
+
+
 def test_output_dir(tmp_path: Path) -> None:
     fill(tmp_path / "sweep", make_config())
     assert report(tmp_path / "sweep", tmp_path / "a/b").path == tmp_path / "a/b/report.html"
     assert not (tmp_path / "sweep/report.html").exists()
     assert sorted(p.name for p in (tmp_path / "a/b").iterdir()) == [
+        "differences.png",
         "report.csv",
         "report.html",
         "report.md",

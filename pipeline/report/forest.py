@@ -1,0 +1,49 @@
+"""Differences from a baseline with their intervals, at one glance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from matplotlib.figure import Figure
+
+from pipeline.report import canvas
+from pipeline.report.spread import Difference
+
+
+def forest(
+    differences: Mapping[str, Mapping[str, Difference]],
+    label: str,
+    settled: Collection[tuple[str, str]] | None = None,
+) -> Figure | None:
+    """A panel a task, a row a mapping: a mark at the difference, a line across its interval.
+
+    Args:
+        differences: of each task, by mapping.
+        label: of the axis.
+        settled: (task, mapping) of the filled marks, the others being open; None fills all.
+
+    Returns:
+        The figure; None where no difference has an interval.
+    """
+    shown = {task: found for task, found in differences.items() if found}
+    if not any(found.interval for task in shown.values() for found in task.values()):
+        return None
+    names = list(dict.fromkeys(name for found in shown.values() for name in found))
+    looks = canvas.looks(names, None)
+    figure, panels = canvas.panels(list(shown), 0.9 + 0.3 * len(names))
+    for place, (axes, (task, found)) in enumerate(zip(panels, shown.items(), strict=True)):
+        axes.axvline(0, color="black", lw=1, ls="--")
+        for name, difference in found.items():
+            row, colour = names.index(name), looks[name]["color"]
+            if difference.interval:
+                axes.plot(difference.interval, [row, row], color=colour, lw=2)
+            fill = colour if settled is None or (task, name) in settled else "white"
+            axes.plot([difference.value], [row], "o", color=colour, markerfacecolor=fill, ms=7)
+        first = place % 2 == 0  # the panel beside it has the same rows
+        axes.set_yticks(range(len(names)), [canvas.name(n) for n in names] if first else [])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel(label)
+    reach = [axes.get_xlim() for axes in panels]
+    for axes in panels:
+        axes.set_xlim(min(low for low, _ in reach), max(high for _, high in reach))
+    return figure
