@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.images.published import SOURCE, Published, published
 from pipeline.report import canvas, text
+from pipeline.report.forest import forest
 from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
 from pipeline.sweep.records import Record
 from pipeline.sweep.results import Results
@@ -20,7 +21,7 @@ SPREAD = "Thick line: mean; thin line: one standard deviation to each side."
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     found = results_table(results)
-    blocks: list[Block] = [*_head(results), Heading("Test images"), found]
+    blocks: list[Block] = [*_answer(results), *_head(results), Heading("Test images"), found]
     if any(results.finished(cell) for cell in results.cells):
         blocks += [
             Plot("errors", "Test error of every run", SPREAD, plot_errors(results)),
@@ -54,6 +55,25 @@ def baseline(results: Results) -> str | None:
     """The label of plain softmax, with which the others are compared."""
     losses = results.sweep.losses.items()
     return next((label for label, loss in losses if loss.name == BASELINE), None)
+
+
+def _answer(results: Results) -> list[Block]:
+    """Which losses differ from plain softmax in their test errors."""
+    base = baseline(results)
+    cells = {cell[1]: cell for cell in results.cells if cell[1] != base and base is not None}
+    pairs = {n: results.difference(c, (c[0], str(base)), error) for n, c in cells.items()}
+    found = {label: pair for label, pair in pairs.items() if pair}
+    figure = forest({"test error": found}, f"points above {base}; less is better")
+    if figure is None:
+        return []
+    lines = []
+    for said, side in (("Better than", -1), ("Worse than", 1), ("No difference shown from", 0)):
+        those = [f"{n} {d.text('{:+.2f}')}" for n, d in found.items() if d.side == side]
+        lines += [f"{said} {base}: {text.listing(those)}."] if those else []
+    caption = (
+        "Mean difference of test errors and its 95 % t interval, not adjusted for their number."
+    )
+    return [" ".join(lines), Plot("differences", f"Difference from {base}", caption, figure)]
 
 
 def _head(results: Results) -> list[Block]:

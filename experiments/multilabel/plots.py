@@ -44,16 +44,19 @@ def plot_axis(results: Results, axis: str) -> Figure | None:
     lines = {c: points for c, points in series(results, axis).items() if len(points) > 1}
     if not lines:
         return None
-    figure, panels = canvas.panels([f"{classes} classes" for classes in lines], 3.2)
+    figure, panels = canvas.panels([f"{classes} classes" for classes in lines], 2.8, columns=1)
     for axes, points in zip(panels, lines.values(), strict=True):
+        drawn = {}
         for method, look in canvas.looks(results.mappings, BASELINE).items():
             spreads = {x: results.spread((name, method), f1("micro")) for x, name in points}
             found = {x: spread for x, spread in spreads.items() if spread}
-            axes.errorbar(
+            if not found:
+                continue
+            drawn[method], *_ = axes.errorbar(
                 list(found),
                 [spread.mean for spread in found.values()],
                 yerr=[spread.sd or 0.0 for spread in found.values()],
-                **{**look, "label": canvas.name(method), "markersize": 4.5},
+                **{**look, "markersize": 4.5},
                 capsize=2,
                 linewidth=1.2,
                 elinewidth=0.8,
@@ -66,7 +69,8 @@ def plot_axis(results: Results, axis: str) -> Figure | None:
         axes.set_xticks([x for x, _ in points], [str(x) for x, _ in points])
         axes.minorticks_off()
         axes.set(xlabel=AXES[axis], ylabel="micro-F1 in %")
-    canvas.legend_below(figure, panels[0])
+        if drawn:
+            canvas.label_ends(axes, drawn)
     return figure
 
 
@@ -76,8 +80,7 @@ def _band(axes: canvas.Axes, results: Results, points: Points) -> None:
     means = {x: [one.mean for one in some] for x, some in found.items() if some}
     if means:
         low, high = list(map(min, means.values())), list(map(max, means.values()))
-        label = "softmax, any threshold"
-        axes.fill_between(list(means), low, high, color=BAND, linewidth=0, label=label)
+        axes.fill_between(list(means), low, high, color=BAND, linewidth=0)
 
 
 def plot_curves(results: Results) -> Figure | None:
@@ -93,13 +96,16 @@ def plot_curves(results: Results) -> Figure | None:
     curves = {name: found for name, found in curves.items() if max(map(len, found.values())) > 1}
     if not curves:
         return None
-    figure, panels = canvas.panels([canvas.name(name) for name in curves], 3.2)
+    figure, panels = canvas.panels([canvas.name(name) for name in curves], 2.8, columns=1)
     for axes, found in zip(panels, curves.values(), strict=True):
+        drawn = {}
         for method, means in found.items():
-            look = {**looks[method], "marker": "", "label": canvas.name(method)}
-            axes.plot(range(1, len(means) + 1), means, linewidth=1.2, **look)
+            if means:
+                look = {**looks[method], "marker": "", "linewidth": 1.2}
+                (drawn[method],) = axes.plot(range(1, len(means) + 1), means, **look)
         axes.set(xlabel="epoch", ylabel="micro-F1, validation, in %")
-    canvas.legend_below(figure, panels[0])
+        if drawn:
+            canvas.label_ends(axes, drawn)
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
@@ -21,13 +22,18 @@ CAPTIONS = {
     "samples": "F1 by row in %: mean over rows; a row without labels counts 0",
 }
 
+BARS = (
+    "Lines: means over seeds; bars: one standard deviation to each side; grey: softmax, from its "
+    "worst threshold to its best."
+)
+
 
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     figures = {
-        "labels": ("micro-F1 by the mean number of labels", plot_axis(results, "labels")),
-        "length": ("micro-F1 by document length", plot_axis(results, "length")),
-        "curves": ("micro-F1 on the validation set by epoch", plot_curves(results)),
+        "labels": ("micro-F1 by the mean number of labels", BARS, plot_axis(results, "labels")),
+        "length": ("micro-F1 by document length", BARS, plot_axis(results, "length")),
+        "curves": ("micro-F1 on the validation set by epoch", "", plot_curves(results)),
     }
     micro = scores(results, "micro")
     tables = [
@@ -42,12 +48,34 @@ def make_page(results: Results) -> Page:
         _runs(results),
     ]
     blocks: list[Block] = [
+        _answer(results),
         _head(results),
-        *(Plot(name, title, "", drawn) for name, (title, drawn) in figures.items() if drawn),
+        *(
+            Plot(name, title, said, drawn)
+            for name, (title, said, drawn) in figures.items()
+            if drawn
+        ),
         *(table for table in tables if table is not None),
         *map(Status, results.left_out),
     ]
     return Page("Multi-label classification", blocks, [micro])
+
+
+def _answer(results: Results) -> Table:
+    """On how many data sets a method differs from softmax."""
+    rows = []
+    for method in results.mappings:
+        cells = [((data, method), (data, BASELINE)) for data in results.tasks]
+        found = [results.difference(cell, base, f1("micro")) for cell, base in cells]
+        sides = Counter(difference.side for difference in found if difference)
+        if method != BASELINE:
+            rows.append([method, *(str(sides[side]) for side in (1, -1, 0))])
+    caption = (
+        f"Data sets, of {len(results.tasks)}, on which a method's micro-F1 is above or below that "
+        f"of {BASELINE}: the 95 % t interval over pairs of runs leaves out 0. The intervals are "
+        "not adjusted for their number."
+    )
+    return Table(caption, ["method", "better", "worse", "no difference shown"], rows)
 
 
 def _head(results: Results) -> str:

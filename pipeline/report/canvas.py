@@ -15,6 +15,7 @@ from sparse_attn.files import whole
 from sparse_attn.inspection.looks import (
     GREY,
     Axes,
+    label_ends,
     legend_below,
     name,
     panels,
@@ -27,6 +28,7 @@ __all__ = [
     "Axes",
     "dots",
     "encode",
+    "label_ends",
     "legend_below",
     "looks",
     "name",

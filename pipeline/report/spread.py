@@ -41,6 +41,12 @@ class Difference(NamedTuple):
     n: int
     p: float | None = None
 
+    @property
+    def side(self) -> int:
+        """1 where the interval is above 0, -1 where it is below, 0 where it is neither."""
+        low, high = self.interval or (0, 0)
+        return 1 if low > 0 else -1 if high < 0 else 0
+
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
         value = text.rounded(self.value, pattern)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from sparse_attn.mappings import get_spec, mapping_names
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 except ImportError as error:
     raise ImportError("pictures need matplotlib: pip install 'sparse-attn[plots]'") from error
 
@@ -98,9 +101,9 @@ def single(height: float = 3.8) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def panels(titles: Sequence[str], height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with two panels a row, each `height` high and with its title."""
-    columns = min(2, len(titles))
+def panels(titles: Sequence[str], height: float, columns: int = 2) -> tuple[Figure, list[Axes]]:
+    """A figure of panels in rows, two in each, `height` high and with their titles."""
+    columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
     made = [figure.add_subplot(rows, columns, place + 1) for place in range(len(titles))]
@@ -116,6 +119,36 @@ def tidy(axes: Axes) -> None:
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=10)
+
+
+def label_ends(axes: Axes, lines: Mapping[str, Line2D]) -> None:
+    """The name of each line to the right of its end, moved where names would overlap."""
+    axes.autoscale_view()
+    xy = axes.transData.transform([np.asarray(line.get_xydata())[-1] for line in lines.values()])
+    ends = np.clip(axes.transAxes.inverted().transform(xy), 0, 1)
+    order = np.argsort(ends[:, 1], kind="stable")
+    points = 72 * axes.bbox.height / axes.figure.dpi
+    gap = min(13 / points, 1 / len(ends))
+    places = ends[order, 1]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    places[-1] = min(places[-1], 1)
+    for i in range(len(places) - 1, 0, -1):
+        places[i - 1] = min(places[i - 1], places[i] - gap)
+    names = list(lines)
+    for place, i in zip(places, order, strict=True):
+        color = lines[names[i]].get_color()
+        axes.annotate(
+            name(names[i]),
+            tuple(ends[i]),
+            (1.05, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9,
+            color=color,
+            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.6, "relpos": (0, 0.5)},
+        )
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:

@@ -1,5 +1,10 @@
 """A mapping looks the same in every figure."""
 
+import itertools
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
 from sparse_attn.inspection import looks
 from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
 
@@ -35,3 +40,15 @@ def test_other_labels_get_what_is_left() -> None:
     assert found[1::2] == colours("softmax", "r-softmax")
     assert len(set(found)) == 4
     assert set(colours(*(f"loss {i}" for i in range(40)))) == set(looks.PALETTE.values())
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap() -> None:
+    figure, axes = looks.single()
+    ends = {"a": 1.0, "b": 0.99, "c": 0.5, "d": 1.0}
+    looks.label_ends(axes, {n: axes.plot([0, 1], [0, y])[0] for n, y in ends.items()})
+    FigureCanvasAgg(figure).draw()
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
+    assert sorted(boxes, key=lambda n: boxes[n].y0) == ["c", "b", "a", "d"]
+    pairs = itertools.combinations(boxes.values(), 2)
+    assert not [pair for pair in pairs if pair[0].overlaps(pair[1])]
+    assert min(box.x0 for box in boxes.values()) > axes.bbox.x1

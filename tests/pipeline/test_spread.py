@@ -53,3 +53,8 @@ def test_holm_by_hand() -> None:
     assert holm([0.02, None, 0.01, 0.03]) == [0.04, None, pytest.approx(0.03), 0.04]
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([None]) == [None]
+
+
+def test_side_of_an_interval() -> None:
+    intervals = [(0.1, 0.5), (-0.5, -0.1), (-0.1, 0.5), None]
+    assert [Difference(0.2, interval, 3).side for interval in intervals] == [1, -1, 0, 0]
