@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +31,7 @@ class Measure:
     label: str
     digits: int
     caption: str
+    best: Callable[..., str] = min
 
     def of(self, run: dict[str, Any]) -> float:
         return run[self.key]
@@ -49,6 +51,7 @@ MEASURES = (
         "mode matching in %",
         1,
         "Share of contexts whose most probable word is that of the target, in %; higher is better.",
+        best=max,
     ),
     KL,
     Measure(
@@ -66,7 +69,7 @@ MEASURES = (
 
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
-    blocks: list[Block] = [_head(results), *map(Status, results.left_out)]
+    blocks: list[Block] = [_answer(results), _head(results), *map(Status, results.left_out)]
     overview = []
     for alpha in results.sweep.alphas:
         blocks.append(Heading(f"alpha = {alpha:g}"))
@@ -84,6 +87,20 @@ def make_page(results: Results) -> Page:
         caption = f"Mean KL in nats, alpha = {alpha:g}; lower is better."
         overview.append(replace(measure_table(results, alpha, KL), caption=caption))
     return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
+
+
+def _answer(results: Results) -> Table:
+    """At how many sizes a head is the best by each measure."""
+    best: Counter[tuple[str, str]] = Counter()
+    for name, measure in product(results.tasks, MEASURES):
+        spreads = {head: results.spread((name, head), measure.of) for head in results.mappings}
+        means = {head: spread.mean for head, spread in spreads.items() if spread}
+        if means:
+            best[measure.best(means, key=lambda head: means[head]), measure.key] += 1
+    rows = [[head, *(str(best[head, m.key]) for m in MEASURES)] for head in results.mappings]
+    sizes = len({name for (name, _), runs in results.cells.items() if runs})
+    caption = f"At how many of {sizes} sizes a head has the best mean; the tables have the spreads."
+    return Table(caption, ["head", *(measure.title for measure in MEASURES)], rows)
 
 
 def _head(results: Results) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.report import text
 
-_NUMBER = re.compile(r"[-+<(\[]*\d|[-+]?inf|nan|n/a|not run|-?$")
+_NUMBER = re.compile(r"[-+<( \[]*\d|[-+]?inf|nan|n/a|not run|-?$")
 
 
 @dataclass(frozen=True)

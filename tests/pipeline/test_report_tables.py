@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.report.table import Table, markdown
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_numbers_are_aligned_right() -> None:
+    rows = [["1", "75.1 ± 0.9", "[-1.00, +2.00]", "lr 0.1", "-"], ["2", "n/a", "-", "-", "< 0.001"]]
+    table = Table("", ["row", "score", "interval", "setting", "p"], rows)
+    assert table.numeric == [False, True, True, False, True]
+    assert markdown(table)[1] == "| --- | ---: | ---: | --- | ---: |"
 
 
 @pytest.mark.parametrize(

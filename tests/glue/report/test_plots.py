@@ -161,6 +161,12 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
     assert figure is not None
     assert np.asarray(figure.axes[0].images[0].get_array()).tolist() == [[50.0, 50.0]]
     assert figure.axes[0].get_title() == "r: 50 %"
+    assert [
+        axis.get_ticklocs().tolist() for axis in (figure.axes[0].yaxis, figure.axes[0].xaxis)
+    ] == [
+        [0],
+        [0, 1],
+    ]  # layers and heads count from 0
 
 
 # one logged step is no curve
