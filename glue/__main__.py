@@ -27,12 +27,12 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
     name = "glue"
     description = (
-        "GLUE with any probability mapping in attention. "
-        "Such as: python -m glue train --config configs/glue/mrpc.yaml; "
+        "GLUE with any probability mapping in attention. Examples: python -m glue train --config "
+        "configs/glue/mrpc.yaml; "
         "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2"
     )
     about = (
-        "Fine-tune a Transformer on one task with a mapping in place of softmax.",
+        "Fine-tune a Transformer on one task with a mapping instead of softmax.",
         "Tasks x mappings x hyper-parameters x seeds. Start from configs/glue/table2.yaml; "
         "docs/glue.md explains a sweep key by key.",
         "What the runs show: report.html, report.md and report.csv.",

@@ -32,7 +32,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
         fault = _fault(path)
         if fault is None:
             return path
-        logger.warning("resume: %s is cut short (%s); going back to the one before", path, fault)
+        logger.warning("resume: %s is truncated (%s); using the previous one", path, fault)
     return None
 
 

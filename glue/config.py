@@ -107,7 +107,7 @@ class TrainConfig:
             learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
             max_length=(self.max_length > 2, "at least 3"),
             warmup_ratio=(0 <= self.warmup_ratio < 1, "a number in [0, 1)"),
-            weight_decay=(0 <= self.weight_decay < float("inf"), "a finite number from 0 on"),
+            weight_decay=(0 <= self.weight_decay < float("inf"), "a finite number >= 0"),
             seed=valid_seed(self.seed),
         )
 

@@ -49,9 +49,7 @@ def subset(
         data, rows = datasets.DatasetDict(few), rows and min(rows, limit)
     train = data["train"]
     if rows is not None and not 0 < rows <= len(train):
-        raise ValueError(
-            f"train_rows={rows}: the training set has {len(train)} rows; choose at most that"
-        )
+        raise ValueError(f"train_rows={rows}: the training set has only {len(train)} rows")
     if rows is not None or selection is not None:
         train = train.shuffle(seed=0).select(range(rows or len(train)))
     if selection is None:
@@ -59,8 +57,8 @@ def subset(
     held_out = round(selection * len(train))
     if not 0 < held_out < len(train):
         raise ValueError(
-            f"selection={selection}: of {len(train)} training rows that holds out {held_out}; "
-            "expected one at least, and one at least to train on"
+            f"selection={selection}: of {len(train)} training rows this holds out {held_out}; "
+            "expected at least one, and at least one left to train on"
         )
     return datasets.DatasetDict(
         {
@@ -80,7 +78,7 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
     rows: dict[str, list[Any]] = {name: [] for name in features}
     ids = {label: number for number, label in enumerate(task.labels or ())}
     blank = []
-    hub = ", or leave out data_dir to read the hub's cleaned copy" if task.hub else ""
+    hub = ", or omit data_dir to read the hub's cleaned copy" if task.hub else ""
     for where, record in read_rows(path, (*task.text, task.label), task.columns, hub):
         for name, column in zip(features, task.text, strict=False):
             rows[name].append(_text(record[column], where, column))
@@ -119,11 +117,11 @@ def _features(task: Task) -> datasets.Features:
 
 def _text(value: object, where: str, column: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a text")
+        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a string")
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON may escape half a character: "\ud83d"
-        raise ValueError(f"{where}: column {column!r} holds half a character ({error})") from error
+        raise ValueError(f"{where}: column {column!r} has half a character ({error})") from error
     return value
 
 

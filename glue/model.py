@@ -60,7 +60,7 @@ def from_hub(model: str) -> Iterator[None]:
             raise
         reason = str(error).splitlines()[0]
         raise OSError(
-            f"model={model!r}: {reason} Without a network give a folder, or pkg://package/folder"
+            f"model={model!r}: {reason} Without a network use a folder, or pkg://package/folder"
         ) from error
 
 
@@ -117,12 +117,12 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
         return with_new_head(path, config=config, ignore_mismatched_sizes=True)
     except SafetensorError as error:
         raise ValueError(
-            f"model={path!r}: its weights are cut short or broken ({error}); copy them again"
+            f"model={path!r}: its weights are truncated or corrupt ({error}); copy them again"
         ) from None
     except UnpicklingError:
         raise ValueError(
-            f"model={path!r}: its pytorch_model.bin is broken or names code to run, which is not "
-            "run; get its weights as safetensors"
+            f"model={path!r}: its pytorch_model.bin is corrupt or names code, which is not run; "
+            "use weights as safetensors"
         ) from None
 
 
@@ -137,8 +137,7 @@ def check_length(
     limit = min(positions, tokenizer.model_max_length)
     if max_length > limit:
         raise ValueError(
-            f"{section}.max_length={max_length}: the model takes at most {limit} tokens; choose "
-            "that or less"
+            f"{section}.max_length={max_length}: the model takes at most {limit} tokens"
         )
 
 

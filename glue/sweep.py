@@ -128,8 +128,8 @@ class SweepConfig:
         check_labels((*names, *self.mappings))
         if self.mappings.get(BASELINE) != CandidateConfig(BASELINE):
             raise ValueError(
-                f"mappings: expected {BASELINE!r}, plain, among them, with which the others are "
-                f"compared, got {', '.join(self.mappings)}"
+                f"mappings: expected plain {BASELINE!r} among them, the baseline, got "
+                f"{', '.join(self.mappings)}"
             )
         for label, candidate in self.mappings.items():
             self._check_candidate(label, candidate)
@@ -138,10 +138,10 @@ class SweepConfig:
         check_rates(self, seed="seeds")
         check_fields(
             self,
-            tasks=(bool(self.tasks), "one at least"),
+            tasks=(bool(self.tasks), "at least one"),
             trials=(
                 self.protocol == "paper" or self.trials >= len(self.learning_rates),
-                f"one at least for each of the {len(self.learning_rates)} learning_rates",
+                f"at least one for each of the {len(self.learning_rates)} learning_rates",
             ),
             selection=(0 < self.selection < 1, "a share in (0, 1), such as 0.1"),
             limit=(self.limit is None or self.limit > 0, "at least 1"),
@@ -159,8 +159,8 @@ class SweepConfig:
                 return
             if len(combinations) > self.trials:
                 raise ValueError(
-                    f"params: {len(combinations)} combinations in {self.trials} trials, some would "
-                    "never be tried; give more trials or fewer values"
+                    f"params: {len(combinations)} combinations in {self.trials} trials, so some "
+                    "would never be tried; use more trials or fewer values"
                 )
             if not candidate.is_ramped:
                 from sparse_attn.mappings.controls import MIXED

@@ -93,7 +93,7 @@ class Task:
             )
         if "f1" in self.metrics and self.num_labels != 2:
             raise ValueError(
-                f"metric 'f1' is that of the second of two labels, and labels has {self.num_labels}"
+                f"metric 'f1' is for the second of two labels, but labels has {self.num_labels}"
             )
         if self.main_metric not in self.metrics:
             raise ValueError(

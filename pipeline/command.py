@@ -29,7 +29,7 @@ EXTRAS = {
     **{"PIL": "images", "torchvision": "images"},
 }
 SWITCHES = {
-    "resume": "continue the run that was cut off in output_dir",
+    "resume": "continue the interrupted run in output_dir",
     "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
 }
 
@@ -58,7 +58,7 @@ class Command:
         parser = ArgumentParser(description=self.about, allow_abbrev=False)
         if not self.positional:
             parser.add_argument(
-                "--config", action="config", help="YAML file; later files and options after it win"
+                "--config", action="config", help="YAML file; later files and options override it"
             )
         for config in self.configs:
             parser.add_class_arguments(config, skip={*SWITCHES}, as_positional=self.positional)

@@ -32,7 +32,7 @@ def check_fields(
 
 def valid_seed(seed: int) -> tuple[bool, str]:
     """For `check_fields`: one that every library takes."""
-    return 0 <= seed < 2**32, "a whole number in [0, 2^32)"
+    return 0 <= seed < 2**32, "an integer in [0, 2^32)"
 
 
 def check_rates(sweep: Any, **instead: str) -> None:
@@ -45,7 +45,7 @@ def check_rates(sweep: Any, **instead: str) -> None:
     rates = sweep.learning_rates
     check_fields(
         sweep,
-        learning_rates=(0 < len(rates) == len(set(rates)), "one at least, each once"),
+        learning_rates=(0 < len(rates) == len(set(rates)), "at least one, without duplicates"),
         counts=("seeds",),
     )
     for rate in rates:
@@ -57,7 +57,7 @@ def check_baseline(key: str, labels: Iterable[str], baseline: str) -> None:
     """Raise ValueError unless the others can be compared with something."""
     if baseline not in labels:
         raise ValueError(
-            f"{key}: expected {baseline!r} among them, with which the others are compared, got "
+            f"{key}: expected the baseline {baseline!r} among them, got "
             f"{', '.join(labels) or 'none'}"
         )
 
@@ -66,11 +66,11 @@ def check_labels(labels: Iterable[str]) -> None:
     """Raise ValueError for a label that cannot be part of a file's name."""
     for label in labels:
         if not label.strip(".") or set(label) & set("/\\\0"):
-            raise ValueError(f"the name {label!r} is to name files; choose one without / or \\")
+            raise ValueError(f"the name {label!r} must fit into file names; use none with / or \\")
         # two of them and a hash name a file, for which systems allow 255 bytes
         if len(label.encode()) > LONGEST_LABEL:
             raise ValueError(
-                f"the name {label!r} is to name files; choose one of at most {LONGEST_LABEL} bytes"
+                f"the name {label!r} must fit into file names; use at most {LONGEST_LABEL} bytes"
             )
 
 
@@ -121,8 +121,8 @@ class ScheduleConfig:
         """
         if self.parameter in learn:
             raise ValueError(
-                f"{section}.schedule.parameter={self.parameter!r}: it is learned, which a "
-                "schedule would undo; choose one of the two"
+                f"{section}.schedule.parameter={self.parameter!r}: it is learned; choose a "
+                "schedule or learning, not both"
             )
         names = [p.name for p in mapping.spec.parameters]
         if self.parameter not in names:

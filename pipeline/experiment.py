@@ -249,7 +249,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"results_dir={folder}: {SWEEP_FILE} is of no sweep of this experiment ({error}); "
+                f"results_dir={folder}: {SWEEP_FILE} is not of a sweep of this experiment "
+                f"({error}); "
                 f"expected the output_dir of `python -m {self.name} sweep`"
             ) from None
         results = Results.of(folder, sweep, self.plan(sweep))
@@ -283,21 +284,20 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 Command(
                     "sweep",
                     "many runs, on one machine or several",
-                    f"{sweep} On this machine, or by Ray on a cluster (--address, "
-                    "extra `ray`). The same command goes on where it was killed: what has a record "
-                    "is not run again.",
+                    f"{sweep} On this machine, or on a cluster with Ray (--address, extra `ray`). "
+                    "After a kill, the same command continues: runs with a record are skipped.",
                     (self.sweep, Resources),
                 ),
                 Command(
                     "report",
-                    "what the runs of a sweep show",
-                    f"{report} Of a sweep that has finished or not (extra `report`).",
+                    "report the results of a sweep",
+                    f"{report} Works for unfinished sweeps too (extra `report`).",
                     (ReportConfig,),
                     positional=True,
                 ),
                 Command(
                     "pack",
-                    "the records of a sweep in one file",
+                    "merge the records of a sweep",
                     "Move the records of many files into one, runs.jsonl, which `report` and "
                     "`sweep` read as well.",
                     (PackConfig,),
@@ -343,7 +343,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             print(f"records in {folder}: {found}")
             print(f"next: {self.program.prog} report {folder}")
             if count["failed"]:
-                sys.exit("error: some runs failed; the same command tries them again")
+                sys.exit("error: some runs failed; run the same command to retry them")
 
 
 def _pack(config: PackConfig) -> None:

@@ -95,4 +95,4 @@ def differences(asked: Any, found: Any, name: str = "") -> list[str]:
             for key in keys
             for text in differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
         ]
-    return [] if asked == found else [f"{name}: asked {asked!r}, there {found!r}"]
+    return [] if asked == found else [f"{name}: requested {asked!r}, found {found!r}"]

@@ -161,8 +161,8 @@ def _load(
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of several kinds, by what is wrong with the file
         raise ValueError(
-            f"output_dir={path.parent}: {path.name} is cut short or broken; delete it to start the "
-            "run again"
+            f"output_dir={path.parent}: {path.name} is truncated or corrupt; delete it to start "
+            "the run again"
         ) from error
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])

@@ -40,7 +40,7 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
     if not config.exists():
         if resume:
             raise ValueError(
-                f"output_dir={folder}: holds no run to resume; leave out --resume to start one"
+                f"output_dir={folder}: holds no run to resume; omit --resume to start one"
             )
         if not is_free(folder):
             raise ValueError(
@@ -66,6 +66,6 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
         )
     if not resume:
         raise ValueError(
-            f"output_dir={folder}: holds a run of this config that was cut off; pass --resume to "
-            "go on with it, or choose another output_dir"
+            f"output_dir={folder}: holds an interrupted run of this config; pass --resume to "
+            "continue it, or choose another output_dir"
         )

@@ -18,7 +18,7 @@ def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """
     cuda = torch.cuda.is_available()
     if name == "cuda" and not cuda:
-        raise ValueError("device=cuda: torch finds no CUDA device here; use --device cpu")
+        raise ValueError("device=cuda: torch finds no CUDA device; use --device cpu")
     return torch.device("cuda" if cuda and name != "cpu" else "cpu")
 
 

@@ -93,8 +93,8 @@ def _table(
         more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
         raise ValueError(
             f"{path}, line {number}: expected {len(header)} columns ({', '.join(header)}), got "
-            f"{got}. Broken rows: {len(broken)} (line {numbers}{more}). None is dropped for you: "
-            f"get the file again, mend or delete these lines{otherwise}"
+            f"{got}. Broken rows: {len(broken)} (line {numbers}{more}). Rows are never dropped "
+            f"silently: get the file again, or fix or delete these lines{otherwise}"
         )
 
 
@@ -115,7 +115,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             start = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
-            f"{path}, line {start}: {error}; a quote inside a field is written twice"
+            f"{path}, line {start}: {error}; double any quote inside a field"
         ) from error
 
 
@@ -137,8 +137,8 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
                 yield f"{path}, line {number}", json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(
-                    f"{path}, line {number}: not JSON ({error.msg}); expected one object a line, "
-                    "or a list of objects"
+                    f"{path}, line {number}: not JSON ({error.msg}); expected one object per "
+                    "line, or a list of objects"
                 ) from error
 
 

@@ -163,7 +163,7 @@ def _wrong_value(message: str) -> str | None:
     key = ".".join(keys)
     types = re.search(r"Subtypes: \[(.*)\]$|Expected a (.*)\. Got value", message, re.M)
     if types is None:
-        expected = f"a YAML file, or the keys of this section, each by an option --{key}.KEY"
+        expected = f"a YAML file, or the keys of this section, each as an option --{key}.KEY"
     elif types[1]:
         expected = _one_of(_readable(types[1]).split(", "))
     else:

@@ -118,7 +118,7 @@ class SweepConfig:
             heads=(bool(self.heads), "at least one, such as `softmax: {}`"),
             seeds=(
                 1 <= self.seeds <= FIRST_TRIAL_SEED,
-                f"a whole number in [1, {FIRST_TRIAL_SEED}]",
+                f"an integer in [1, {FIRST_TRIAL_SEED}]",
             ),
         )
         self.trials()  # checks what they are made of

@@ -205,7 +205,7 @@ class SweepConfig(SetupConfig):
     def __post_init__(self) -> None:
         check_fields(
             self,
-            runs=(1 <= self.runs <= FIRST_TRIAL_SEED, f"a whole number in [1, {FIRST_TRIAL_SEED}]"),
+            runs=(1 <= self.runs <= FIRST_TRIAL_SEED, f"an integer in [1, {FIRST_TRIAL_SEED}]"),
             losses=(bool(self.losses), "at least one"),
         )
         check_labels(self.losses)

@@ -155,7 +155,7 @@ class SweepConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        check_fields(self, data=(bool(self.data), "one at least"))
+        check_fields(self, data=(bool(self.data), "at least one"))
         check_rates(self, seed="seeds")
         check_labels((*self.data, *self.methods))
         check_baseline("methods", self.methods, BASELINE)

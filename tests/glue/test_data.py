@@ -138,7 +138,7 @@ def test_broken_rows_of_qqp_are_all_named(tmp_path: Path):
         read_split(TASKS["QQP"], tmp_path, "train")
     message = str(caught.value)
     assert "Broken rows: 3 (line 3, 4, 7)" in message
-    assert "mend or delete these lines, or leave out data_dir" in message
+    assert "fix or delete these lines, or omit data_dir" in message
 
 
 def test_many_broken_rows_are_counted(tmp_path: Path):

@@ -183,7 +183,7 @@ def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
 
     monkeypatch.setattr("pipeline.experiment.execute", executed)
     good = False
-    with pytest.raises(SystemExit, match="some runs failed; the same command tries them again"):
+    with pytest.raises(SystemExit, match="some runs failed; run the same command to retry"):
         main(arguments(given))
     assert "6 failed" in capsys.readouterr().out
     assert len(read_records(Path(given["output_dir"])).by_hash) == 6
@@ -198,10 +198,10 @@ def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
         ({"protocol": "unfair"}, "protocol"),
         ({"data_dir": "/nowhere"}, "nowhere"),
         ({"model": "pkg://no_such_package/model"}, "'no_such_package' is not installed"),
-        ({"tasks": {"RTE": {"train_rows": 1000}}}, "train_rows=1000: the training set has 24"),
-        ({"selection": 0.01}, "selection=0.01: of 24 training rows that holds out 0"),
+        ({"tasks": {"RTE": {"train_rows": 1000}}}, "train_rows=1000: the training set has only 24"),
+        ({"selection": 0.01}, "selection=0.01: of 24 training rows this holds out 0"),
         ({"cpus_per_run": 1000}, "cpus_per_run=1000: this machine has"),
-        ({"gpus_per_run": 2}, "gpus_per_run=2.0: expected a share"),
+        ({"gpus_per_run": 2}, "gpus_per_run=2.0: expected a number"),
         (
             {"mappings": {"softmax": {"name": "softmax"}, "x": {"name": "nothing"}}},
             "mappings.x: .*unknown",

@@ -124,7 +124,7 @@ def test_diverged_loss() -> None:
 def test_broken_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"checkpoint\.pt is cut short or broken; delete it"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt is truncated or corrupt; delete it"):
         Run().fit(2, checkpoint=file)
 
 

@@ -63,9 +63,9 @@ ROWS = [
         ("of a bound", loss("bouchard", eps=1.0), TypeError, "unknown .* takes xi, alpha"),
         ("widths", train("--network.widths", "[3, 4]"), SystemExit, r"widths=\[3, 4\]: expected 3"),
         ("rate", train("--train.learning_rate", "0"), SystemExit, "rate=0.*: expected a finite"),
-        ("runs", sweep(runs=0), ValueError, r"runs=0: expected a whole number in \[1, 1000\]"),
+        ("runs", sweep(runs=0), ValueError, r"runs=0: expected an integer in \[1, 1000\]"),
         ("no loss", sweep(losses={}), ValueError, "losses={}: expected at least one"),
-        ("label", sweep(losses={"a/b": TWO["a"]}), ValueError, "'a/b' is to name files"),
+        ("label", sweep(losses={"a/b": TWO["a"]}), ValueError, "'a/b' must fit into file names"),
         ("twice", sweep(losses={"m": SweptLoss("mse", [1, 1])}), ValueError, "each once"),
         ("unequal", sweep(losses=TWO), ValueError, "as many learning_rates for each, got .*2"),
         (
@@ -80,7 +80,7 @@ ROWS = [
             "other",
             report('{"format": 1, "x": {}}'),
             SystemExit,
-            "is of no sweep of this experiment",
+            "is not of a sweep of this experiment",
         ),
     )
 ]

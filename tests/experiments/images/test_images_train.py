@@ -181,7 +181,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
         patch.setattr(MEASURE, stop)
         with pytest.raises(KeyboardInterrupt):
             trained(cut)
-    with pytest.raises(ValueError, match="cut off; pass --resume"):
+    with pytest.raises(ValueError, match="interrupted run of this config; pass --resume"):
         EXPERIMENT.prepare(cut)
     resumed = trained(replace(cut, resume=True))
     for key in ("history", "test", "validation", "best_epoch", "score"):

@@ -128,11 +128,11 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (report(config="{}"), r"a: not the folder of a run \('head'\)"),
     ],
     ValueError: [
-        (sweep(heads={"a": SOFTMAX}), "expected 'softmax' among them"),
-        (sweep(heads={"softmax": SOFTMAX, "a/b": SOFTMAX}), "'a/b' is to name files"),
+        (sweep(heads={"a": SOFTMAX}), "expected the baseline 'softmax' among"),
+        (sweep(heads={"softmax": SOFTMAX, "a/b": SOFTMAX}), "'a/b' must fit into file names"),
         (sweep(heads={"softmax": SOFTMAX, "plif": PLIF}), r"heads\.plif: knots=-1"),
-        (sweep(learning_rates=[]), r"learning_rates=\[\]: expected one at least"),
-        (sweep(learning_rates=[1.0, 1.0]), "each once"),
+        (sweep(learning_rates=[]), r"learning_rates=\[\]: expected at least one"),
+        (sweep(learning_rates=[1.0, 1.0]), "without duplicates"),
         (sweep(learning_rates=[0.0]), r"train\.learning_rate=0.0: expected a finite"),
         (sweep(seeds=0), "seeds=0: expected at least 1"),
         (sweep(train=StageConfig(learning_rate=1.0)), "give learning_rates"),
@@ -148,7 +148,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         ),
         (made(CorpusConfig, vocabulary_size=2), r"corpus\.vocabulary_size=2: expected at least 3"),
         (made(RunConfig, output_dir="", chunk=0), "chunk=0: expected at least 1"),
-        (made(RunConfig, output_dir="", seed=-1), "seed=-1: expected a whole number"),
+        (made(RunConfig, output_dir="", seed=-1), "seed=-1: expected an integer"),
         *(
             (made(DynamicConfig, **{name: value}), f"{name}={value!r}: expected")
             for name, value in (

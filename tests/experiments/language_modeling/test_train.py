@@ -169,9 +169,9 @@ def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
     EXPERIMENT.prepare(short)
     with pytest.raises(ValueError, match=r"results\.json is not readable .* train --resume"):
         measure(MeasureConfig(short.output_dir))
-    with pytest.raises(ValueError, match="cut off; pass --resume"):
+    with pytest.raises(ValueError, match="interrupted run of this config; pass --resume"):
         EXPERIMENT.prepare(short)
-    with pytest.raises(ValueError, match=r"another config \(.*seed: asked 3, there 0"):
+    with pytest.raises(ValueError, match=r"another config \(.*seed: requested 3, found 0"):
         EXPERIMENT.prepare(replace(short, seed=3, resume=True))
     # where the corpus lies does not matter, nor how many rows of scores are held at once
     moved = CorpusConfig("ptb", str((tmp_path / "data").rename(tmp_path / "moved")))

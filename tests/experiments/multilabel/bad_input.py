@@ -159,7 +159,7 @@ SWEEP: dict[str, dict[str, Any]] = {
     "data={}": {"data": {}},
     "'softmax' among them": {"methods": {"sparsemax": MethodConfig("sparsemax")}},
     r"learning_rates=\[\]": {"learning_rates": []},
-    "each once": {"learning_rates": [0.1, 0.1]},
+    "without duplicates": {"learning_rates": [0.1, 0.1]},
     r"train\.learning_rate=-1\.0": {"learning_rates": [0.1, -1.0]},
     "seeds=0": {"seeds": 0},
     "give seeds": {"train": TrainConfig(seed=3)},
@@ -200,7 +200,7 @@ TEXT_TABLES = {
     "line 2: column 'glad' holds '2', expected 0 or 1": "text,sad,glad\na,0,2\n",
     r"line 2: expected a text in text, got \(' ',\)": "text,sad,glad\n ,0,1\n",
     r"line 2: expected 3 columns \(text, sad, glad\), got 2": "text,sad,glad\na,0\n",
-    "line 2: .* quote inside a field is written twice": 'text,sad,glad\n"a"b,0,1\n',
+    "line 2: .* double any quote inside a field": 'text,sad,glad\n"a"b,0,1\n',
     "validation.csv: holds no rows": "text,sad,glad\n",
 }
 JSON_LINES = {
@@ -318,9 +318,13 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     # reports
     (report(None), SystemExit, NO_SWEEP),
     (report("{"), SystemExit, r"sweep\.json is not readable"),
-    (report("{}"), SystemExit, "is of format None, this version reads format 1"),
-    (report('{"format": 1, "tasks": {}, "mappings": {}}'), SystemExit, "of no sweep of this exp"),
-    (report('{"format": 1, "data": {}, "methods": {}}'), SystemExit, "of no sweep of this exp"),
+    (report("{}"), SystemExit, "has format None, but this version reads format 1"),
+    (
+        report('{"format": 1, "tasks": {}, "mappings": {}}'),
+        SystemExit,
+        "not of a sweep of this exp",
+    ),
+    (report('{"format": 1, "data": {}, "methods": {}}'), SystemExit, "not of a sweep of this exp"),
 ]
 ROWS = [
     Wrong(f"multilabel {number}: {says}", *case)

@@ -337,8 +337,8 @@ def test_records_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
     report(tmp_path)
     html, plain = pages(tmp_path)
     for page in (html, plain.replace("\\", "")):
-        assert "cut.json: cut short or broken" in page
-        assert "old.json: written as format 0" in page
+        assert "cut.json: truncated or corrupt" in page
+        assert "old.json: has format 0" in page
         assert "incomplete" not in page
 
 
@@ -414,9 +414,9 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not readable"):
         report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 2}')
-    with pytest.raises(ValueError, match="format 2, this version reads format 1"):
+    with pytest.raises(ValueError, match="format 2, but this version reads format 1"):
         report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match=r"is of no sweep of this experiment .*model, tasks"):
+    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, tasks"):
         report(tmp_path)
     assert not (tmp_path / "report.html").exists()

@@ -152,7 +152,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_two_sweeps_into_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     run_sweep(folder, {"seeds": 2}, two_stages(), work, Resources())
-    with pytest.raises(ValueError, match=r"another config \(seeds: asked 5, there 2\).* copy "):
+    with pytest.raises(ValueError, match=r"another config \(seeds: requested 5, found 2\).* copy "):
         run_sweep(folder, {"seeds": 5}, two_stages(5), work, Resources())
     file = folder / "sweep.json"
     file.write_text(file.read_text()[:10])

@@ -48,7 +48,7 @@ def test_what_fails_or_dies_ends_nothing(
         assert "WorkerCrashedError" in dead.error
     else:
         assert dead.error.startswith("what it said last\n")
-        assert "died with exit code -9: killed, such as for want of memory" in dead.error
+        assert "died with exit code -9: killed, for example out of memory" in dead.error
     assert [found["job"] for found in outcomes.values()] == list(outcomes)
     processes = {found["process"] for found in outcomes.values()}
     assert len(processes) == 4 if fresh else len(processes) < 4

@@ -44,10 +44,10 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
     path = next((folder / FOLDER).iterdir())
     whole = path.read_text()
     for name, text, says in (
-        ("short", whole[: len(whole) // 2], "cut short or broken"),
-        ("empty", "", "cut short or broken"),
-        ("list", "[]", "written as format None, this version reads format 1"),
-        ("old", json.dumps({**json.loads(whole), "format": 0}), "written as format 0"),
+        ("short", whole[: len(whole) // 2], "truncated or corrupt"),
+        ("empty", "", "truncated or corrupt"),
+        ("list", "[]", "has format None, but this version reads format 1"),
+        ("old", json.dumps({**json.loads(whole), "format": 0}), "has format 0"),
         ("key", json.dumps({**json.loads(whole), "more": 0}), "not a record of a run .*more"),
         ("bare", json.dumps({**json.loads(whole), "results": {}}), "without a score"),
         ("half", '{"format": 1}', "not a record of a run .*missing"),
