@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.language_modeling.report.plots import PLOTS
+from experiments.language_modeling.report.plots import PLOTS, differences
 from experiments.language_modeling.report.published import PublishedTable, published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
@@ -49,6 +49,7 @@ FIGURES = (
     "experiments/bottleneck.",
     "de Brebisson & Vincent 2016 print no numbers for Bouchard's bounds.",
 )
+INTERVALS = "Mean over pairs of runs with one seed and its 95 % t interval; below 0 is better."
 
 
 def make_page(results: Results) -> Page:
@@ -78,6 +79,8 @@ def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> li
     rows = [row for table in tables for row in table.rows]
     if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
         blocks.append("No published table has these settings: compare the heads among themselves.")
+    if figure := differences(results, task):
+        blocks.append(Plot(f"{task}-differences", "Difference from softmax", INTERVALS, figure))
     blocks += [_setup(results, task), heads_table(results, task)]
     blocks += filter(None, [slopes_table(results, task), rates_table(results, task)])
     for kind, (title, caption, draw) in PLOTS.items():

@@ -11,10 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 from experiments.language_modeling.config import BASELINE
-from experiments.language_modeling.report.runs import cells_of
+from experiments.language_modeling.report.runs import baseline, cells_of, measured
 from pipeline.report import canvas
+from pipeline.report.forest import forest
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results
+
+
+def differences(results: Results, task: str) -> Figure | None:
+    """Test perplexity minus that of softmax, with its interval."""
+    found = {}
+    for cell in cells_of(results, task):
+        base = baseline(results, cell)
+        if base is not None and base != cell:
+            found[cell[1]] = results.difference(cell, base, measured("test_perplexity"))
+    return forest({task: {n: d for n, d in found.items() if d}}, "test perplexity above softmax's")
 
 
 def learning(results: Results, task: str) -> Figure | None:

@@ -132,7 +132,7 @@ def test_page_depends_on_the_records_alone(small: Path, tmp_path: Path):
     first = page_of(small, tmp_path / "one")
     assert page_of(small, tmp_path / "two") == first
     images = re.findall(r"!\[.*?\]\((.*?)\)", first)
-    assert images == ["ptb-small-learning.png"]
+    assert images == ["ptb-small-differences.png", "ptb-small-learning.png"]
     one, two = ((tmp_path / place / images[0]).read_bytes() for place in ("one", "two"))
     assert one == two
     assert one.startswith(b"\x89PNG")
