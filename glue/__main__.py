@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
-    """Transformers fine-tuned by Trainer, in one process or in many."""
+    """Transformers fine-tuned by Trainer, in one process or several."""
 
     name = "glue"
     description = (

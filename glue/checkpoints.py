@@ -1,4 +1,4 @@
-"""From which of Trainer's checkpoints a run goes on, and when they go."""
+"""Which of Trainer's checkpoints to resume from, and when to delete them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 def remove_drafts(folder: Path) -> None:
-    """Delete what safetensors was writing when a run was killed, under names that it draws."""
+    """Delete the partial files, under random names, that safetensors leaves when killed."""
     for name in ("checkpoint-*", "model"):
         for draft in folder.glob(f"{name}/.tmp*"):
             draft.unlink()
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; those cut short are named in the log."""
+    """The newest complete checkpoint; truncated ones are named in the log."""
     numbered = {
         int(path.name.removeprefix("checkpoint-")): path
         for path in folder.glob("checkpoint-*")
@@ -43,7 +43,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _fault(checkpoint: Path) -> str | None:
-    """What is missing or broken in a checkpoint; Trainer writes trainer_state.json last."""
+    """What is missing or corrupt in a checkpoint; Trainer writes trainer_state.json last."""
     state = checkpoint / "trainer_state.json"
     try:
         json.loads(state.read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def _fault(checkpoint: Path) -> str | None:
 
 
 def _is_whole(saved: Path) -> bool:
-    """Whether every part of what torch.save has written is there, with its checksum."""
+    """Whether a file of torch.save is complete, checksums included."""
     try:
         with zipfile.ZipFile(saved) as file:
             return file.testzip() is None

@@ -1,4 +1,4 @@
-"""What a run is: one dataclass, filled from YAML and the command line."""
+"""The config of a run: a dataclass filled from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to")
 
 @dataclass(frozen=True)
 class MappingConfig:
-    """What takes the place of softmax in attention.
+    """The mapping that replaces softmax in attention.
 
     Args:
         name: a registered mapping, such as softmax, r-softmax, sparsemax, entmax, sigsoftmax.
         params: its parameters, such as `--mapping.params.r 0.15`.
-        layers: block numbers that get it, all if left out.
+        layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
-        per: layer or head: one learned value for each.
+        per: layer or head: one learned value per layer or head.
         schedule: ramps one parameter from `initial` to its value in `params`.
     """
 
@@ -38,7 +38,7 @@ class MappingConfig:
 
     @property
     def title(self) -> str:
-        """One line that tells it from other mappings, such as `r-softmax, r 0 to 0.15`."""
+        """A one-line description, such as `r-softmax, r 0 to 0.15`."""
         ramp = self.schedule
         from_ = {ramp.parameter: f"{ramp.initial:g} to "} if ramp else {}
         parts = [self.name]
@@ -49,7 +49,7 @@ class MappingConfig:
         return ", ".join(parts)
 
     def patch(self, model: PreTrainedModel) -> None:
-        """`patch_model` with what stands here; raises as that does."""
+        """`patch_model` with these values; raises the same errors."""
         from sparse_attn import patch_model
 
         parameters: dict[str, Any] = dict(self.params)
@@ -78,13 +78,13 @@ class TrainConfig:
 
     Args:
         epochs: passes over the training set.
-        max_steps: stop after so many steps instead; epochs is then not used.
+        max_steps: stop after this many steps; overrides epochs.
         learning_rate: peak of AdamW's learning rate, linear to 0.
         batch_size: examples per device and step.
-        max_length: longest input in tokens, the rest is cut off.
-        warmup_ratio: share of the steps in which the learning rate rises.
+        max_length: truncate inputs to this many tokens.
+        warmup_ratio: fraction of the steps for learning rate warm-up.
         weight_decay: of AdamW.
-        seed: of the head's initial weights, the order of the data and dropout.
+        seed: for the head's initial weights, the order of the data and dropout.
         mixed_precision: no, bf16 or fp16.
     """
 
@@ -118,22 +118,21 @@ class RunConfig:
 
     Args:
         task: one of GLUE's nine (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI), or a YAML
-            file that describes a task of your own.
-        model: hub id, folder, or pkg://package/folder for weights that an installed package
-            carries.
+            file that describes your own.
+        model: hub id, folder, or pkg://package/folder for weights in an installed package.
         output_dir: where results.json, the model, checkpoints and the TensorBoard log go.
-        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
-        train_rows: train on so many rows, the same ones in every run; on all if left out.
-        selection: share of the training rows, the same ones in every run, that is held out and
-            evaluated in place of the dev set, which is then not looked at.
-        limit: a smoke run: at most so many rows of each split.
-        evaluate: epoch: after every epoch and at the end; end: only there.
+        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub by default.
+        train_rows: train on this many rows, the same in every run; all by default.
+        selection: fraction of the training rows, the same in every run, to hold out and evaluate
+            instead of the dev set, which is then not used.
+        limit: smoke run with at most this many rows per split.
+        evaluate: epoch (after every epoch and at the end) or end.
         keep_model: write the final model, the logs of report_to, and checkpoints until the run has
             finished.
         report_to: Trainer's trackers, such as tensorboard, wandb, mlflow or none; several in
             brackets.
-        resume: go on with the run that was cut off in output_dir.
-        mapping: what takes the place of softmax.
+        resume: continue the interrupted run in output_dir.
+        mapping: the mapping that replaces softmax.
         train: how to train.
     """
 
@@ -165,7 +164,7 @@ class RunConfig:
         return is_hub_id(self.model) or (self.data_dir is None and get_task(self.task).root is None)
 
     def comparable(self) -> dict[str, Any]:
-        """What decides a run's result: two runs that agree in this are the same run."""
+        """What determines a run's result: runs with equal values are the same run."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         if self.limit is None:  # as in the records of before there was one
             del content["limit"]

@@ -1,6 +1,6 @@
 """Reads a task's splits, from files or from the hub, into columns text_a, (text_b,) label.
 
-Nothing is dropped or guessed: a row that cannot be read is an error that names its file and line.
+Nothing is dropped or guessed: an unreadable row is an error that names its file and line.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ def subset(
     selection: float | None,
     limit: int | None = None,
 ) -> datasets.DatasetDict:
-    """`rows` of the training set, and `selection`, a share of them, in place of the dev sets.
+    """`rows` of the training set, and `selection`, a fraction of them, instead of the dev sets.
 
-    The rows depend on nothing but the data: every run gets the same. With a `limit` at most so many
-    of each split are left.
+    The rows depend only on the data: every run gets the same. `limit` bounds each split.
 
     Raises:
-        ValueError: there are not so many rows, or one of the two parts would be empty.
+        ValueError: too few rows, or one of the two parts would be empty.
     """
     if limit is not None:
         few = {s: d.shuffle(seed=0).select(range(min(limit, len(d)))) for s, d in data.items()}

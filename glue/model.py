@@ -1,4 +1,4 @@
-"""The pretrained model of a run, its tokenizer's work, and where both come from."""
+"""The pretrained model and tokenizer of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resolve_model(model: str) -> str:
 
 @contextmanager
 def from_hub(model: str) -> Iterator[None]:
-    """Say in one line what cannot be had from the hub, and what to give in its place."""
+    """One line on what the hub did not provide, and what to use instead."""
     try:
         yield
     except OSError as error:
@@ -65,15 +65,15 @@ def from_hub(model: str) -> Iterator[None]:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model; raises OSError, ValueError where there is none."""
+    """The tokenizer of a model; raises OSError or ValueError if there is none."""
     with from_hub(path):
         return AutoTokenizer.from_pretrained(path)
 
 
 def with_new_head(path: str, **options: Any) -> PreTrainedModel:
-    """As `AutoModelForSequenceClassification.from_pretrained`, silent about a head that is new.
+    """`AutoModelForSequenceClassification.from_pretrained`, silent about a new head.
 
-    What is missing or strange below the head is reported as ever.
+    Missing or unexpected weights below the head are reported as usual.
     """
     reports: list[logging.LogRecord] = []
 
@@ -144,7 +144,7 @@ def check_length(
 def encode(
     data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> datasets.DatasetDict:
-    """Token ids, cut off at max_length and not padded: that is done batch by batch."""
+    """Token ids, truncated to max_length; padding is done per batch."""
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
         pair = [batch["text_b"]] if "text_b" in batch else []

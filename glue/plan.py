@@ -1,4 +1,4 @@
-"""Which runs a sweep consists of."""
+"""The runs of a sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.sweep.plan import Cell, Plan, best_of, grid
 
 
 def make_plan(sweep: SweepConfig) -> Plan:
-    """Trials and then final runs under the fair protocol, one grid under the paper's."""
+    """Trials, then final runs under the fair protocol; one grid under the paper's."""
     tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
     runs = _trials if sweep.protocol == "fair" else _grid
     cells: dict[Cell, list[RunConfig]] = {
@@ -26,7 +26,7 @@ def make_plan(sweep: SweepConfig) -> Plan:
 
 
 def _trials(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
-    """Trial k: learning rate, seed (the same for every mapping) and values go round."""
+    """Trial k: learning rates, seeds (the same for every mapping) and values in turn."""
     rates, combinations = sweep.learning_rates, candidate.combinations
     # an order that has nothing to do with that of the learning rates, always the same
     random.Random(",".join(candidate.values)).shuffle(combinations)

@@ -1,4 +1,4 @@
-"""What a run says while it goes on."""
+"""The progress of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glue.metric import METRICS
 
 
 class Progress(ProgressCallback):
-    """Trainer's bars, on a terminal alone, and a line for each of its logs in place of a dict."""
+    """Trainer's bars, on a terminal only, and a line instead of a dict for each log."""
 
     training_bar: Any
     prediction_bar: Any
@@ -53,7 +53,7 @@ class Progress(ProgressCallback):
                 tqdm.write(line)
 
     def close(self) -> None:
-        """Take the bars away, also where training has ended in an error."""
+        """Remove the bars, even after an error."""
         for bar in (self.training_bar, self.prediction_bar):
             if bar is not None:
                 bar.close()
@@ -66,7 +66,7 @@ def _bar(label: str, total: int, initial: int = 0) -> tqdm:
 
 
 def lines(logs: dict[str, Any], step: int, steps: int) -> list[str]:
-    """A log of Trainer as one reads it: of training one line, of an evaluation one a split."""
+    """A log of Trainer as lines: one for training, one per split for an evaluation."""
     if "loss" in logs:
         parts = [f"loss {logs['loss']:.4f}", f"learning rate {logs['learning_rate']:.2g}"]
         ramped = {key: value for key, value in logs.items() if key.startswith("sparsity/")}

@@ -1,4 +1,4 @@
-"""From the outputs of a model to the metrics of its task."""
+"""Metrics of a task from the outputs of a model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
 
 
 def baseline(labels: Sequence[float], task: Task) -> dict[str, float]:
-    """The task's metrics where the most frequent of the labels is said of every example.
+    """The task's metrics for always predicting the most frequent label.
 
-    The correlations of a regression are 0 then, as of anything constant.
+    The correlations of a regression are 0, as for any constant.
     """
     references = np.asarray(labels)
     values, counts = np.unique(references, return_counts=True)

@@ -1,4 +1,4 @@
-"""What a run has come to, beside what would be had for nothing, and what to do next."""
+"""A run's results next to the majority baseline, and the next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.report.text import NOTHING
 def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
     """A table of metrics and exact zeros, and the next command.
 
-    The baseline says the most frequent label of the set that is measured of each of its examples.
+    The baseline always predicts the most frequent label of the evaluated set.
     """
     task = get_task(config.task)
     labels = {split: found["labels"] for split, found in results["predictions"].items()}

@@ -1,4 +1,4 @@
-"""What a sweep is: tasks x mappings x hyper-parameters x seeds under one of two protocols."""
+"""A sweep: tasks x mappings x hyper-parameters x seeds under one of two protocols."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FREE = ("output_dir", "data_dir")
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What one task of a sweep has of its own.
+    """Settings of one task of a sweep.
 
     Args:
-        epochs: in place of train.epochs.
-        train_rows: train on so many rows, the same ones in every run; on all if left out.
+        epochs: replaces train.epochs.
+        train_rows: train on this many rows, the same in every run; all by default.
     """
 
     epochs: float | None = None
@@ -31,15 +31,15 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class CandidateConfig:
-    """One mapping of a sweep, with the values of its parameters that are tried.
+    """One mapping of a sweep, with the parameter values to try.
 
     Args:
         name: a registered mapping, or mixed-NAME, which can be ramped by its parameter mix.
-        params: its parameters; a list is a list of values to try, each a number, or a list with one
-            number a head.
-        layers: block numbers that get it, all if left out.
+        params: its parameters; a list holds values to try, each a number, or a list with one number
+            per head.
+        layers: block numbers to patch; all by default.
         learn: names of the parameters to learn.
-        per: layer or head: one learned value for each.
+        per: layer or head: one learned value per layer or head.
         schedule: ramps one parameter from `initial` to the value tried.
     """
 
@@ -64,13 +64,13 @@ class CandidateConfig:
 
     @property
     def combinations(self) -> list[dict[str, Any]]:
-        """Every value of each parameter with every value of the others."""
+        """All combinations of the parameters' values."""
         products = itertools.product(*self.values.values())
         return [dict(zip(self.values, values, strict=True)) for values in products]
 
     @property
     def is_ramped(self) -> bool:
-        """Whether it comes in by and by: softmax itself, a moving schedule, or a learned map."""
+        """Whether it is ramped in: softmax itself, a moving schedule, or a learned map."""
         from sparse_attn.mappings import get_spec
 
         if self.schedule is None:
@@ -86,25 +86,23 @@ class SweepConfig:
     """A sweep.
 
     Args:
-        model: hub id, folder, or pkg://package/folder for weights that an installed package
-            carries.
-        output_dir: where sweep.json and one record a run go.
-        tasks: name (or YAML file) of each task, and what it has of its own.
-        mappings: a label for each mapping, and what it is. `softmax` is what the others are
-            compared with.
-        learning_rates: those to try.
-        protocol: fair: every mapping is ramped and gets the same number of trials, on a part of the
-            training set that is held out; its best goes to `seeds` runs on the whole training set,
-            which look at the dev set once, with the same seeds for every mapping.
-            paper: Balazy et al. 2023: every learning rate with every value of the parameters, all
-            of them looked at on the dev set, where the best is picked.
-        trials: for each task and mapping, under `fair`. Trial k has the same learning rate and seed
-            for every mapping; learning rates go round, and so do the values of the parameters.
-        seeds: runs of the chosen setting under `fair`, of the whole grid under `paper`.
-        selection: share of the training set that is held out for the trials.
-        limit: a smoke run: at most so many rows of each split.
-        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub if left out.
-        train: how to train; learning_rate and seed are those of the sweep.
+        model: hub id, folder, or pkg://package/folder for weights in an installed package.
+        output_dir: folder for sweep.json and one record per run.
+        tasks: name (or YAML file) of each task, with its own settings.
+        mappings: a label for each mapping, and its settings. `softmax` is the baseline.
+        learning_rates: values to try.
+        protocol: fair: every mapping is ramped and gets the same number of trials on held-out
+            training rows; its best setting is retrained on the whole training set with `seeds`
+            seeds, the same for every mapping, and evaluated once on the dev set. paper (Balazy et
+            al. 2023): every learning rate with every parameter value, with the best chosen on the
+            dev set it is reported on.
+        trials: per task and mapping, under `fair`. Trial k has the same learning rate and seed for
+            every mapping; learning rates and parameter values take turns.
+        seeds: runs of the best setting under `fair`, of the whole grid under `paper`.
+        selection: fraction of the training set to hold out for the trials.
+        limit: smoke run with at most this many rows per split.
+        data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub by default.
+        train: how to train; the sweep sets learning_rate and seed.
     """
 
     model: str
@@ -186,7 +184,7 @@ class SweepConfig:
         return [get_task(task).name for task in self.tasks]
 
     def content(self) -> dict[str, Any]:
-        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+        """The content of sweep.json: all but what may differ when a sweep is continued."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         if self.limit is None:  # as in the records of before there was one
             del content["limit"]

@@ -1,4 +1,4 @@
-"""What a task is: its files, columns, labels and metrics.
+"""Tasks: their files, columns, labels and metrics.
 
 The nine tasks of GLUE (Wang et al. 2019, arXiv 1804.07461) are in `TASKS`; a task of your own is a
 YAML file. `get_task` finds either.
@@ -33,9 +33,9 @@ class Task:
     main_metric: the one of them to rank runs by.
     columns: the columns of files without a header (CSV, TSV); None: the files have one.
     score_range: lowest and highest score of a regression, where it has bounds.
-    folder: where the files are below data_dir.
+    folder: of the files, below data_dir.
     hub, hub_text: the configuration of the hub's data set nyu-mll/glue, and its text columns.
-    root: the folder that stands in for data_dir where none is given.
+    root: the folder used if data_dir is not given.
     """
 
     name: str
@@ -122,7 +122,7 @@ def _glue(
     *metrics: str,
     **more: Any,
 ) -> Task:
-    """A task of GLUE: laid out as its download is, ranked by the first of its metrics."""
+    """A task of GLUE, laid out as in its download and ranked by its first metric."""
     return Task(
         name,
         text,
@@ -246,7 +246,7 @@ def _string(key: str, value: object) -> str:
 
 
 def _strings(key: str, value: object) -> tuple[str, ...]:
-    """One string or a list of them. Whole numbers pass: labels are often 0 and 1."""
+    """One string or a list of them. Integers are accepted: labels are often 0 and 1."""
     items = value if isinstance(value, list) else [value]
     if not items:
         raise ValueError(f"{key} must not be empty")

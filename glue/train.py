@@ -44,7 +44,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass
 class Run:
-    """A run whose parts have been made and found to fit together."""
+    """A run whose parts have been created and checked."""
 
     config: RunConfig
     task: Task
@@ -57,7 +57,8 @@ class Run:
     versions: dict[str, str]
 
     def perform(self, _: Path | None = None) -> dict[str, Any] | None:
-        """Fine-tune, evaluate and save the model; what results.json holds, in the main process."""
+        """Fine-tune, evaluate and save the model; returns the content of results.json (main
+        process)."""
         # which Trainer needs even where nothing is to be kept
         config, folder = self.config, Path(self.config.output_dir)
         checkpoint = last_complete_checkpoint(folder) if config.resume else None
@@ -158,7 +159,7 @@ def assemble(config: RunConfig) -> Run:
 
 
 def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
-    """Raise what a run would raise for its mapping, data or model, before the first one starts."""
+    """Raise, before the first run starts, any error that its mapping, data or model would raise."""
     path = resolve_model(sweep.model)
     for name, own in sweep.tasks.items():
         task = get_task(name)
@@ -203,7 +204,7 @@ def seconds(config: RunConfig) -> float:
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
-    """Metrics and sparsity on a split, and what was predicted for each of its examples."""
+    """Metrics and sparsity on a split, and the prediction for each example."""
     output = trainer.predict(trainer.eval_dataset[split], metric_key_prefix=split)
     return {
         "metrics": _task_metrics(output.metrics, split, task),
@@ -218,7 +219,7 @@ def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
 
 
 def per_epoch(trainer: EpochTrainer, task: Task) -> list[dict[str, float]]:
-    """Metrics and sparsity of every evaluation during training, one entry an epoch."""
+    """Metrics and sparsity of every evaluation during training, one entry per epoch."""
     entries: dict[float, dict[str, float]] = {}
     for line in trainer.state.log_history:
         for split in trainer.eval_dataset:
@@ -247,5 +248,5 @@ def _task_metrics(values: dict[str, float], prefix: str, task: Task) -> dict[str
 
 
 def _name(metric: str, split: str, trainer: EpochTrainer) -> str:
-    """`accuracy`, or `dev_matched/accuracy` where there are several splits."""
+    """`accuracy`, or `dev_matched/accuracy` if there are several splits."""
     return metric if len(trainer.eval_dataset) == 1 else f"{split}/{metric}"

@@ -1,4 +1,4 @@
-"""Transformers' Trainer as a run uses it: the order of the batches, the loss, what is measured."""
+"""Transformers' Trainer for a run: order of the batches, loss, measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EpochTrainer(Trainer):
         return EpochSampler(lengths, step, self.args.seed)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The model's loss, over the examples that are not there to fill an uneven last batch."""
+        """The model's loss, without the repeats that fill an uneven last batch."""
         share = 1.0
         if model.training and self._is_uneven():
             own = self._own(inputs)
@@ -63,12 +63,12 @@ class EpochTrainer(Trainer):
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _is_uneven(self) -> bool:
-        """Whether this is a last step that accelerate has filled with repeats, at its end."""
+        """Whether this is a last step that accelerate has filled up with repeats."""
         state = self.accelerator.gradient_state
         return bool(state.end_of_dataloader and state.remainder > 0)
 
     def _own(self, inputs: dict[str, Any]) -> int:
-        """How many examples of this process's part of an uneven step are no repeats."""
+        """How many examples of an uneven step are this process's own, not repeats."""
         size = len(inputs["labels"])
         before = size * self.args.process_index
         return min(max(self.accelerator.gradient_state.remainder - before, 0), size)
@@ -91,7 +91,7 @@ class EpochTrainer(Trainer):
 
 
 def settle_fsdp(plugin: Any, model: PreTrainedModel) -> None:
-    """Shard by block whatever the model, and save whole: what accelerate gets wrong by itself."""
+    """Shard every model by block, and save it whole; accelerate's defaults get both wrong."""
     if plugin.transformer_cls_names_to_wrap is None:
         # _no_split_modules names BertEmbeddings too, in which accelerate 1.15 shards the word
         # embeddings a second time, and torch raises
@@ -119,10 +119,10 @@ def mean_loss(predictions: Any, labels: Any) -> float:
 
 
 def trackers(report_to: str | list[str]) -> list[str]:
-    """The names, found to be of trackers that are installed.
+    """The names, checked to be installed trackers.
 
     Raises:
-        ValueError: one is not.
+        ValueError: one is not installed.
     """
     names = [report_to] if isinstance(report_to, str) else report_to
     installed = get_available_reporting_integrations()
@@ -136,7 +136,7 @@ def trackers(report_to: str | list[str]) -> list[str]:
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """What a run asks of Trainer: evaluate and save after every epoch, log to report_to."""
+    """Trainer's arguments for a run: evaluate and save after every epoch, log to report_to."""
     train = config.train
     arguments = TrainingArguments(
         output_dir=config.output_dir,

@@ -1,1 +1,1 @@
-"""What `glue` and `experiments` share: command lines, folders, training loop, sweeps, reports."""
+"""Shared by `glue` and `experiments`: command lines, folders, training loop, sweeps, reports."""

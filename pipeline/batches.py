@@ -1,4 +1,4 @@
-"""The order in which texts are trained on."""
+"""The order of texts in training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pipeline.fitting import epoch_generator
 
 
 class EpochSampler(Sampler[int]):
-    """Batches of similar length in random order, which depends on the seed and the epoch alone.
+    """Batches of similar length in random order, which depends only on seed and epoch.
 
-    Transformers' own draws from the global generator, so that a resumed epoch would be another
-    epoch, and goes from long to short inside every `POOL` batches, so that order follows length.
-    `batch_size` is that of a step, all processes together, so that their number changes no step.
+    Transformers' own sampler draws from the global generator, so a resumed epoch would differ, and
+    goes from long to short inside every `POOL` batches, so order follows length. `batch_size` is
+    that of a step over all processes, so their number changes no step.
     """
 
     POOL = 20

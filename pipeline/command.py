@@ -1,6 +1,6 @@
-"""Command lines whose options are dataclasses, and what they do with wrong input.
+"""Command lines whose options are dataclasses, and their handling of wrong input.
 
-They import nothing heavy, so that --help is there at once.
+They import nothing heavy, so that --help is instant.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Command:
     """A sub-command whose options are the fields of dataclasses.
 
     Attributes:
-        name, help: as the list of commands has them.
-        about: what it does, in its own --help.
-        configs: what is filled from YAML files and options. A field of `SWITCHES` is a switch.
-        positional: the fields without a default are no options, and there are no YAML files.
-        work: what it does with its configs, where its `Experiment` does not know.
+        name, help: shown in the list of commands.
+        about: description in its own --help.
+        configs: filled from YAML files and options. A field of `SWITCHES` is a switch.
+        positional: fields without a default are positional, and there are no YAML files.
+        work: the function to run on its configs, unless its `Experiment` has one.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Program:
     def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
         """The sub-command and its configs.
 
-        What cannot be parsed is told in one line, with exit code 2.
+        Wrong input is reported in one line, with exit code 2.
         """
         given = sys.argv[1:] if arguments is None else arguments
         configs = {command.name: command.configs for command in self.commands}
@@ -127,7 +127,7 @@ def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
 
 
 def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
-    """The config that `dataclasses.asdict` describes, read and checked as a command line is.
+    """The config from its `dataclasses.asdict`, parsed and checked like a command line.
 
     Raises:
         ValueError, TypeError: what is wrong with the content.
@@ -144,7 +144,7 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """One line instead of a traceback for wrong input or an extra that is not installed."""
+    """One line instead of a traceback for wrong input or a missing extra."""
     try:
         yield
     except ModuleNotFoundError as error:

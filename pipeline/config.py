@@ -1,4 +1,4 @@
-"""What configs of several pipelines share: checks of their fields, and a schedule."""
+"""Shared by the configs of several pipelines: checks of fields, and a schedule."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LONGEST_LABEL = 100
 def check_fields(
     config: Any, section: str = "", *, counts: Sequence[str] = (), **limits: tuple[bool, str]
 ) -> None:
-    """Raise ValueError for the first field of which its condition does not hold.
+    """Raise ValueError for the first field whose condition does not hold.
 
     Args:
         config: the dataclass.
-        section: the key that it stands under in a file, none for the outermost.
-        counts: fields that start at 1, or are left out.
-        **limits: for each other field whether its value is right, and what is expected.
+        section: its key in a file, none for the outermost.
+        counts: fields that must be None or at least 1.
+        **limits: for each other field, whether its value is valid, and what is expected.
     """
     values = {name: getattr(config, name) for name in counts}
     whole = {name: (n is None or n > 0, "at least 1") for name, n in values.items()}
@@ -31,7 +31,7 @@ def check_fields(
 
 
 def valid_seed(seed: int) -> tuple[bool, str]:
-    """For `check_fields`: one that every library takes."""
+    """For `check_fields`: a seed that every library accepts."""
     return 0 <= seed < 2**32, "an integer in [0, 2^32)"
 
 
@@ -54,7 +54,7 @@ def check_rates(sweep: Any, **instead: str) -> None:
 
 
 def check_baseline(key: str, labels: Iterable[str], baseline: str) -> None:
-    """Raise ValueError unless the others can be compared with something."""
+    """Raise ValueError if the baseline is missing."""
     if baseline not in labels:
         raise ValueError(
             f"{key}: expected the baseline {baseline!r} among them, got "
@@ -63,7 +63,7 @@ def check_baseline(key: str, labels: Iterable[str], baseline: str) -> None:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raise ValueError for a label that cannot be part of a file's name."""
+    """Raise ValueError for a label that cannot be part of a file name."""
     for label in labels:
         if not label.strip(".") or set(label) & set("/\\\0"):
             raise ValueError(f"the name {label!r} must fit into file names; use none with / or \\")
@@ -75,12 +75,12 @@ def check_labels(labels: Iterable[str]) -> None:
 
 
 def check_left_alone(config: Any, section: str, **instead: str) -> None:
-    """Raise ValueError for a field that a sweep sets itself and that the config sets too.
+    """Raise ValueError if the config sets a field that the sweep sets itself.
 
     Args:
         config: a dataclass whose fields all have defaults.
         section: the key that it stands under.
-        **instead: for each such field what is to be given in its place.
+        **instead: for each such field, the key to set instead.
     """
     plain = type(config)()
     for name, key in instead.items():
@@ -92,14 +92,14 @@ def check_left_alone(config: Any, section: str, **instead: str) -> None:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How a parameter of the mapping moves to its value in `params` during training.
+    """The schedule of a parameter of the mapping, up to its value in `params`.
 
     Args:
         parameter: name of the parameter, such as r, t or alpha.
         initial: its value at the start.
         shape: linear, cosine, cubic or constant.
-        begin: share of training after which it starts to move.
-        end: share of training after which it has arrived.
+        begin: fraction of training at which it starts to move.
+        end: fraction of training at which it reaches its value.
     """
 
     parameter: str
@@ -150,7 +150,7 @@ class ReportConfig:
 
     Args:
         results_dir: output_dir of a sweep, finished or not.
-        output_dir: where report.md and what goes with it are written; results_dir if left out.
+        output_dir: folder for report.md and its files; results_dir by default.
     """
 
     results_dir: str
@@ -159,7 +159,7 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class PackConfig:
-    """Whose records to put into one file.
+    """Which sweep to pack.
 
     Args:
         results_dir: output_dir of a sweep, finished or not.

@@ -1,4 +1,4 @@
-"""What an experiment supplies, and what it gets for that: train, sweep and report.
+"""The base class of experiments, which gives them train, sweep and report.
 
 An experiment is data, a model, a run of it and a page about many runs. All else is here and in the
 modules beside this one: the command line and what it says of wrong input, the claim of a folder,
@@ -47,7 +47,7 @@ class Run(Protocol):
     def resume(self) -> bool: ...
 
     def comparable(self) -> dict[str, Any]:
-        """What decides its result: two runs that agree in this are the same run."""
+        """What determines its result: runs with equal values are the same run."""
 
 
 class Sweep(Protocol):
@@ -57,7 +57,7 @@ class Sweep(Protocol):
     def output_dir(self) -> str: ...
 
     def content(self) -> dict[str, Any]:
-        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+        """The content of sweep.json: all but what may differ when a sweep is continued."""
 
 
 RunT = TypeVar("RunT", bound=Run)
@@ -98,7 +98,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return import_module(f"{self.name}.{self.module}").assemble(config)
 
     def perform(self, parts: Any, folder: Path | None) -> dict[str, Any] | None:
-        """Train, measure and return what results.json is to hold, a `score` among it.
+        """Train, measure and return the content of results.json, including a `score`.
 
         Args:
             parts: what `assemble` has made.
@@ -115,7 +115,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
-        """What the terminal shows after `train`, and where the results are."""
+        """The terminal output after `train`, with the place of the results."""
 
     @abstractmethod
     def plan(self, sweep: SweepT) -> Plan:
@@ -127,7 +127,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return made
 
     def check(self, sweep: SweepT, plan: Plan) -> None:
-        """Raise what a run would raise, before the first one starts.
+        """Raise, before the first run starts, any error that a run would raise.
 
         Of each cell the first run: the others differ in numbers that have been checked.
         """
