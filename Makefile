@@ -12,7 +12,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 install: $(INSTALLED)
 
-# Fine-tunes MiniLM with softmax, r-softmax and sparsemax; a table, and a plot in runs/demo.
+# What attention can forget, without training, and MiniLM fine-tuned with softmax and r-softmax; a page
+# in runs/demo.
 demo: $(INSTALLED)
 	$(BIN)/python -m demo
 

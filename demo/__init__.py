@@ -1,1 +1,1 @@
-"""The demo: a small entailment set that this repository makes itself."""
+"""The demo: its texts, and what attention may drop of them."""

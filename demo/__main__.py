@@ -1,4 +1,4 @@
-"""The first command of the README: three mappings on a small entailment task.
+"""The README's first command: what attention can forget, then a fine-tuning run without softmax.
 
 Run as:
     python -m demo
@@ -6,77 +6,94 @@ Run as:
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-from transformers.utils import logging
+from pipeline.command import input_errors, interruption
 
-from glue.__main__ import EXPERIMENT
+if TYPE_CHECKING:
+    from pipeline.report.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-MAPPINGS = {
-    "softmax": "softmax",
-    "r-softmax": "r-softmax, r 0 to 0.15",
-    "sparsemax-ramped": "sparsemax, ramped from softmax",
-}
+FOLDER = Path("runs/demo")
+MAPPINGS = ("softmax", "r-softmax")  # files of configs/mapping
+TEXT = "Sparse attention drops words."
 
 
-def main() -> None:
-    """Run, print a table, write a plot."""
-    logging.set_verbosity_error()
-    folder = ROOT / "runs" / "demo"
-    results = {}
-    for number, (overlay, title) in enumerate(MAPPINGS.items(), 1):
-        print(f"\n[{number}/{len(MAPPINGS)}] {title}")
-        shutil.rmtree(folder / overlay, ignore_errors=True)  # of an earlier demo
-        results[title] = run(overlay, folder / overlay)
-    print(f"\n{table(results)}\n\nplot: {plot(results, folder / 'demo.png')}")
-
-
-def run(overlay: str, output_dir: Path) -> dict[str, Any]:
-    """One fine-tuning run as `python -m glue train` would do it."""
-    configs = ROOT / "configs"
-    arguments = ["train", "--config", f"{configs}/glue/demo.yaml"]
-    arguments += ["--config", f"{configs}/mapping/{overlay}.yaml"]
-    arguments += ["--task", f"{ROOT}/demo/entail.yaml", "--output_dir", str(output_dir)]
-    (config,) = EXPERIMENT.program.parse(arguments)[1]
-    results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
-    assert results is not None  # in one process
-    return results
-
-
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Accuracy, realised sparsity and time, a row a mapping."""
-    lines = [f"{'mapping in attention':32}{'accuracy':>10}{'exact zeros':>13}{'seconds':>9}"]
-    lines.append("-" * len(lines[0]))
-    for title, result in results.items():
-        accuracy = f"{100 * result['metrics']['accuracy']:.1f} %"
-        zeros = f"{100 * result['sparsity']['dev']['mean']:.1f} %"
-        lines.append(f"{title:32}{accuracy:>10}{zeros:>13}{result['seconds']['train']:>9.0f}")
-    rows = next(iter(results.values()))["rows"]
-    lines.append(
-        f"{rows['train']} training and {rows['dev']} dev pairs, one seed: a demonstration,"
+def main(arguments: list[str] | None = None) -> None:
+    """Both acts, their page, and what to do next."""
+    parser = argparse.ArgumentParser(
+        prog="python -m demo",
+        description="What can pretrained attention forget? Retrieval with MiniLM under softmax, "
+        "r-softmax, entmax and sparsemax, beside keys dropped at random; then MiniLM fine-tuned "
+        "with softmax and r-softmax. Writes runs/demo/report.html in place of an earlier one; "
+        "needs no network, and less than five minutes on two cores.",
     )
-    lines.append("not evidence that one mapping is better than another.")
-    return "\n".join(lines)
+    parser.parse_args(arguments)
+    with interruption("the same command starts over"), input_errors():
+        os.chdir(ROOT)
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        act()
 
 
-def plot(results: dict[str, dict[str, Any]], path: Path) -> Path:
-    """Accuracy and share of exact zeros on the dev set over training."""
-    figure = Figure((10, 4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    labels = {"accuracy": "dev accuracy, %", "sparsity": "exact zeros, % of valid keys"}
-    for axis, (key, label) in zip(axes, labels.items(), strict=True):
-        for title, result in results.items():
-            epochs = [entry["epoch"] for entry in result["per_epoch"]]
-            axis.plot(epochs, [100 * e[key] for e in result["per_epoch"]], "o-", label=title)
-        axis.set(xlabel="epoch", ylabel=label)
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.savefig(path, dpi=120)
-    return path
+def act() -> None:
+    """Everything in FOLDER, which is empty."""
+    print("1 of 2: what can pretrained attention forget?", flush=True)
+    from demo.page import make_page, retrieval_table, training_table
+    from demo.retrieval import retrieve
+    from pipeline.files import write_json
+
+    record = retrieve()
+    write_json(FOLDER / "retrieval.json", record)
+    show(retrieval_table(record))
+    print("\n2 of 2: fine-tuning with accelerate and Trainer", flush=True)
+    results = [train(mapping) for mapping in MAPPINGS]
+    show(training_table(results))
+    report = make_page(record, results).write(FOLDER)
+    python = shlex.quote(os.path.relpath(sys.executable))
+    print(f"\nThe page, with a plot: {ROOT / report.path}\nNext, in {ROOT}:")
+    print(f'  {python} -m sparse_attn inspect {FOLDER}/r-softmax/model "{TEXT}"')
+    print(f"  {python} -m sparse_attn mappings")
+    print(f"  {python} -m glue train --config configs/glue/demo.yaml --mapping.name sparsemax")
+
+
+def show(table: Table) -> None:
+    """The table under its caption."""
+    from pipeline.report.table import plain
+
+    print("\n".join(["", table.caption, "", *plain(table)]), flush=True)
+
+
+def train(mapping: str) -> dict[str, Any]:
+    """The results of a run that `accelerate launch` starts as a user would."""
+    from torch import get_num_threads
+
+    folder = FOLDER / mapping
+    words = ["launch", "--config_file", "configs/accelerate/one_process.yaml"]
+    words += ["--num_cpu_threads_per_process", str(get_num_threads()), "-m", "glue", "train"]
+    words += ["--config", "configs/glue/demo.yaml", "--config", f"configs/mapping/{mapping}.yaml"]
+    words += ["--output_dir", str(folder)]
+    print(f"\n$ accelerate {' '.join(words)}", flush=True)
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words]
+    # a session of its own: Ctrl+C is answered once, here
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if code:
+        sys.exit("error: the run above failed")
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

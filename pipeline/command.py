@@ -156,12 +156,14 @@ def input_errors() -> Iterator[None]:
 
 
 @contextmanager
-def interruption() -> Iterator[None]:
+def interruption(
+    then: str = "the same command goes on where this was (train: with --resume)",
+) -> Iterator[None]:
     """One line instead of a traceback for Ctrl+C; imports nothing, so that none goes before it."""
     try:
         yield
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on where this was (train: with --resume)")
+        sys.exit(f"stopped; {then}")
 
 
 @contextmanager

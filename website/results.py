@@ -12,8 +12,7 @@ from typing import Any
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
-from demo.__main__ import MAPPINGS
-from demo.__main__ import table as demo_table
+from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -133,12 +132,17 @@ def heads() -> list[str]:
 
 
 def demo() -> list[str]:
-    """What the README's first command prints."""
-    results = {
-        title: json.loads((_RESULTS / f"demo/{name}-seed0.json").read_text())
-        for name, title in MAPPINGS.items()
-    }
-    return ["```", demo_table(results), "```"]
+    """What attention can forget, and the accuracy of both mappings on every seed."""
+    runs: dict[str, dict[str, str]] = defaultdict(dict)
+    for run in _runs(_RESULTS / "demo/training.jsonl"):
+        runs[run["mapping"]][f"seed {run['seed']}"] = f"{run['score']:.1%}"
+    seeds = list(runs["softmax"])
+    rows = [[mapping, *(scores[seed] for seed in seeds)] for mapping, scores in runs.items()]
+    record = json.loads((_RESULTS / "demo/retrieval.json").read_text(encoding="utf-8"))
+    return [
+        *markdown(retrieval_table(record)),
+        *markdown(Table("Fine-tuned, accuracy:", ["attention", *seeds], rows)),
+    ]
 
 
 def families() -> list[str]:
