@@ -31,7 +31,7 @@ class Images(Experiment[RunConfig, SweepConfig]):
     about = (
         "Train one network with one loss.",
         "Losses x learning rates, then many splits and seeds.",
-        "What the runs show, beside the published numbers.",
+        "Results next to the published numbers.",
     )
     run, sweep = RunConfig, SweepConfig
 

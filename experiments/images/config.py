@@ -21,10 +21,10 @@ class DataConfig:
 
     Args:
         name: mnist, cifar10 or cifar100.
-        data_dir: folder of its files as they are distributed; the hub if left out.
+        data_dir: folder of its files as distributed; the hub by default.
         split: random: all images that are there, shuffled and cut by the seed of the run;
             official: the test images are the data set's own.
-        train: images to learn from; all that are left if left out.
+        train: images to learn from; the rest by default.
         validation: images that decide when to stop, and which learning rate is best.
         test: images of the test set of a random split.
     """
@@ -49,7 +49,7 @@ class LossConfig:
             softmax, softmax-abs, spherical-softmax, taylor-softmax (trained by -log p), sparsemax
             or entmax (by their own loss).
         params: of the mapping, such as `--loss.params.eps 0.1`; for bouchard `xi` (shared,
-            per_class, or a number for a fixed one) and `alpha` (the best one if left out).
+            per_class, or a number for a fixed one) and `alpha` (the best one by default).
         learn: names of the mapping's parameters to learn.
     """
 
@@ -63,8 +63,8 @@ class NetworkConfig:
     """The network of the data set: two convolutions for MNIST, thirteen for CIFAR.
 
     Args:
-        widths: maps of both convolutions and hidden units (MNIST; 30, 60, 500 if left out), or
-            maps of the four stages (CIFAR; 64, 128, 256, 512 if left out).
+        widths: maps of both convolutions and hidden units (MNIST; 30, 60, 500 by default), or
+            maps of the four stages (CIFAR; 64, 128, 256, 512 by default).
         output_std: standard deviation of the first output weights; at 0 even mappings never start.
     """
 
@@ -85,7 +85,7 @@ class TrainConfig:
     """How to train: stochastic gradient descent with Nesterov momentum.
 
     Args:
-        epochs: at most so many passes over the training images.
+        epochs: at most this many passes over the training images.
         learning_rate: at the start.
         batch_size: images a step.
         momentum: Nesterov's; 0 for none.
@@ -154,7 +154,7 @@ class RunConfig(SetupConfig):
         output_dir: where results.json, the best weights and the checkpoint go.
         loss: what trains the network.
         test: look at the test images at the end.
-        resume: go on with the run that was cut off in output_dir.
+        resume: continue the interrupted run in output_dir.
     """
 
     output_dir: str

@@ -43,23 +43,23 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
 
     name = "experiments.language_modeling"
     description = (
-        "Language models with any output mapping. Such as: python -m "
+        "Language models with any output mapping. Example: python -m "
         "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml"
     )
     about = (
-        "Train a language model with any head; perplexity as the papers count it. Lay a head over "
-        "a model: --config configs/language_modeling/ptb-awd.yaml --config "
+        "Train a language model with any head; perplexity as the papers count it. Combine a "
+        "model and a head: --config configs/language_modeling/ptb-awd.yaml --config "
         "configs/language_modeling/heads/moss.yaml",
         "One model with many heads x seeds.",
-        "Our numbers beside the published ones; also of a folder of runs that `train` has made.",
+        "Our numbers beside the published ones; also for a folder of single runs.",
     )
     run, sweep, module = RunConfig, SweepConfig, "train"
     further = (
         Command(
             "measure",
             "rank, top-10 error, ... of a run",
-            "Measure a run that has ended and write it into its results.json: top-10 error, slopes "
-            "of a PLIF, and what the options ask for.",
+            "Measure a finished run and add to its results.json: top-10 error, slopes of a PLIF, "
+            "and the measures given as options.",
             (MeasureConfig,),
             positional=True,
             work=measure,

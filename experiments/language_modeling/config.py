@@ -29,13 +29,13 @@ FREE = ("output_dir", "checkpoint_minutes", "device", "chunk", "resume")
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuresConfig:
-    """What to measure of a trained model beside its perplexity, top-10 error and slopes of a PLIF.
+    """What to measure besides perplexity, top-10 error and the slopes of a PLIF.
 
     Args:
         rank_contexts: contexts of the test split in the matrix of log-probabilities; no rank if
             left out. The matrix takes 4 bytes a context and word.
-        simlex: SimLex-999.txt, to correlate the embedding with; not done if left out.
-        dynamic: dynamic evaluation on the validation and the test split; not done if left out.
+        simlex: SimLex-999.txt, to correlate the embedding with; off by default.
+        dynamic: dynamic evaluation on the validation and the test split; off by default.
     """
 
     rank_contexts: int | None = None
@@ -49,7 +49,7 @@ class MeasureConfig(MeasuresConfig):
 
     Args:
         run_dir: its output_dir.
-        data_dir: folder of the corpus; that of the run if left out.
+        data_dir: folder of the corpus; that of the run by default.
     """
 
     run_dir: str
@@ -108,7 +108,7 @@ class RunConfig(SetupConfig):
         head: what turns hidden states into probabilities.
         seed: of the first weights, the dropout and the lengths of the steps.
         checkpoint_minutes: write checkpoint.pt this often, and at the end of each epoch.
-        resume: go on with the run that was cut off in output_dir.
+        resume: continue the interrupted run in output_dir.
     """
 
     output_dir: str

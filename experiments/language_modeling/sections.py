@@ -16,9 +16,9 @@ class CorpusConfig:
 
     Args:
         name: ptb, wikitext-2, text8 (characters) or one-billion-word.
-        data_dir: folder of its files, such as ptb.train.txt; the hub if left out.
-        vocabulary_size: keep so many words, the most frequent, and read the others as <unk>; all
-            if left out.
+        data_dir: folder of its files, such as ptb.train.txt; the hub by default.
+        vocabulary_size: keep this many of the most frequent words and read the others as <unk>; all
+            by default.
     """
 
     name: Literal["ptb", "wikitext-2", "text8", "one-billion-word"] = "ptb"
@@ -40,13 +40,13 @@ class HeadConfig:
             relu-eps, which is registered here.
         params: its parameters, such as `--head.params.knots 1000`.
         learn: names of its parameters to learn, such as `--head.learn "[bias]"`.
-        mapping_lr: the mapping's own learning rate; that of the stage if left out.
+        mapping_lr: the mapping's own learning rate; that of the stage by default.
         bias: add a bias to each word's score.
         tie: use the embedding as output weights, where the sizes agree.
         start: of the bias: zero, or prior: the words' frequencies.
         components: of a mixture.
-        latent: size of a mixture's states; that of the embedding if left out.
-        prior: mapping of the mixture's weights; its own default if left out.
+        latent: size of a mixture's states; that of the embedding by default.
+        prior: mapping of the mixture's weights; its own default by default.
         dropout: on a mixture's states.
         cutoffs: sizes of the adaptive head's clusters, summed up, such as [2000, 10000].
     """
@@ -97,7 +97,7 @@ class ModelConfig:
         embedding: size of a word's vector.
         hidden: size of a hidden layer.
         layers: number of hidden layers.
-        last: size of an LSTM's last layer; that of the embedding if left out.
+        last: size of an LSTM's last layer; that of the embedding by default.
         dropout: on the last layer's output.
         dropout_hidden: between layers.
         dropout_input: on the embedding's output.
@@ -169,11 +169,11 @@ class StageConfig:
         batch: parallel pieces of the training text.
         bptt: tokens of each piece in a step.
         vary: draw bptt anew in each step, as AWD-LSTM does, and scale the learning rate with it.
-        longest: most tokens of a step above bptt that `vary` may draw; no limit if left out.
+        longest: most tokens above bptt that `vary` may draw for a step; no limit by default.
         clip: norm that the gradient is cut to; None: not at all.
         weight_decay: of all parameters.
         epochs: passes over the training text.
-        max_steps: stop after so many steps, even before that.
+        max_steps: stop after this many steps, even before that.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"

@@ -30,13 +30,13 @@ class MethodConfig:
         mapping: a registered mapping, such as softmax, sparsemax, r-softmax; or sigmoid: every
             label by itself, with binary cross entropy.
         params: the mapping's parameters, such as `--method.params.r 0.5`.
-        loss: one of the mapping's losses, such as nll or sparsegen-hinge; its first if left out.
+        loss: one of the mapping's losses, such as nll or sparsegen-hinge; its first by default.
         sparsity: fixed: by the parameters; predicted: r (of r-softmax) or t (of t-softmax) comes
             from the row itself.
         learn: names of the parameters to learn.
         schedule: ramps one parameter from `initial` to its value in `params`.
         thresholds: a label applies where p is above the one of these that is best on the validation
-            set; if left out, above the head's own, which for mappings with zeros is 0.
+            set; by default, above the head's own, which for mappings with zeros is 0.
     """
 
     mapping: str = "softmax"
@@ -113,8 +113,8 @@ class RunConfig(DataConfig):
         output_dir: where results.json and the model go.
         method: the output, its loss and its thresholds.
         train: how to train.
-        keep_model: write the weights of the best epoch, and a checkpoint while the run goes on.
-        resume: go on with the run that was cut off in output_dir.
+        keep_model: write the weights of the best epoch, and a checkpoint during the run.
+        resume: continue the interrupted run in output_dir.
     """
 
     output_dir: str
@@ -144,7 +144,7 @@ class SweepConfig:
         methods: a label for each method, and what it is. The others are compared with `softmax`.
         learning_rates: of Adam, those to try.
         seeds: runs that count of each method on each data set, with seeds 0, 1, ...
-        train: how to train; learning_rate and seed are those of the sweep.
+        train: how to train; the sweep sets learning_rate and seed.
     """
 
     output_dir: str

@@ -19,7 +19,7 @@ class SyntheticConfig:
             again; 0 occurs.
         length: mean of the sum of a row's features, its length as a document.
         rows: all of them.
-        features: of a row, counts of so many words.
+        features: number of words counted in each row.
         validation: share of the rows that is held out to choose the epoch and the threshold.
         test: share of the rows that is held out to the end.
         hidden: units of the network's hidden layer.
@@ -58,7 +58,7 @@ class ImageConfig:
     """Images and a pretrained convolutional network.
 
     Args:
-        source: voc2007 and coco2017: as distributed; folder: of one's own, train/labels.csv and
+        source: voc2007 and coco2017: as distributed; folder: your own, train/labels.csv and
             validation/labels.csv (test/labels.csv too, if there is one) beside the images, first
             column the file and one 0/1 column for each label; hub: a data set of the hub.
         data_dir: the folder that holds VOCdevkit; annotations, train2017 and val2017; or train and
@@ -70,7 +70,7 @@ class ImageConfig:
         validation_split: of the hub's data set, such as validation, test or "train[90%:]".
         train_split: of the hub's data set.
         backbone: torchvision://resnet18 and the like, or hub id or folder of a Transformers model.
-        weights: file of a state dict for a torchvision backbone; the pretrained ones if left out.
+        weights: file of a state dict for a torchvision backbone; the pretrained ones by default.
         size: height and width that every image is scaled to.
     """
 
@@ -107,22 +107,22 @@ class TextConfig:
     """Texts and a pretrained Transformer.
 
     Args:
-        source: folder: of one's own, with the files train, validation and, if there is one, test,
+        source: folder: your own, with the files train, validation and, if there is one, test,
             each .csv, .tsv or .jsonl; glue: a classification task of GLUE, whose rows have one
             label each: validation is a tenth of the training rows, test its dev set; hub: a data
             set of the hub.
         model: hub id, folder, or pkg://package/folder for weights that an installed package
             carries.
-        data_dir: the folder, or that of the GLUE download; for GLUE the hub if left out.
+        data_dir: the folder, or that of the GLUE download; for GLUE the hub by default.
         dataset: the GLUE task; id of the hub's data set, or a folder that `datasets` reads; for a
             folder of one's own the name that tells its runs from those of another.
         text: of a folder or the hub: the column that holds the text, or two for pairs.
         label_column: of a folder or the hub: the column that holds all labels of a row, a list or
-            names joined by `separator`; if left out, every column but text is a label, 0 or 1.
+            names joined by `separator`; by default, every column but text is a label, 0 or 1.
         separator: of the names in label_column.
         train_split: of the hub's data set.
         validation_split: of the hub's data set, such as validation, test or "train[90%:]".
-        train_rows: use so many of the training rows, the same ones in every run; all if left out.
+        train_rows: use this many training rows, the same in every run; all by default.
         max_length: tokens of a row at most; what is beyond is cut off.
     """
 
