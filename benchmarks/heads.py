@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import race, suite
+from benchmarks.command import SUITES
 from benchmarks.suite import Pace, Suite
 from benchmarks.tables import Column
 from benchmarks.timing import MIB, Task, rounded
@@ -23,15 +24,7 @@ from sparse_attn.heads import LinearHead, MixtureHead
 PLAIN, OURS = "plain", "ours"
 # Penn Treebank, WikiText-2, Llama 3
 VOCABULARIES = {"10k": 10_000, "33k": 33_278, "128k": 128_256}
-POINTWISE = ("sigsoftmax", "taylor-softmax", "spherical-softmax", "normalized-sigmoid")
-# what matters most first
-GROUPS = {
-    "softmax": "p = softmax(W h + b)",
-    "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
-    **{name: f"p = {name}(W h + b)" for name in POINTWISE},
-    "mixture": "a mixture of 15 softmaxes",
-    "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
-}
+GROUPS = SUITES["heads"].groups
 # how many of the vocabularies; a call at 128k takes seconds on a CPU
 ON_GPU = dict.fromkeys(GROUPS, 3) | {"mixture": 1}
 ON_CPU = dict.fromkeys(GROUPS, 1) | {"softmax": 3, "softmax-no-bias": 2, "plif": 2}
@@ -62,7 +55,6 @@ class Contestant(race.Contestant):
 
 class Heads(Suite[Case, Contestant]):
     name = "heads"
-    about = "output layers with their loss, beside PyTorch's, Liger's and Apple's"
     title = "Output layers"
     meaning = f"""\
 An output layer with its loss: from hidden states and targets to the mean of -log p
@@ -77,7 +69,6 @@ PyTorch allocates at most during the call, beyond its inputs; `beyond` leaves ou
 W, b and other parameters, which everyone has to return. Scratch space outside PyTorch's allocator
 is not seen on a CPU. `gradient difference` is how far the gradient of W is from that of `{PLAIN}`,
 as a fraction of its norm."""
-    groups = GROUPS
     base = PLAIN
     columns = (
         Column("memory_mib", "peak, MiB", relative=True),

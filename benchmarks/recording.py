@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from benchmarks.glue import MINILM
+from benchmarks.command import MINILM
 from benchmarks.race import Contestant, Race
 from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import cell, table
@@ -36,14 +36,12 @@ class Recorded(Case):
 
 class Recording(Suite[Recorded, Contestant]):
     name = "recording"
-    about = "what record_attention adds to a forward pass of MiniLM"
     title = "Recording attention"
     meaning = """Milliseconds of a forward pass of MiniLM (6 layers, 12 heads, float32, without
 gradients), and the time within `record_attention` divided by it: the median, with quartiles, over
 rounds in which all run. Half of the sentences are padding from their middle on. `statistics`:
 zeros, support, entropy and mass on special tokens are counted. `weights too`: with weights=True.
 `unpatched` runs PyTorch's SDPA, and the library's softmax while it is recorded."""
-    groups: ClassVar = {"recording": "forward passes of MiniLM"}
     base = FORWARD
     paces: ClassVar = {"cpu": Pace(2, 5), "cuda": Pace(2, 5), "quick": Pace(0.5, 3)}
 

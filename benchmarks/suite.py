@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks import tables
+from benchmarks.command import SUITES
 from benchmarks.race import Contestant, Race
 
 Record = dict[str, Any]
@@ -20,7 +21,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One table: a name within a group, which is one of the suite's `groups`."""
+    """One table: a name within a group, which is one of the suite's groups in `SUITES`."""
 
     group: str
     name: str
@@ -58,10 +59,8 @@ class Suite(ABC, Generic[C, T]):
     """Cases that one command measures into one record and one page.
 
     Attributes:
-        name: on the command line and of its files.
-        about: what it measures, for --help.
+        name: in `SUITES` and of its files.
         title, meaning: of the page; what its numbers mean.
-        groups: of cases, and what each of them is.
         base: the contestant whom the others are divided by.
         columns: what tables show beside times.
         paces: by "cpu", "cuda" and "quick".
@@ -69,10 +68,8 @@ class Suite(ABC, Generic[C, T]):
     """
 
     name: ClassVar[str]
-    about: ClassVar[str]
     title: ClassVar[str]
     meaning: ClassVar[str]
-    groups: ClassVar[dict[str, str]]
     base: ClassVar[str]
     columns: ClassVar[tuple[tables.Column, ...]] = (tables.Column("memory_mib", "MiB"),)
     paces: ClassVar[dict[str, Pace]]
@@ -96,7 +93,8 @@ class Suite(ABC, Generic[C, T]):
 
     def section(self, case: dict[str, Any]) -> list[str]:
         """A case's part of the page."""
-        return tables.section(case, self.groups[case["group"]], self.base, self.columns)
+        meaning = SUITES[self.name].groups[case["group"]]
+        return tables.section(case, meaning, self.base, self.columns)
 
     def pictures(self, record: Record) -> dict[str, Figure]:
         """Plots, by what their files' names end in."""
@@ -119,14 +117,3 @@ class Suite(ABC, Generic[C, T]):
         if record.get("left_out"):
             lines += ["", f"Not reached within the time budget: {', '.join(record['left_out'])}."]
         return "\n".join(lines) + "\n"
-
-
-def above(kind: Callable[[str], float]) -> Callable[[str], float]:
-    """For argparse: numbers above 0."""
-
-    def number(text: str) -> float:
-        if not (value := kind(text)) > 0:
-            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-        return value
-
-    return number

@@ -23,12 +23,6 @@ MRPC_103 = (
     36, 48, 71, 74, 58, 53, 42, 52, 103, 49, 55, 52, 61, 48, 36, 48,
 )
 # fmt: on
-GROUPS = {
-    "attention": "one attention call, every mapping and every peer",
-    "step": "a whole training step of MiniLM and of a BERT-base",
-    "length": "attention over lengths, the same number of tokens at each as far as it can be",
-    "causal": "attention of long causal rows (GPU)",
-}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from benchmarks.attention.cases import Case
 from benchmarks.attention.contestants import BASE, MAPPINGS
-from benchmarks.glue import MINILM
+from benchmarks.command import MINILM
 from benchmarks.race import Contestant
 from benchmarks.timing import Task
 from glue.model import resolve_model

@@ -40,7 +40,6 @@ PLOTTED = {
 
 class Attention(Suite[Case, Any]):
     name = "attention"
-    about = "attention calls and training steps, beside SDPA, entmax, AdaSplash, Liger"
     title = "Benchmarks"
     meaning = """\
 Times are medians in milliseconds with quartiles. A ratio is the median over rounds of
@@ -53,7 +52,6 @@ torch.profiler's events on the CPU, where scratch space outside PyTorch's alloca
 heads against the float32 reference (not beyond N=2048, nor with dropout). On the GPU attention is
 timed by CUDA events with launches hidden, `cold` with the L2 cache overwritten before, `warm` right
 after the same call; steps are timed by the wall clock."""
-    groups = cases.GROUPS
     base = BASE
     paces: ClassVar = {"cpu": Pace(10, 5, 660), "cuda": Pace(2.5, 7, 450), "quick": Pace(1, 3, 60)}
 

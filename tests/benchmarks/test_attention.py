@@ -10,6 +10,7 @@ import torch
 from benchmarks.attention import contestants, peers, step
 from benchmarks.attention.cases import MRPC_79, MRPC_103, Case, problem
 from benchmarks.attention.suite import Attention
+from benchmarks.command import SUITES
 from benchmarks.race import Race
 from benchmarks.timing import Effort
 from sparse_attn import mapping_names
@@ -112,7 +113,7 @@ def test_cases(device, quick):
     found = Attention().cases(device, Namespace(quick=quick))
     assert len({(c.group, c.name) for c in found}) == len(found)
     for case in found:
-        assert case.group in Attention.groups
+        assert case.group in SUITES["attention"].groups
         names = [c.name for c in Attention().contestants(case, torch.device(device))]
         assert len(set(names)) == len(names)
         assert names[0] == Attention.base

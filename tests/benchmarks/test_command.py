@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 
-from benchmarks.__main__ import SUITES, main
+from benchmarks.__main__ import main
 from benchmarks.attention.cases import Case
 from benchmarks.attention.suite import Attention
 from benchmarks.factored import Factored, Factors
 from benchmarks.heads import VOCABULARIES
+from benchmarks.measure import get_suite
 from benchmarks.record import slug
 from benchmarks.recording import Recorded, Recording
 from benchmarks.suite import Pace
@@ -61,7 +62,7 @@ def test_files(suite, pictures, tiny, bench, tmp_path, capsys):
         for row in measured:
             assert row["ms"]["n"] == 2
             assert row["ms"]["median"] > 0
-            assert row["to"][SUITES[suite].base]["n"] == 2
+            assert row["to"][get_suite(suite).base]["n"] == 2
             assert row.get("memory_mib", 1) > 0
     page = (tmp_path / f"{suite}-cpu.md").read_text()
     assert str(tmp_path) not in json.dumps(record) + page
@@ -72,7 +73,7 @@ def test_files(suite, pictures, tiny, bench, tmp_path, capsys):
 
 
 def test_several_suites(tiny, tmp_path):
-    main(["factored", "recording", "--quick", "--rounds", "1", "--out", str(tmp_path)])
+    main(["factored", "--quick", "recording", "--rounds", "1", "--out", str(tmp_path)])
     assert {path.stem for path in tmp_path.iterdir()} == {"factored-cpu", "recording-cpu"}
 
 
@@ -125,15 +126,19 @@ def test_budget_leaves_the_rest_out_and_says_so(tiny, bench, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "expected one of attention, heads, "),
-        (["--only", "nothing"], "invalid choice"),
+        (["nothing"], "error: nothing: unknown; expected one of attention, heads, "),
+        (["hedas"], "error: hedas: unknown; did you mean heads?"),
+        (["--only", "nothing"], "--only nothing: unknown; expected one of attention, step, "),
+        (["--only", "step", "lenght"], "--only lenght: unknown; did you mean length?"),
         (["--case", "nothing"], "no case is left of attention: N=128, "),
         (["heads", "--only", "mixture", "--case", "128k"], "no case is left of softmax: 10k, "),
         (["--budget", "-1"], "expected a number above 0"),
         (["--budget", "soon"], "--budget"),
         (["--device", "tpu"], "invalid choice"),
         (["--publish"], "not allowed with"),
-        (["--speed"], "unrecognized arguments"),
+        (["--bugdet", "9", "heads"], "--bugdet: unknown; did you mean --budget?"),
+        (["--round=9"], "--round: unknown; did you mean --rounds?"),
+        (["-x"], "-x: unknown; expected one of -h, --help, --out, "),
         (["glue", "--rounds", "0"], "expected a number above 0"),
         (["glue", "--epochs", "-1"], "expected a number above 0"),
         (["glue", "--seeds"], "--seeds"),
@@ -148,7 +153,10 @@ def test_bad_arguments(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit) as error:
         main([*arguments, "--out", str(tmp_path)])
     assert error.value.code == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

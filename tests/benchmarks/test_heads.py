@@ -35,7 +35,7 @@ def rows(some, **losses):
     return {row["name"]: row for row in found["rows"]}
 
 
-@pytest.mark.parametrize("group", Heads.groups)
+@pytest.mark.parametrize("group", heads.GROUPS)
 def test_all_compute_the_same(group, monkeypatch):
     asked = []
 
@@ -80,7 +80,7 @@ def test_rows(monkeypatch):
 
 
 def test_who_takes_part():
-    names = {g: [c.name for c in SUITE.contestants(case(g), CPU)] for g in Heads.groups}
+    names = {g: [c.name for c in SUITE.contestants(case(g), CPU)] for g in heads.GROUPS}
     assert names.pop("softmax") == [PLAIN, OURS, "ours, unreduced", "Liger"]
     assert names.pop("softmax-no-bias") == [PLAIN, OURS, "Liger", "Apple"]
     assert all(who == [PLAIN, OURS] for who in names.values())
@@ -100,7 +100,7 @@ def test_what_is_measured(device, tokens):
     for vocabulary in VOCABULARIES:
         assert Case("softmax", vocabulary, tokens, 512) in found
         assert device == "cpu" or Case("plif", vocabulary, tokens, 512) in found
-    assert {some.group for some in found} == set(Heads.groups)
+    assert {some.group for some in found} == set(heads.GROUPS)
     (mixture,) = (some for some in found if some.group == "mixture")
     assert mixture.tokens < tokens
 

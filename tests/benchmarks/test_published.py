@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from benchmarks.__main__ import SUITES
+from benchmarks.measure import get_suite
 
 PUBLISHED = Path(__file__).parents[2] / "results/benchmarks"
 RECORDS = sorted(path.relative_to(PUBLISHED).as_posix() for path in PUBLISHED.rglob("*.json"))
@@ -14,7 +14,7 @@ RECORDS = sorted(path.relative_to(PUBLISHED).as_posix() for path in PUBLISHED.rg
 
 def read(name):
     path = PUBLISHED / name
-    return SUITES[path.stem.partition("-")[0]], json.loads(path.read_text())
+    return get_suite(path.stem.partition("-")[0]), json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -4,7 +4,16 @@ import pytest
 
 from tests.commands import python
 
-HEAVY = {"accelerate", "datasets", "numpy", "ray", "sparse_attn", "torch", "transformers"}
+HEAVY = {
+    "accelerate",
+    "datasets",
+    "matplotlib",
+    "numpy",
+    "ray",
+    "sparse_attn",
+    "torch",
+    "transformers",
+}
 CODE = """
 import sys
 from {program}.__main__ import main
@@ -25,6 +34,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.multilabel", ("train", "sweep", "report")),
         ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
+        ("benchmarks", ()),
     ],
 )
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:

