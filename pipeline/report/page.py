@@ -95,7 +95,11 @@ class Page:
             keep_trailing_newline=True,
             undefined=StrictUndefined,
         )
-        environment.filters |= {"image": canvas.encode, "kind": lambda block: type(block).__name__}
+        environment.filters |= {
+            "image": canvas.encode,
+            "kind": lambda block: type(block).__name__,
+            "unbroken": text.unbroken,
+        }
         return environment.get_template("page.html.j2").render(page=self)
 
 

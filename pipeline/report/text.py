@@ -60,6 +60,11 @@ def counted(amount: int, noun: str) -> str:
     return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
+def unbroken(words: str) -> str:
+    """The words with `1.2 ± 0.3` and `[-1, +2]` kept on one line each."""
+    return re.sub(r"(?<=\d) (?=±)|(?<=±) |(?<=\d,) (?=[-+]\d)", "\N{NO-BREAK SPACE}", words)
+
+
 def markdown(words: str) -> str:
     """The words with every mark of Markdown and HTML escaped, on one line."""
     return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(words.split()))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.report.table import Table, markdown
+from pipeline.report.text import unbroken
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +17,12 @@ def test_numbers_are_aligned_right() -> None:
     table = Table("", ["row", "score", "interval", "setting", "p"], rows)
     assert table.numeric == [False, True, True, False, True]
     assert markdown(table)[1] == "| --- | ---: | ---: | --- | ---: |"
+
+
+def test_numbers_stay_on_one_line() -> None:
+    words = "a, b: 75.1 ± 0.9, by -1.00 [-2.00, +0.50], 3 seeds"
+    kept = "a, b: 75.1_±_0.9, by -1.00 [-2.00,_+0.50], 3 seeds"
+    assert unbroken(words) == kept.replace("_", "\N{NO-BREAK SPACE}")
 
 
 @pytest.mark.parametrize(
