@@ -157,7 +157,7 @@ def input_errors() -> Iterator[None]:
 
 @contextmanager
 def interruption(
-    then: str = "the same command goes on where this was (train: with --resume)",
+    then: str = "run the same command to continue (train: with --resume)",
 ) -> Iterator[None]:
     """One line instead of a traceback for Ctrl+C; imports nothing, so that none goes before it."""
     try:
