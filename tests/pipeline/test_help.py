@@ -35,7 +35,6 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
         ("benchmarks", ()),
-        ("demo", ()),
     ],
 )
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:
