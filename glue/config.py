@@ -21,7 +21,7 @@ class MappingConfig:
     """The mapping that replaces softmax in attention.
 
     Args:
-        name: a registered mapping, such as softmax, r-softmax, sparsemax, entmax, sigsoftmax.
+        name: a registered mapping, such as softmax, r-softmax, entmax; `--mapping NAME` for short.
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
