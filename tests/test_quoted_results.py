@@ -151,3 +151,14 @@ def test_no_softmax_is_below_the_floor() -> None:
         if record.mapping == "softmax":
             assert record.results
             assert record.results["log_error"] > record.results["floor"] > 0
+
+
+def test_retrieval_in_the_readme() -> None:
+    record = json.loads((RESULTS / "demo/retrieval.json").read_text())
+    right = {row["setting"]: row["right"] for row in record["rows"]}
+    settings = ("softmax", "r-softmax, r 0.5", "random-drop-softmax, r 0.5")
+    shares = [f"{100 * right[setting]:.0f} %" for setting in settings]
+    text = page("README.md")
+    assert f"of {record['questions']} questions" in text
+    assert f"{record['candidates']} sentences for {shares[0]} with softmax, {shares[1]}" in text
+    assert f"and {shares[2]} with as many dropped at random" in text
