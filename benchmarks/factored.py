@@ -22,9 +22,9 @@ from benchmarks.timing import MIB, Task
 from sparse_attn.heads.factored import FactoredSphericalHead
 
 BATCH = 64
-BATCHES = 8  # which take turns
+BATCHES = 8  # used in rotation
 LR = 0.5
-MOST_DENSE = 100_000_000  # weights; one step of more takes seconds and gigabytes
+MOST_DENSE = 100_000_000  # weights; a larger step takes seconds and gigabytes
 FACTORED, DENSE, RESET = "factored", "dense", "reset"
 HEADINGS = (
     *("vocabulary", "factored, ms", "dense, ms", "dense / factored"),
@@ -130,7 +130,7 @@ def _cells(case: dict[str, Any]) -> list[str]:
 
 
 class Problem:
-    """Both layers, from the same weights, and the batches."""
+    """Both layers with the same weights, and the batches."""
 
     def __init__(self, case: Factors, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -146,7 +146,7 @@ class Problem:
         self.factor = 0.4
 
     def tasks(self) -> dict[str, Task]:
-        """What is timed, by name."""
+        """The timed steps, by name."""
         steps: dict[str, Callable[[Tensor, Tensor], None]] = {
             FACTORED: self.factored,
             DENSE: self.dense,
@@ -165,7 +165,7 @@ class Problem:
         self.head.step(LR)
 
     def dense(self, hidden: Tensor, targets: Tensor) -> None:
-        """The same on W, through the three numbers that the loss needs, the cheapest dense form."""
+        """One step on the dense W, in its cheapest form, by the three sums of the loss."""
         if self.weight is None:
             raise NotImplementedError(
                 f"more than {MOST_DENSE // 1_000_000} million weights: seconds and gigabytes a step"
@@ -177,14 +177,14 @@ class Problem:
         self.sgd.zero_grad()
 
     def unbalance(self) -> None:
-        """Move one singular value of U out of bounds, up and down by turns."""
+        """Move a singular value of U out of bounds, alternately up and down."""
         matrix = self.head.matrix
         matrix.stabilise()
         matrix.U[0] *= self.factor
         self.factor = 1 / self.factor
 
     def steps_between_checks(self) -> int:
-        """How many steps move the bound on the singular values from NEAR to FAR, a factor of 2."""
+        """Steps that move the bound on singular values from NEAR to FAR, a factor of 2."""
         self.head.matrix.stabilise()
         before = self.head.matrix.spread.item()
         for _ in range(BATCHES):

@@ -53,7 +53,7 @@ dropout."""
 
 @dataclass(frozen=True)
 class FineTuning(Case):
-    """Runs of `settings`, which runs must have in common to be compared, on data at `data_dir`."""
+    """Runs with the same `settings`, so that they can be compared, on data at `data_dir`."""
 
     settings: dict[str, Any]
     data_dir: str | None
@@ -69,7 +69,7 @@ class FineTuning(Case):
         return self.group == "accuracy"
 
     def config(self, name: str, folder: Path) -> RunConfig:
-        """The run of a contestant, writing nothing but into a folder of its own."""
+        """The run of a contestant, writing only to its own folder."""
         return RunConfig(
             task="MRPC",
             model=self.settings["model"],
@@ -127,8 +127,8 @@ model, data, threads, batch size and optimizer, float32."""
         return [Contestant(name, "softmax", name != RECIPE) for name in names]
 
     def measure(self, case: FineTuning, race: Race[Contestant]) -> dict[str, Any]:
-        """Throughput, or the scores of a whole run."""
-        logging.set_verbosity_error()  # the classification head is new, as it should be
+        """Throughput, or the scores of a full run."""
+        logging.set_verbosity_error()  # the classification head is newly initialised, as intended
         logging.disable_progress_bar()
         datasets.disable_progress_bars()
         with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +163,7 @@ model, data, threads, batch size and optimizer, float32."""
 
 
 def about(settings: dict[str, Any]) -> str:
-    """The settings in words, all but the model."""
+    """The settings in words, except the model."""
     return (
         f"{settings['epochs']:g} epochs over {settings['train_rows'] or 'all'} rows, batches of "
         f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}"
@@ -212,7 +212,7 @@ def _scores(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _difference(base: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[str]:
-    """Ours minus the recipe's, with its standard error: the seeds of the two share nothing."""
+    """Ours minus the recipe's, with its standard error; the seeds are unpaired."""
     if min(len(base), len(ours)) < 2:
         return []
     both = [[100 * run["accuracy"] for run in runs] for runs in (base, ours)]
@@ -274,7 +274,7 @@ def epoch(trainer: Trainer) -> float:
 
 
 def told(epoch: Callable[[], Any]) -> float:
-    """A clock that reads what the epoch says it took."""
+    """A clock that returns the time an epoch reports."""
     return epoch()
 
 
@@ -285,7 +285,7 @@ def padded_length(trainer: Trainer) -> float:
 
 
 def fine_tune(name: str, config: RunConfig) -> dict[str, Any]:
-    """Scores on the dev set after a whole run, and its speed."""
+    """Dev scores and speed of a full run."""
     if name == RECIPE:
         trainer = recipe(config)
         trained = trainer.train().metrics

@@ -25,7 +25,7 @@ PLAIN, OURS = "plain", "ours"
 # Penn Treebank, WikiText-2, Llama 3
 VOCABULARIES = {"10k": 10_000, "33k": 33_278, "128k": 128_256}
 GROUPS = SUITES["heads"].groups
-# how many of the vocabularies; a call at 128k takes seconds on a CPU
+# number of vocabularies; a call at 128k takes seconds on a CPU
 ON_GPU = dict.fromkeys(GROUPS, 3) | {"mixture": 1}
 ON_CPU = dict.fromkeys(GROUPS, 1) | {"softmax": 3, "softmax-no-bias": 2, "plif": 2}
 TOKENS = {"cpu": 2048, "cuda": 4096}
@@ -34,7 +34,7 @@ SPREAD = 3.0  # standard deviation of the scores
 
 @dataclass(frozen=True)
 class Case(suite.Case):
-    """A head of GROUPS over a vocabulary of VOCABULARIES, which names it."""
+    """A head of GROUPS with a vocabulary of VOCABULARIES."""
 
     tokens: int
     hidden: int
@@ -87,7 +87,7 @@ as a fraction of its norm."""
         ]
 
     def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
-        """The plain form, ours, and for softmax the peers."""
+        """The plain form, ours and, for softmax, the peers."""
         softmax = case.group in ("softmax", "softmax-no-bias")
         found = [
             Contestant(PLAIN, PLAIN, False, cross_entropy if softmax else dense),
@@ -110,8 +110,8 @@ as a fraction of its norm."""
 class Problem:
     """A head, hidden states [N, d] and their targets [N]; bfloat16 on the GPU, else float32.
 
-    The scores are spread so far that the probabilities are about as unequal as a trained model's:
-    Apple's kernel leaves out gradients of small ones.
+    The scores are spread so that the probabilities are as skewed as a trained model's: Apple's
+    kernel skips gradients of small ones.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -141,9 +141,9 @@ class Problem:
         )
 
     def note(self, name: str, mib: float) -> dict[str, float]:
-        """Memory without the parameters' gradients, which everyone must hold; how far W's is off.
+        """Memory beyond the parameters' gradients, and the error of W's gradient.
 
-        W's gradient is compared with that of PLAIN, which comes first.
+        The error is relative to PLAIN, which runs first.
         """
         gradients = [p.grad for p in self.head.parameters() if p.grad is not None]
         beyond = mib - sum(gradient.nbytes for gradient in gradients) / MIB
@@ -183,7 +183,7 @@ def cross_entropy(problem: Problem) -> Tensor:
 
 
 def dense(problem: Problem) -> Tensor:
-    """The whole of log p, then the targets' part of it."""
+    """All of log p, then the targets' entries."""
     log_p = problem.head.log_prob(problem.hidden)
     return -log_p.gather(-1, problem.targets.unsqueeze(-1)).mean()
 
@@ -193,12 +193,12 @@ def liger(problem: Problem) -> Tensor:
         raise NotImplementedError("Liger needs a GPU")
     function = importlib.import_module("liger_kernel.ops").LigerFusedLinearCrossEntropyFunction
     head = problem.head
-    # the loss, and what is not asked for
+    # the loss, and unused outputs
     return function.apply(problem.hidden, head.weight, problem.targets, head.bias)[0]
 
 
 def apple(problem: Problem) -> Tensor:
-    """Cut cross-entropy; without a GPU what that package runs then, PyTorch's own compiled."""
+    """Cut cross-entropy; on a CPU the package compiles PyTorch's own."""
     module = importlib.import_module("cut_cross_entropy")
     kernel = "cce" if problem.hidden.device.type == "cuda" else "torch_compile"
     return module.linear_cross_entropy(

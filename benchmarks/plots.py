@@ -1,4 +1,4 @@
-"""Curves of what records hold, on logarithmic axes."""
+"""Plots of records on logarithmic axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A race of contestants over one case, and the rows that it gives."""
+"""Time contestants on one case; returns a row each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A row: its name, the mapping it computes, and whether it is our code as users get it.
+    """A row: its name, its mapping, and whether it is our code as users run it.
 
-    Ours is compared with everybody else of the same mapping, and everybody with the suite's base.
+    Ours is compared with all peers of the same mapping, and everyone with the suite's base.
     """
 
     name: str
@@ -42,7 +42,7 @@ T = TypeVar("T", bound=Contestant)
 
 @dataclass(frozen=True)
 class Race(Generic[T]):
-    """Who takes part, who the others are divided by, where, and how long it may take."""
+    """The contestants, the base of ratios, the device and the effort."""
 
     contestants: Sequence[T]
     base: str
@@ -57,9 +57,9 @@ class Race(Generic[T]):
         clock: Clock = wall_clock,
         memory: bool = True,
     ) -> list[Row]:
-        """Time everyone in interleaved rounds, then their memory: a row each.
+        """Measure time in interleaved rounds, then memory; a row per contestant.
 
-        What `make(contestant)` or its task raises becomes the row's reason.
+        Exceptions of `make(contestant)` or its task become the reason in its row.
         """
         tasks, measured = {}, {}
         for entry in self.contestants:

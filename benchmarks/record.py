@@ -1,4 +1,4 @@
-"""A suite's files: where and with what it was measured, JSON, the page and its pictures."""
+"""Files of a suite: JSON with the environment, the page and its pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = ("quick", "budget", "rounds", "skip", "only", "case")
 
 
 class Files:
-    """The record of one suite on one device, written anew after every case."""
+    """The record of a suite on a device, rewritten after every case."""
 
     def __init__(
         self, suite: Suite[Any, Any], device: torch.device, options: argparse.Namespace
@@ -47,11 +47,11 @@ class Files:
             self.record["cases"] = earlier["cases"]
 
     def holds(self, case: Case) -> bool:
-        """Whether a case of this name is there."""
+        """Whether the record has a case of this name."""
         return any(_is(entry, case) for entry in self.record["cases"])
 
     def add(self, case: Case, found: dict[str, Any], seconds: float) -> None:
-        """A measured case, in place of one of the same name."""
+        """Add a case, replacing one of the same name."""
         entry: dict[str, Any] = {"group": case.group, "name": case.name, "title": case.title}
         entry |= {"seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 2), **found}
         others = [other for other in self.record["cases"] if not _is(other, case)]
@@ -59,7 +59,7 @@ class Files:
         self.write()
 
     def write(self) -> None:
-        """JSON and Markdown; a reader never sees half a file."""
+        """Write JSON and Markdown atomically."""
         self.stem.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.json, json.dumps(self.record, indent=1) + "\n")
         write_text(self.stem.with_suffix(".md"), self.suite.page(self.record))
@@ -75,7 +75,7 @@ def _is(entry: dict[str, Any], case: Case) -> bool:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Where and with what; nothing that names the machine."""
+    """The environment, without anything that identifies the machine."""
     commit = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     return {

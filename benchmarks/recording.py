@@ -1,4 +1,4 @@
-"""What `record_attention` costs: forward passes of MiniLM with and without it."""
+"""Overhead of `record_attention` on forward passes of MiniLM."""
 
 from __future__ import annotations
 

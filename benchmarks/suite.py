@@ -1,4 +1,4 @@
-"""What a suite of benchmarks is: its cases, who takes part, how they are measured, its page."""
+"""Base class of benchmark suites: cases, contestants, measurement and page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One table: a name within a group, which is one of the suite's groups in `SUITES`."""
+    """One table: a name within one of the suite's groups in `SUITES`."""
 
     group: str
     name: str
@@ -33,12 +33,12 @@ class Case:
 
     @property
     def share(self) -> float:
-        """How much longer than the suite's usual `seconds` it is measured."""
+        """Factor of the suite's usual `seconds`."""
         return 1
 
     @property
     def once(self) -> bool:
-        """Whether a record that holds it needs it no more."""
+        """Whether a recorded result of this case is reused."""
         return False
 
 
@@ -56,15 +56,15 @@ T = TypeVar("T", bound=Contestant)
 
 
 class Suite(ABC, Generic[C, T]):
-    """Cases that one command measures into one record and one page.
+    """Cases measured together, in one record and on one page.
 
     Attributes:
         name: in `SUITES` and of its files.
         title, meaning: of the page; what its numbers mean.
-        base: the contestant whom the others are divided by.
-        columns: what tables show beside times.
+        base: the contestant in the denominator of ratios.
+        columns: table columns besides times.
         paces: by "cpu", "cuda" and "quick".
-        keeps: whether cases of an earlier record are kept without being asked for.
+        keeps: whether cases of an earlier record are kept by default.
     """
 
     name: ClassVar[str]
@@ -77,7 +77,7 @@ class Suite(ABC, Generic[C, T]):
 
     @abstractmethod
     def cases(self, device: str, options: argparse.Namespace) -> Sequence[C]:
-        """The cases on a kind of device, what matters most first; fewer with `options.quick`."""
+        """The cases for a kind of device, by importance; fewer with `options.quick`."""
 
     @abstractmethod
     def contestants(self, case: C, device: torch.device) -> Sequence[T]:
@@ -85,19 +85,19 @@ class Suite(ABC, Generic[C, T]):
 
     @abstractmethod
     def measure(self, case: C, race: Race[T]) -> dict[str, Any]:
-        """The `rows` of a race or more, and whatever else the record shall say of the case."""
+        """Measure a case; returns its `rows` and other entries of the record."""
 
     def sections(self, record: Record) -> list[str]:
-        """The page below what its numbers mean."""
+        """The page below the explanation of its numbers."""
         return [line for case in record["cases"] for line in ["", *self.section(case)]][1:]
 
     def section(self, case: dict[str, Any]) -> list[str]:
-        """A case's part of the page."""
+        """The section of a case."""
         meaning = SUITES[self.name].groups[case["group"]]
         return tables.section(case, meaning, self.base, self.columns)
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Plots, by what their files' names end in."""
+        """Plots, by file name suffix."""
         return {}
 
     def page(self, record: Record) -> str:

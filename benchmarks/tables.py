@@ -13,7 +13,7 @@ ERRORS = ("max_error", "gradient_error", "gradient_difference")
 
 @dataclass(frozen=True)
 class Column:
-    """A fact of rows and its heading; a relative one is also shown divided by the base's."""
+    """A column of facts with its heading; relative ones also show the ratio to the base."""
 
     key: str
     heading: str
@@ -21,7 +21,7 @@ class Column:
 
 
 def section(case: dict[str, Any], about: str, base: str, columns: Sequence[Column]) -> list[str]:
-    """Heading, a table a cache, ratios to peers, and what was not measured and why."""
+    """Heading, a table per cache state, ratios to peers, and reasons for missing rows."""
     lines = [f"## {case['group']}: {case['name']}", "", f"{case['title']} ({about})."]
     lines += measured(case)
     for cache in dict.fromkeys(row["cache"] for row in case["rows"]):
@@ -34,7 +34,7 @@ def section(case: dict[str, Any], about: str, base: str, columns: Sequence[Colum
 
 
 def measured(case: dict[str, Any]) -> list[str]:
-    """When, of a case that was kept from an earlier run."""
+    """Date of a case kept from an earlier run."""
     where = case.get("environment")
     return (
         [f"Measured {where['started']} at commit {where['commit'] or 'unknown'}."] if where else []
@@ -68,13 +68,13 @@ def _times(found: list[Row], base: str, columns: Sequence[Column]) -> list[str]:
 
 
 def _title(row: Row) -> str:
-    """The name, with the implementation that was taken where the name leaves it open."""
+    """The name, with the implementation if the name does not determine it."""
     taken = row.get("implementation")
     return f"{row['name']} [{taken}]" if taken and "[" not in row["name"] else row["name"]
 
 
 def _peers(found: list[Row], base: str) -> list[str]:
-    """Ours beside others; those of the base's mapping stand beside it in the table of times."""
+    """Ours beside peers of the same mapping, except the base's, which the table of times has."""
     usual = {row["mapping"] for row in found if row["name"] == base}
     lines = [
         [_title(row), peer, row["pass"], spread(ratio)]
@@ -86,7 +86,7 @@ def _peers(found: list[Row], base: str) -> list[str]:
 
 
 def reasons(found: list[Row]) -> list[str]:
-    """Each reason once, with the passes it holds for."""
+    """Each reason once, with its passes."""
     found_for: dict[tuple[str, str], dict[str, None]] = {}
     for row in found:
         if row["reason"] is not None:
@@ -106,7 +106,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1)
 
 
 def cell(case: dict[str, Any], *path: str) -> str:
-    """What a case says at `path`, which may begin with the name of a row; empty if nothing."""
+    """The value of a case at `path`, which may start with a row name; empty if missing."""
     found: Any = {**case, **{row["name"]: row for row in case["rows"]}}
     for key in path:
         found = (found or {}).get(key)
@@ -123,7 +123,7 @@ def spread(summary: dict[str, Any] | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Three digits, or all before the point; empty for None."""
+    """Three significant digits, or all integer digits; empty for None."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,7 +1,7 @@
-"""Interleaved timing: every contestant once a round, so that a ratio is of neighbours in time.
+"""Interleaved timing: every contestant once per round, so that ratios compare neighbours in time.
 
-A machine that others use is faster in one minute than in the next. Both sides of a ratio see the
-same minute when they run in the same round, and the median over rounds ignores the odd one.
+The speed of a shared machine varies by the minute. Both sides of a ratio run in the same round, and
+the median over rounds ignores outliers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-Clock = Callable[[Callable[[], object]], float]  # runs what it is given, milliseconds
+Clock = Callable[[Callable[[], object]], float]  # runs the call, returns milliseconds
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU
 LONGEST_LEAD = 0.01  # seconds
 MANY_SHARES = 4
@@ -30,9 +30,9 @@ class DeviceLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What is timed, what is done before it untimed, and what is known of it.
+    """The timed call, its untimed preparation, and its facts.
 
-    `note` gives more facts once it has run for its peak memory, of so many MiB.
+    `note` returns more facts, given the peak memory in MiB.
     """
 
     run: Callable[[], object]
@@ -43,9 +43,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure: `least` rounds, more until the contestants have shared `seconds`.
+    """How much to measure: at least `least` rounds, until `seconds` are used in all.
 
-    After `deadline` (of time.perf_counter) no round and no contestant begins.
+    No round or contestant starts after `deadline` (time.perf_counter).
     """
 
     seconds: float
@@ -66,7 +66,7 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """Milliseconds by round, or the reason why there are none; and facts."""
+    """Milliseconds by round or the reason for their absence, and facts."""
 
     samples: dict[int, float] = field(default_factory=dict)
     reason: str | None = None
@@ -74,11 +74,11 @@ class Measurement:
 
 
 def summarise(values: Iterable[float]) -> dict[str, float] | None:
-    """Median, quartiles and number of the values, to five digits; None of nothing."""
+    """Median, quartiles and number of values, to five digits; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
-    # quantiles wants two values at least
+    # quantiles needs at least two values
     cuts = statistics.quantiles(ordered * 2 if len(ordered) == 1 else ordered, method="inclusive")
     q1, median, q3 = map(rounded, cuts)
     return {"median": median, "q1": q1, "q3": q3, "n": len(ordered)}
@@ -98,14 +98,14 @@ def ratio(one: Measurement, other: Measurement) -> dict[str, float] | None:
 def measure(
     tasks: Mapping[str, Task], clock: Clock, effort: Effort, base: str, seed: int = 0
 ) -> dict[str, Measurement]:
-    """Time every task in interleaved rounds, in an order shuffled anew for each round.
+    """Time every task in interleaved rounds, shuffled in each.
 
-    A task takes part until it has `effort.least` samples and has used up its share of the time;
-    three samples do for one that has used it up many times over. `base` runs in every round. A task
-    that raises is left out from then on, with the reason.
+    A task runs until it has `effort.least` samples and has used its share of the time; three
+    samples suffice if it has used a multiple of that. `base` runs in every round. A task that
+    raises is dropped with the reason.
 
     Raises:
-        DeviceLostError: the GPU does not answer any more.
+        DeviceLostError: the GPU no longer responds.
     """
     quick = effort.seconds / max(1, len(tasks))
     found = {name: _warm_up(task, clock, effort, quick) for name, task in tasks.items()}
@@ -134,7 +134,7 @@ def measure(
 
 
 def _warm_up(task: Task, clock: Clock, effort: Effort, quick: float) -> Measurement:
-    """Twice, as the first call compiles and tunes; once where that call took long."""
+    """Warm up by two calls, as the first compiles and tunes; by one if that took long."""
     result = Measurement()
     for number in (-2, -1):
         if effort.over:
@@ -156,10 +156,10 @@ def _sample(task: Task, clock: Clock, result: Measurement, number: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """An exception in one line, after making sure that the GPU survived it.
+    """An exception in one line, after checking that the GPU still works.
 
     Raises:
-        DeviceLostError: it did not.
+        DeviceLostError: it does not.
     """
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
@@ -177,7 +177,7 @@ def reason(error: Exception) -> str:
 
 
 def wall_clock(call: Callable[[], object]) -> float:
-    """Milliseconds from call to result, on the GPU until it is done."""
+    """Milliseconds from call to result, synchronised on the GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     begun = time.perf_counter()
@@ -188,10 +188,10 @@ def wall_clock(call: Callable[[], object]) -> float:
 
 
 class DeviceClock:
-    """Milliseconds that the GPU works on a call, without the time Python takes to launch it.
+    """GPU time of a call in milliseconds, without launch overhead.
 
-    The GPU first spins for as long as launching took last time, so that the whole call waits in its
-    queue. Cold: the L2 cache is overwritten before the call. Warm: the same call runs just before.
+    The GPU first spins for as long as launching took last time, so that the whole call is queued.
+    Cold: the L2 cache is overwritten before the call. Warm: the same call runs just before.
     """
 
     def __init__(self, cold: bool) -> None:
@@ -217,11 +217,11 @@ class DeviceClock:
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
-    """MiB that a call allocates at its peak, beyond what was allocated before it.
+    """Peak memory in MiB that a call allocates beyond what was allocated before.
 
-    Both devices count tensors in PyTorch's allocator, which repeats exactly: on the GPU its own
-    high-water mark, on the CPU the running sum of what torch.profiler reports. Resident memory of
-    the process would also count what the allocator keeps, and so depend on the calls before.
+    Counts tensors in PyTorch's allocator, which is reproducible: its high-water mark on the GPU,
+    the sum of torch.profiler's events on the CPU. Resident memory would include the allocator's
+    cache, and so depend on earlier calls.
     """
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -243,7 +243,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
 
 
 def weigh(task: Task, measured: Measurement, device: torch.device) -> None:
-    """Note the peak memory of a task that was timed; one that fails now loses its times too."""
+    """Measure the peak memory of a timed task; if it fails, its times are dropped too."""
     try:
         task.prepare()
         mib = peak_memory(task.run, device)

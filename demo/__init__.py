@@ -1,1 +1,1 @@
-"""The demo: its texts, and what attention may drop of them."""
+"""The demo: retrieval with sparse attention, then fine-tuning."""

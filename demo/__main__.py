@@ -1,4 +1,4 @@
-"""The README's first command: what attention can forget, then a fine-tuning run without softmax.
+"""What pretrained attention can forget, then fine-tuning with r-softmax beside softmax.
 
 Run as:
     python -m demo
@@ -29,12 +29,12 @@ TEXT = "Sparse attention drops words."
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Both acts, their page, and what to do next."""
+    """Run both parts, write the page and print the next commands."""
     parser = argparse.ArgumentParser(
         prog="python -m demo",
         description="What can pretrained attention forget? Retrieval with MiniLM under softmax, "
         "r-softmax, entmax and sparsemax, beside keys dropped at random; then MiniLM fine-tuned "
-        "with softmax and r-softmax. Writes runs/demo/report.html in place of an earlier one; "
+        "with softmax and r-softmax. Writes runs/demo/report.html, overwriting an earlier one; "
         "needs no network, and less than five minutes on two cores.",
     )
     parser.parse_args(arguments)
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def act() -> None:
-    """Everything in FOLDER, which is empty."""
+    """Run everything in the empty FOLDER."""
     print("1 of 2: what can pretrained attention forget?", flush=True)
     from demo.page import make_page, retrieval_table, training_table
     from demo.retrieval import retrieve
@@ -74,7 +74,7 @@ def show(table: Table) -> None:
 
 
 def train(mapping: str) -> dict[str, Any]:
-    """The results of a run that `accelerate launch` starts as a user would."""
+    """Results of a run started by `accelerate launch`, as a user would."""
     from torch import get_num_threads
 
     folder = FOLDER / mapping
@@ -84,7 +84,7 @@ def train(mapping: str) -> dict[str, Any]:
     words += ["--output_dir", str(folder)]
     print(f"\n$ accelerate {' '.join(words)}", flush=True)
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words]
-    # a session of its own: Ctrl+C is answered once, here
+    # a new session, so that only this process handles Ctrl+C
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             code = process.wait()

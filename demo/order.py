@@ -1,7 +1,7 @@
-"""Makes the demo's task: a sentence, or its words in random order? Run as: python -m demo.order
+"""Make the demo's task: a sentence, or its words in random order? Run as: python -m demo.order
 
-The texts of the pairs in lower case, each as it is and shuffled, so that both labels have the same
-words. Every fourth pair is held out of train, with all of its texts.
+Each text of the pairs, in lower case, appears as it is and shuffled, so that both labels have the
+same words. All texts of every fourth pair are held out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from demo.pairs import Pair, read_pairs
 
 SEED = 0
 DATA = Path(__file__).parent / "data" / "ORDER"
-SHORTEST = 7  # words; fewer are often a sentence in another order too
+SHORTEST = 7  # words; shorter texts are often sentences when shuffled
 Row = tuple[str, str]  # text, label
 T = TypeVar("T")
 
@@ -37,12 +37,12 @@ def make(pairs: list[Pair]) -> dict[str, list[Row]]:
 
 
 def shuffled(rng: random.Random, items: list[T]) -> list[T]:
-    """In random order; of random, only random() is the same on every Python."""
+    """Shuffle; only random.random() is the same on every Python version."""
     return sorted(items, key=lambda _: rng.random())
 
 
 def write(folder: Path = DATA) -> None:
-    """Write train.tsv and dev.tsv as the GLUE download lays them out."""
+    """Write train.tsv and dev.tsv in the format of the GLUE download."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in make(read_pairs()).items():
         lines = "".join("\t".join(row) + "\n" for row in [("text", "label"), *rows])

@@ -1,4 +1,4 @@
-"""The demo's tables, its plot and its page, made from what the two acts recorded."""
+"""The demo's tables, plot and page, from the records of its two parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS = ("entmax", "sparsemax")
 
 
 def retrieval_table(record: dict[str, Any]) -> Table:
-    """Zeros, right answers and their difference from softmax, a row a setting."""
+    """Zeros, right answers and their difference from softmax, a row per setting."""
     rows = [
         [
             row["setting"],
@@ -43,7 +43,7 @@ def _difference(row: dict[str, Any]) -> str:
 
 
 def finding(record: dict[str, Any]) -> str:
-    """What the most zeros cost where r-softmax picks the keys, and where chance does."""
+    """Cost of the most zeros, with keys chosen by r-softmax or at random."""
     kept, dropped = (_of(record, mapping)[-1] for mapping in LINES)
     return (
         f"With {kept['zeros']:.0%} of its attention at exactly 0, MiniLM still ranks "
@@ -80,7 +80,7 @@ def forgetting(record: dict[str, Any]) -> Figure:
 
 
 def training_table(results: Sequence[dict[str, Any]]) -> Table:
-    """Dev accuracy after each epoch, zeros at the end and time, a row a run's results.json."""
+    """Dev accuracy after each epoch, final zeros and time, a row per run."""
     epochs = [f"epoch {entry['epoch']:g}" for entry in results[0]["per_epoch"]]
     rows = [
         [

@@ -1,7 +1,7 @@
-"""What can pretrained attention forget? Retrieval with MiniLM as it is, nothing trained.
+"""What can pretrained attention forget? Retrieval with MiniLM, without training.
 
-Candidates for every question are the answers and the distractors of all of them. A question is
-right where its answer is the nearest, by the cosine of mean-pooled embeddings.
+The candidates of every question are the answers and distractors of all questions. A question is
+right if its answer is the nearest, by cosine of mean-pooled embeddings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH = 64
 
 
 class Encoder:
-    """MiniLM, and texts in batches of similar length."""
+    """MiniLM, and texts batched by length."""
 
     def __init__(self, texts: list[str]) -> None:
         path = resolve_model(MODEL)
@@ -57,8 +57,8 @@ class Encoder:
         """Embeddings of length 1, (texts, D).
 
         Args:
-            draw: which keys random-drop-softmax drops, which hashes the scores. They follow the
-                embeddings of the words, and those are scaled by 1 + draw / 100,000.
+            draw: selects the keys random-drop-softmax drops. It hashes the scores, so the word
+                embeddings are scaled by 1 + draw / 100,000.
         """
         scaled = self.model.embeddings.register_forward_hook(
             lambda module, args, hidden: hidden * (1 + 1e-5 * draw)
@@ -87,8 +87,8 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
 
 
 def retrieve() -> dict[str, Any]:
-    """The record of all settings."""
-    disable_progress_bar()  # that of the weights, a moment long
+    """Record of all settings."""
+    disable_progress_bar()  # of loading weights
     questions, answers, distractors = zip(*read_pairs(), strict=True)
     encoder = Encoder([*questions, *answers, *distractors])
     softmax, rows = np.zeros(len(questions)), []
@@ -119,7 +119,7 @@ def retrieve() -> dict[str, Any]:
 
 
 def measure(setting: MappingConfig, encoder: Encoder, bar: tqdm) -> tuple[float, np.ndarray]:
-    """Share of exact zeros, and in which share of the draws each question was right, (N,)."""
+    """Share of exact zeros, and share of draws in which each question was right, (N,)."""
     right = []
     with (
         patched(encoder.model, setting.name, **setting.params) as model,
@@ -132,5 +132,5 @@ def measure(setting: MappingConfig, encoder: Encoder, bar: tqdm) -> tuple[float,
 
 
 def draws(setting: MappingConfig) -> int:
-    """How often the texts are encoded."""
+    """Number of times the texts are encoded."""
     return DRAWS if setting.name == RANDOM else 1

@@ -1,1 +1,1 @@
-"""Attention: its shapes, who takes part, and the suite."""
+"""Attention: cases, contestants and the suite."""

@@ -27,7 +27,7 @@ MRPC_103 = (
 
 @dataclass(frozen=True)
 class Case(suite.Case):
-    """`lengths` are the valid tokens of each row, all of them if None."""
+    """An attention case; `lengths` are the valid tokens of each row, all if None."""
 
     batch: int
     length: int
@@ -36,7 +36,7 @@ class Case(suite.Case):
     lengths: tuple[int, ...] | None = None
     causal: bool = False
     dropout: float = 0.0
-    few: bool = False  # only the mappings and peers of most interest
+    few: bool = False  # only the most important mappings and peers
     caches: tuple[str, ...] = ("",)
     model: str = ""
 
@@ -57,12 +57,12 @@ class Case(suite.Case):
 
     @property
     def share(self) -> float:
-        """A step takes long, and one point of a curve matters less."""
+        """More for a step, which takes long, less for one point of a curve."""
         return 4 if self.group == "step" else 0.5 if self.few else 1
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """The cases of a kind of device, what matters most first."""
+    """The cases for a kind of device, by importance."""
     if quick:
         return _quick(device)
     return _cuda() if device == "cuda" else _cpu()
@@ -116,7 +116,7 @@ def _quick(device: str) -> list[Case]:
 
 
 def _curve(tokens: int, longest: int, **more: Any) -> list[Case]:
-    """The same number of tokens at every length up to the longest, as far as it can be."""
+    """Cases of about the same number of tokens at every length up to the longest."""
     return [
         Case("length", f"N={n}", max(1, tokens // n), n, few=True, **more)
         for n in _lengths(longest)
@@ -129,7 +129,7 @@ def _lengths(highest: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Problem:
-    """The tensors of an attention case; every contestant gets the same."""
+    """The tensors of an attention case, shared by all contestants."""
 
     case: Case
     query: Tensor  # [B, H, N, D], contiguous as some peers need it
@@ -137,14 +137,14 @@ class Problem:
     value: Tensor
     grad: Tensor
     key_lengths: Tensor | None  # [B]
-    mask: Tensor | None  # [B, 1, N, N] boolean, as Transformers hands it to the plug-in
+    mask: Tensor | None  # [B, 1, N, N] boolean, as Transformers passes it to the plug-in
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
 
     def first(self) -> Problem:
-        """The first row and two of its heads, in float32, without dropout: to check outputs by."""
+        """The first row and two heads, in float32 without dropout, to check outputs."""
         query, key, value, grad = (t[:1, :2].float() for t in (*self.inputs, self.grad))
         mask = None if self.mask is None else self.mask[:1]
         lengths = None if self.key_lengths is None else self.key_lengths[:1]
@@ -165,5 +165,5 @@ def problem(case: Case, device: torch.device) -> Problem:
         lengths = torch.tensor(case.lengths, device=device)
         valid = torch.arange(case.length, device=device) < lengths[:, None]
         mask = valid[:, None, None].expand(-1, 1, case.length, -1)
-        grad = grad * valid[:, None, :, None]  # no loss looks at padding
+        grad = grad * valid[:, None, :, None]  # losses ignore padding
     return Problem(case, query, key, value, grad, lengths, mask)

@@ -1,6 +1,6 @@
-"""Who is measured: a name, the mapping it computes, and how to make it for a problem.
+"""Contestants: a name, a mapping, and how to make it for a problem.
 
-What `make(problem)` raises becomes the row's reason.
+Exceptions of `make(problem)` become the reason in the row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
-# everything with one value of its parameter, the one of the published runs where there is one
+# every mapping at one parameter value, the published one if any
 MAPPINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "r-softmax": {"r": 0.15},
@@ -42,13 +42,13 @@ MAPPINGS: dict[str, dict[str, Any]] = {
 }
 POINTWISE = ("sigsoftmax", "taylor-softmax", "spherical-softmax")
 CURVES = ("r-softmax", "sparsemax", "entmax", "sigsoftmax")
-BACKENDS = (  # the last on a GPU alone
+BACKENDS = (  # the last on GPUs only
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
     SDPBackend.CUDNN_ATTENTION,
 )
-LONGEST_SORTED = 4096  # beyond it, sorting every row of a matrix of scores takes seconds
+LONGEST_SORTED = 4096  # beyond it, sorting the scores takes seconds
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ours(Contestant):
         return forward
 
     def implementation(self, problem: Problem) -> str:
-        """What the dispatch takes for a training call."""
+        """The implementation that dispatch selects for a training call."""
         if self.impl is not None:
             return self.impl
         mapping, options = self._call(problem)
@@ -95,13 +95,13 @@ class Ours(Contestant):
 
 
 def ours(name: str, impl: str | None = None, by: str = "mask") -> Ours:
-    """Our attention with a mapping; the reference is ours as it is written."""
+    """Our attention with a mapping, and the reference implementation."""
     suffix = f" [{impl}]" * bool(impl) + f" ({by})" * (by != "mask")
     return Ours(f"ours {name}{suffix}", name, impl != "reference", impl, by)
 
 
 def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
-    """Everyone for a case, the base first."""
+    """The contestants of a case, the base first."""
     gpu, names = device.type == "cuda", CURVES if case.few else tuple(MAPPINGS)
     found: list[Peer | Ours] = [_peer(BASE, "softmax", functools.partial(peers.sdpa, backend=None))]
     found += [ours(name) for name in names]
@@ -112,7 +112,7 @@ def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
             name = f"{BASE} {backend.name.removesuffix('_ATTENTION').lower()}"
             found.append(_peer(name, "softmax", functools.partial(peers.sdpa, backend=backend)))
         found.append(_peer("FlexAttention", "softmax", peers.flex))
-        # each is one more compilation, which takes long on the CPU
+        # each is another compilation, slow on the CPU
         found += [ours(name, "flex") for name in POINTWISE[: None if gpu and not case.few else 1]]
     found.append(_peer("eager softmax", "softmax", peers.eager))
     if case.length <= LONGEST_SORTED:
@@ -120,7 +120,7 @@ def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
             ours(name, "reference")
             for name in ("r-softmax", "sparsemax", "entmax")[: 1 if case.few else None]
         ]
-        # these map scores to weights, and leave the rest of attention to PyTorch
+        # these only map scores to weights; PyTorch does the rest
         found.append(_peer("entmax sparsemax", "sparsemax", peers.entmax("sparsemax")))
         found.append(_peer("entmax entmax15", "entmax", peers.entmax("entmax15")))
         found.append(_peer("Liger sparsemax", "sparsemax", peers.liger))

@@ -1,7 +1,7 @@
-"""Makers of other people's attention, `make(problem)`, each imported when it is asked for.
+"""Attention of other libraries, `make(problem)`, imported on demand.
 
-A maker returns the forward pass, a function of query, key and value. It raises NotImplementedError
-for what it cannot do and ModuleNotFoundError where it is not installed.
+Returns the forward pass, a function of query, key and value; raises NotImplementedError for
+unsupported problems and ModuleNotFoundError if not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.attention.cases import Problem
 
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# eager forms keep several matrices as large as the scores
+# eager implementations store several matrices of scores
 EAGER_COPIES = 16
 
 
@@ -39,7 +39,7 @@ def sdpa(problem: Problem, backend: SDPBackend | None) -> Forward:
 
 
 def flex(problem: Problem) -> Forward:
-    """Compiled, its block mask made beforehand and not timed."""
+    """Compiled FlexAttention; the block mask is not timed."""
     case = problem.case
     if case.dropout:
         raise NotImplementedError("FlexAttention has no dropout")
@@ -66,7 +66,7 @@ def eager(problem: Problem) -> Forward:
 
 
 def _by_scores(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
-    """Attention around a function from scores to weights, which is in float32 as ours are."""
+    """Attention with a function from scores to weights, in float32 as ours."""
     room(problem)
     case, mask = problem.case, problem.mask
     if case.causal:
@@ -99,7 +99,7 @@ def liger(problem: Problem) -> Forward:
 def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
     """adasplash_v1(q, k, v, alpha, is_causal, varlen), or adasplash_v2(q, k, v, varlen).
 
-    The second is causal entmax-1.5 of at least 64 keys. varlen where N is no power of two.
+    The second is causal entmax-1.5 for at least 64 keys; varlen unless N is a power of two.
     """
 
     def make(problem: Problem) -> Forward:
@@ -137,7 +137,7 @@ def _import(module: str, package: str = "") -> ModuleType:
 
 
 def room(problem: Problem) -> None:
-    """On the CPU nobody survives running out of memory; the GPU raises by itself."""
+    """Raise before running out of memory on the CPU; the GPU raises by itself."""
     if problem.query.device.type == "cpu":
         case = problem.case
         need = EAGER_COPIES * 4 * case.batch * case.heads * case.length**2
@@ -146,5 +146,5 @@ def room(problem: Problem) -> None:
 
 
 def _available() -> int:
-    """Bytes of memory that can be had; accelerate brings psutil."""
+    """Available memory in bytes; psutil comes with accelerate."""
     return int(importlib.import_module("psutil").virtual_memory().available)

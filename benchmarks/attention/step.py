@@ -27,7 +27,7 @@ PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softm
 
 
 class Trainer:
-    """One model, its optimizer and one batch; only the attention is exchanged between steps.
+    """One model, optimizer and batch; only the attention changes between steps.
 
     On the GPU in bfloat16 autocast around float32 weights, as the Trainer's `bf16` does.
     """
@@ -36,7 +36,7 @@ class Trainer:
         torch.manual_seed(0)
         self.device = device
         self.model = build(case.model).to(device).train()
-        # a fused step, and so small that the scores stay what they are
+        # fused, with a learning rate too small to change the scores
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-8, fused=True)
         shape = (case.batch, case.length)
         lengths = torch.tensor(case.lengths or (case.length,) * case.batch)
@@ -67,16 +67,16 @@ class Trainer:
 
 
 def build(name: str) -> PreTrainedModel:
-    """MiniLM from its checkpoint, or a BERT-base of random weights, with two labels."""
+    """Pretrained MiniLM or a randomly initialised BERT-base, with two labels."""
     if name == "BERT-base":
         return BertForSequenceClassification(BertConfig())
-    logging.set_verbosity_error()  # the classification head is new, as it should be
+    logging.set_verbosity_error()  # the classification head is newly initialised, as intended
     logging.disable_progress_bar()
     return AutoModelForSequenceClassification.from_pretrained(resolve_model(MINILM), num_labels=2)
 
 
 def contestants(case: Case) -> list[Contestant]:
-    """PyTorch's softmax in two forms, and models patched with ours."""
+    """PyTorch's softmax in two forms, and patched models."""
     names = PATCHED[1:4] if case.few else PATCHED
     return [
         Contestant(BASE, "softmax", False),
@@ -86,7 +86,7 @@ def contestants(case: Case) -> list[Contestant]:
 
 
 def maker(case: Case, device: torch.device) -> Callable[[Contestant], Task]:
-    """Of training steps, each with the attention of a contestant."""
+    """Tasks of training steps, each with the attention of a contestant."""
     trainer = functools.cache(functools.partial(Trainer, case, device))
     names = {BASE: "sdpa", "eager softmax": "eager"}
 

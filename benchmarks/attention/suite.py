@@ -26,12 +26,12 @@ from sparse_attn.kernels import attention
 from sparse_attn.mappings import Mapping
 
 PASSES = ("forward", "forward+backward")
-CHECKED = 2048  # longest rows whose outputs are compared with the reference
+CHECKED = 2048  # longest rows checked against the reference
 # of outputs that are averages of standard normal values
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-# scores that nearly tie may swap places in the quantile of r-softmax: one row of thousands differs
+# near ties may swap in r-softmax's quantile, in one row of thousands
 GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
-SOFTMAX = (BASE, "FlexAttention")  # peers whose names do not say what they compute
+SOFTMAX = (BASE, "FlexAttention")  # peers whose names do not include the mapping
 PLOTTED = {
     "time": ("ms", "milliseconds"),
     "memory": ("memory_mib", "peak memory beyond the inputs, MiB"),
@@ -64,15 +64,15 @@ after the same call; steps are timed by the wall clock."""
         return contestants.contestants(case, device)
 
     def measure(self, case: Case, race: Race[Any]) -> dict[str, Any]:
-        torch._dynamo.reset()  # the variants of earlier cases count towards its limit
-        # each mapping is a variant of one compiled function; past the limit it would run eagerly
+        torch._dynamo.reset()  # earlier variants count towards its limit
+        # each mapping recompiles one function; beyond the limit it would run eagerly
         torch._dynamo.config.recompile_limit = 64
         sizes = {"batch": case.batch, "length": case.length, "heads": case.heads}
         if case.group == "step":
             return {**sizes, "rows": race.rows(step.maker(case, race.device), "step")}
         checked, rows = Checked(case, race.device), list[Row]()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SDPA warns why a backend refuses, then raises
+            warnings.simplefilter("ignore")  # SDPA warns before it raises
             for which, cache in itertools.product(PASSES, case.caches):
                 clock = DeviceClock(cold=cache == "cold") if cache else wall_clock
                 with torch.set_grad_enabled(which == PASSES[1]):
@@ -80,7 +80,7 @@ after the same call; steps are timed by the wall clock."""
         return {**sizes, "rows": rows}
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Time and memory against length, of groups with two lengths at least."""
+        """Time and memory by length, for groups with at least two lengths."""
         return {
             f"-{group}-{measure}": _draw(found, *PLOTTED[measure], record["environment"]["device"])
             for group in ("length", "causal")
@@ -111,11 +111,10 @@ def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Fig
 
 
 class Checked:
-    """Makes the tasks of a case, and compares them with the reference in float32.
+    """Make the tasks of a case, and check them against the float32 reference.
 
-    An output in the forward pass by its greatest error, gradients by the norm of theirs, for a
-    gradient may jump where scores are rounded. A wrong output is wrong in both passes. Whoever is
-    wrong is not timed: a time of something else would mean nothing.
+    Outputs are checked by their maximum error, gradients by the norm of the error, since they jump
+    where scores are rounded. A wrong output fails both passes. Wrong contestants are not timed.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -124,10 +123,10 @@ class Checked:
         self.expected: dict[tuple[str, bool], list[Tensor]] = {}
 
     def task(self, contestant: Peer | Ours) -> Task:
-        """What is timed: inference, or with gradients enabled a forward and backward pass.
+        """The timed call: inference, or forward and backward.
 
         Raises:
-            ValueError: its results are wrong.
+            ValueError: wrong results.
         """
         facts = self.facts[contestant.name]
         if isinstance(contestant, Ours):
@@ -164,7 +163,7 @@ class Checked:
 
 
 def _call(forward: Forward, data: Problem) -> Callable[[], tuple[Tensor, ...]]:
-    """Forward as in inference, or forward and the gradients to query, key and value."""
+    """Inference, or forward with the gradients of query, key and value."""
 
     if torch.is_grad_enabled():
         inputs = tuple(t.detach().requires_grad_() for t in data.inputs)

@@ -46,7 +46,7 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
         return best_of(sweep.trials(), lambda best, seed: replace(best, seed=seed), sweep.seeds)
 
     def fresh(self, sweep: SweepConfig) -> bool:
-        # runs take seconds, and those of one process share their targets
+        # runs take seconds, and runs in one process share their targets
         return False
 
 

@@ -1,4 +1,4 @@
-"""What a run is, and a sweep: dataclasses, filled from YAML and the command line."""
+"""Configs of runs and sweeps: dataclasses filled from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipeline.config import check_fields, valid_seed
 from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 Options = dict[str, int | float]
-FREE = ("output_dir", "device", "resume")  # may differ between a run and its continuation
+FREE = ("output_dir", "device", "resume")  # may change on resume
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One head, fitted to the targets of one seed; the defaults are those of small.yaml.
+    """One head fitted to the targets of one seed. Defaults as in small.yaml.
 
     Args:
         output_dir: where results.json goes.
@@ -25,16 +25,16 @@ class RunConfig:
         vocabulary: M, the number of words.
         dimension: D, the size of context and word vectors.
         head: softmax, sigsoftmax, mos, lms or plif.
-        options: of the head, such as `--options.components 15` of mos.
-        learning_rate: of Adam at the start, linear to 0.
+        options: head options, such as `--options.components 15` for mos.
+        learning_rate: Adam's initial learning rate, decayed linearly to 0.
         steps: optimiser steps.
-        batch: contexts a step; batch x M x components (units) bounds the memory.
-        seed: of targets and initial vectors.
-        device: auto (a GPU if there is one), cpu or cuda.
-        resume: do the run again that was cut off in output_dir.
+        batch: contexts per step; memory grows with batch x M x components (units).
+        seed: seed of the targets and initial vectors.
+        device: auto (a GPU if available), cpu or cuda.
+        resume: restart the interrupted run in output_dir.
 
     Raises:
-        ValueError, TypeError: a value out of range, an unknown head or option.
+        ValueError, TypeError: a value out of range, or an unknown head or option.
     """
 
     output_dir: str
@@ -66,7 +66,7 @@ class RunConfig:
         make_head(self.head, 1, 2, self.options)
 
     def comparable(self) -> dict[str, Any]:
-        """What decides a run's result: two runs that agree in this are the same run."""
+        """The settings that decide the result; runs that share them are the same run."""
         return {key: value for key, value in asdict(self).items() if key not in FREE}
 
 
@@ -74,26 +74,26 @@ class RunConfig:
 class SweepConfig:
     """Heads x vocabularies x dimensions x seeds under one budget.
 
-    Every head gets the same steps, the same learning rates to choose from (for each vocabulary and
-    dimension, by mean KL on targets of a seed of their own) and the same seeds.
+    Every head gets the same steps, learning rates and seeds. The learning rate is chosen for each
+    vocabulary and dimension by mean KL on held-out targets.
 
     Args:
-        output_dir: where sweep.json and one record a run go.
+        output_dir: folder for sweep.json and one record per run.
         alphas: concentrations of the targets, P* ~ Dirichlet(alpha, ..., alpha).
         contexts: N, the number of targets, each with a free context vector.
         vocabularies: M, numbers of words.
         dimensions: D, sizes of context and word vectors.
         heads: a name (softmax, sigsoftmax, mos, lms, plif), then its options, such as
             `mos: {components: 15}`.
-        learning_rates: of Adam at the start, linear to 0; the best of them is used.
+        learning_rates: Adam's initial learning rates, decayed linearly to 0; the best is used.
         steps: optimiser steps.
-        batch: contexts a step; batch x M x components (units) bounds the memory.
-        seeds: runs that count for each cell, with seeds 0, 1, ...; a seed draws targets and
-            initial vectors.
-        device: auto (a GPU if there is one), cpu or cuda.
+        batch: contexts per step; memory grows with batch x M x components (units).
+        seeds: final runs per cell, with seeds 0, 1, ...; a seed draws targets and initial
+            vectors.
+        device: auto (a GPU if available), cpu or cuda.
 
     Raises:
-        ValueError, TypeError: a value out of range, an unknown head or option.
+        ValueError, TypeError: a value out of range, or an unknown head or option.
     """
 
     output_dir: str
@@ -121,14 +121,14 @@ class SweepConfig:
                 f"an integer in [1, {FIRST_TRIAL_SEED}]",
             ),
         )
-        self.trials()  # checks what they are made of
+        self.trials()  # validates the settings
 
     def content(self) -> dict[str, Any]:
-        """What sweep.json holds: all but what may differ between a sweep and its continuation."""
+        """The content of sweep.json: every setting that a resumed sweep may not change."""
         return {key: value for key, value in asdict(self).items() if key not in FREE}
 
     def trials(self) -> dict[tuple[str, str], list[RunConfig]]:
-        """By task and head a run with each learning rate, on targets that no result is of."""
+        """One trial per learning rate, by task and head, on targets held out from the results."""
         shared = {key: getattr(self, key) for key in ("contexts", "steps", "batch", "device")}
         found: dict[tuple[str, str], list[RunConfig]] = {}
         for alpha, vocabulary, dimension, head, rate in product(
@@ -150,5 +150,5 @@ class SweepConfig:
 
 
 def task(alpha: float, vocabulary: int, dimension: int) -> str:
-    """What all heads are compared at, in one word."""
+    """Name of the setting at which the heads are compared."""
     return f"alpha{alpha}-M{vocabulary}-D{dimension}"

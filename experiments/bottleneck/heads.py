@@ -1,4 +1,4 @@
-"""The heads that are compared, by the names of the figures."""
+"""The compared heads, named as in the figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_head(
 
     Raises:
         ValueError: unknown name, or an option out of range.
-        TypeError: an option that the head does not have.
+        TypeError: an option the head does not have.
     """
     if name not in HEADS:
         raise ValueError(f"head={name!r}: unknown; expected one of {', '.join(HEADS)}")

@@ -1,4 +1,4 @@
-"""What the runs show: tables, and figures like 2 and 3 of the paper."""
+"""The report: tables, and figures like 2 and 3 of the paper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}
 
 @dataclass(frozen=True)
 class Measure:
-    """A key of the results, and how it is shown."""
+    """A key of the results and how to format it."""
 
     key: str
     title: str
@@ -90,7 +90,7 @@ def make_page(results: Results) -> Page:
 
 
 def _answer(results: Results) -> Table:
-    """At how many sizes a head is the best by each measure."""
+    """Number of sizes at which each head is best, by measure."""
     best: Counter[tuple[str, str]] = Counter()
     for name, measure in product(results.tasks, MEASURES):
         spreads = {head: results.spread((name, head), measure.of) for head in results.mappings}
@@ -121,7 +121,7 @@ def _head(results: Results) -> str:
 
 
 def measure_table(results: Results, alpha: float, measure: Measure) -> Table:
-    """A measure of every head, and for the error of the log-matrix softmax's floor."""
+    """One measure for every head; the log-matrix error includes the floor of softmax."""
 
     def show(cell: Cell) -> str:
         spread = results.spread(cell, measure.of)
@@ -138,7 +138,7 @@ def measure_table(results: Results, alpha: float, measure: Measure) -> Table:
 def _table(
     results: Results, alpha: float, caption: str, show: Callable[[Cell], str], floor: bool = False
 ) -> Table:
-    """Down the vocabularies and dimensions that have run, across the heads and the floor."""
+    """A row per finished vocabulary and dimension, a column per head and the floor."""
     rows = []
     for vocabulary in results.sweep.vocabularies:
         for dimension in results.sweep.dimensions:
@@ -162,7 +162,7 @@ def _seconds(results: Results, cell: Cell) -> str:
 
 
 def _floor(results: Results, task: str) -> Estimate | None:
-    """Of the targets of every seed, which all heads share."""
+    """Floors of the targets of every seed, shared by all heads."""
     found: dict[int, float] = {}
     for head in results.mappings:
         found |= results.by_seed((task, head), lambda run: run["floor"])
@@ -170,10 +170,10 @@ def _floor(results: Results, task: str) -> Estimate | None:
 
 
 def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
-    """A measure by dimension, one panel a vocabulary; None where no run that counts has finished.
+    """A measure by dimension, one panel per vocabulary; None before any final run has finished.
 
-    Lines: means over seeds; bands: one standard deviation to each side. For the error of the
-    log-matrix the Eckart-Young floor of linear softmax is drawn in.
+    Lines: means over seeds; bands: one standard deviation to each side. The log-matrix error
+    includes the Eckart-Young floor of linear softmax.
     """
     sweep = results.sweep
     shown = {}
@@ -200,7 +200,7 @@ def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
 
 
 def _draw(axes: Axes, spreads: dict[int, Estimate | None], look: dict[str, Any]) -> None:
-    """One line with its band, by dimension."""
+    """A line and its band, by dimension."""
     known = {dimension: spread for dimension, spread in spreads.items() if spread}
     axes.plot(list(known), [spread.mean for spread in known.values()], **look)
     low = [spread.mean - (spread.sd or 0) for spread in known.values()]

@@ -1,4 +1,4 @@
-"""One run: free context and word vectors fitted to the targets, and how near they came."""
+"""One run: fit free context and word vectors to the targets and measure the fit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sparse_attn.heads.base import Head
 
 
 class Run(NamedTuple):
-    """A config, and where it runs."""
+    """A config and the device it runs on."""
 
     config: RunConfig
     device: torch.device
 
     def perform(self, _: Path | None = None) -> dict[str, Any]:
-        """Draw, fit, measure: what results.json is to hold.
+        """Draw targets, fit and measure; returns the content of results.json.
 
         Raises:
             DivergedError: Q is NaN, or infinitely far from P*.
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
 
 def assemble(config: RunConfig) -> Run:
-    """The run on its device; ValueError for one that is not there."""
+    """The run on its device; raises ValueError if the device is unavailable."""
     return Run(config, choose_device(config.device))
 
 
@@ -71,12 +71,12 @@ def _targets(
 def fit(config: RunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
     """Minimise the mean of -sum_j P*_j log Q_j over context vectors and head.
 
-    Adam; a context vector, which only its own target sees, moves in the steps that show it
-    (`SparseAdam`). Vectors start so that scores have variance 1, whatever D. The targets are shown
-    in random order, the rest of a pass that fills no batch left out.
+    Adam for the head, `SparseAdam` for the context vectors, which move only in steps that use them.
+    Initial scores have variance 1 for every D. Targets are shuffled each pass; an incomplete last
+    batch is dropped.
 
     Args:
-        config: of the run.
+        config: config of the run.
         log_p: [N, M], log P*.
 
     Returns:
@@ -107,7 +107,7 @@ def fit(config: RunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
 
 
 def _batches(config: RunConfig, device: torch.device) -> Iterator[Tensor]:
-    """The contexts of every step, [B]."""
+    """Context indices of every step, [B]."""
     order = torch.empty(0, dtype=torch.long, device=device)
     for _ in range(config.steps):
         if len(order) < config.batch:
@@ -118,12 +118,12 @@ def _batches(config: RunConfig, device: torch.device) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def measure(head: Head, contexts: Tensor, log_p: Tensor, batch: int) -> dict[str, float]:
-    """How near Q is to P*, summed in float64.
+    """Distance of Q from P*, summed in float64.
 
     Args:
         contexts: [N, D].
         log_p: [N, M], log P*.
-        batch: contexts at a time.
+        batch: contexts per forward pass.
 
     Returns:
         kl: mean over contexts of KL(P* || Q) = sum_j P*_j (log P*_j - log Q_j), in nats, with

@@ -1,4 +1,4 @@
-"""The targets: Dirichlet draws, and how near a matrix of low rank can come to their logarithm."""
+"""Dirichlet targets, and the least error of a low-rank approximation of their logarithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROWS = 1_000  # contexts drawn and summed at a time
+ROWS = 1_000  # contexts per block
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Targets:
 def draw(alpha: float, contexts: int, vocabulary: int, seed: int) -> Targets:
     """P* ~ Dirichlet(alpha, ..., alpha), N rows of M words.
 
-    log P* = log X - LSE(log X) with log X = log Gamma(alpha + 1, 1) + log(U) / alpha in float64:
-    that product has the law of Gamma(alpha, 1), but its logarithm stays finite where the draw
-    itself underflows (at alpha = 0.01 about half of the draws do in float32).
+    log P* = log X - LSE(log X) with log X = log Gamma(alpha + 1, 1) + log(U) / alpha in float64, so
+    that X ~ Gamma(alpha, 1), but log X stays finite where X underflows (in float32, half of the
+    draws at alpha = 0.01).
 
     Raises:
         ValueError: alpha not above 0, or no context or word.
@@ -55,8 +55,8 @@ def draw(alpha: float, contexts: int, vocabulary: int, seed: int) -> Targets:
 def log_matrix_floors(log_p: Tensor) -> Tensor:
     """Floor of ||log P* - log Q||_F^2 / (N M) for linear softmax, by dimension.
 
-    floors[D] = sum_{i >= D+2} sigma_i^2 / (N M), in nats^2 per entry, D = 0, 1, ...; sigma_1 >=
-    sigma_2 >= ... are the singular values of log P*.
+    floors[D] = sum_{i >= D+2} sigma_i^2 / (N M), in nats^2 per entry, D = 0, 1, ..., where sigma_1
+    >= sigma_2 >= ... are the singular values of log P*.
 
     Why: linear softmax of dimension D without a bias has log Q = H W^T - LSE 1^T, a product of
     rank D and one number a row, so rank(log Q) <= D + 1, and by Eckart-Young no matrix of that rank

@@ -36,13 +36,13 @@ class Images(Experiment[RunConfig, SweepConfig]):
     run, sweep = RunConfig, SweepConfig
 
     def tidy(self, folder: Path) -> None:
-        """Nothing goes: the best weights are in the checkpoint."""
+        """Keep the checkpoint, which holds the best weights."""
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         yield f"{results['data']} {results['loss']}, epoch {results['best_epoch']}"
         for part in ("validation", "test"):
             measured = dict(results[part] or {})
-            # in place of its name, which for -log p is that of the likelihood itself
+            # named after the measure, which for -log p is negll itself
             measured |= {results["measure"]: measured.pop("criterion")} if measured else {}
             for name, value in measured.items():
                 yield f"{part} {name}: {value:.4f}"

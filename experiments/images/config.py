@@ -1,4 +1,4 @@
-"""What a run is, and what a sweep: dataclasses, filled from YAML and the command line."""
+"""Configs of runs and sweeps: dataclasses filled from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pipeline.sweep.config import FIRST_TRIAL_SEED
 
 INF = float("inf")
 Name = Literal["mnist", "cifar10", "cifar100"]
-# may differ between a run or a sweep and its continuation
+# may change on resume
 FREE = ("output_dir", "device", "resume")
 CLASSES: dict[str, int] = {"mnist": 10, "cifar10": 10, "cifar100": 100}
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are cut into three parts.
+    """The images and their split.
 
     Args:
         name: mnist, cifar10 or cifar100.
-        data_dir: folder of its files as distributed; the hub by default.
-        split: random: all images that are there, shuffled and cut by the seed of the run;
-            official: the test images are the data set's own.
-        train: images to learn from; the rest by default.
-        validation: images that decide when to stop, and which learning rate is best.
-        test: images of the test set of a random split.
+        data_dir: folder with the files as distributed; the hub by default.
+        split: random: all available images, shuffled and split by the seed of the run;
+            official: keep the test set as distributed.
+        train: training images; the rest by default.
+        validation: validation images, for early stopping and the learning rate.
+        test: test images of a random split.
     """
 
     name: Name = "mnist"
@@ -42,14 +42,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What trains the network.
+    """The training loss.
 
     Args:
         name: mse, bouchard (an upper bound of -log softmax), or a registered mapping, such as
             softmax, softmax-abs, spherical-softmax, taylor-softmax (trained by -log p), sparsemax
             or entmax (by their own loss).
-        params: of the mapping, such as `--loss.params.eps 0.1`; for bouchard `xi` (shared,
-            per_class, or a number for a fixed one) and `alpha` (the best one by default).
+        params: mapping parameters, such as `--loss.params.eps 0.1`; for bouchard `xi` (shared,
+            per_class, or a fixed number) and `alpha` (optimal by default).
         learn: names of the mapping's parameters to learn.
     """
 
@@ -65,7 +65,8 @@ class NetworkConfig:
     Args:
         widths: maps of both convolutions and hidden units (MNIST; 30, 60, 500 by default), or
             maps of the four stages (CIFAR; 64, 128, 256, 512 by default).
-        output_std: standard deviation of the first output weights; at 0 even mappings never start.
+        output_std: standard deviation of the initial output weights; must be above 0 for even
+            mappings, which have no gradient at 0.
     """
 
     widths: list[int] | None = None
@@ -82,18 +83,18 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train: stochastic gradient descent with Nesterov momentum.
+    """Training by SGD with Nesterov momentum.
 
     Args:
         epochs: at most this many passes over the training images.
-        learning_rate: at the start.
-        batch_size: images a step.
-        momentum: Nesterov's; 0 for none.
+        learning_rate: initial learning rate.
+        batch_size: images per step.
+        momentum: Nesterov momentum; 0 disables it.
         weight_decay: L2 penalty on all parameters.
         flip: mirror each training image with probability 1/2.
-        patience: epochs without a better validation score after which the learning rate is halved.
-        stop_after: epochs without a better validation score after which training stops.
-        seed: of the split, the first weights and the order of the images.
+        patience: halve the learning rate after this many epochs without a better validation score.
+        stop_after: stop after this many epochs without a better validation score.
+        seed: seed of the split, the initial weights and the image order.
     """
 
     epochs: int = 100
@@ -120,12 +121,12 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SetupConfig:
-    """What the runs of a sweep share.
+    """Settings shared by the runs of a sweep.
 
     Args:
-        data: which images.
+        data: the images and their split.
         network: the network.
-        train: how to train; in a sweep learning_rate and seed are its own.
+        train: how to train; a sweep sets learning_rate and seed itself.
         device: auto, cpu or cuda.
     """
 
@@ -136,11 +137,11 @@ class SetupConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether the images come from the hub."""
+        """Whether images are downloaded from the hub."""
         return self.data.data_dir is None
 
     def content(self) -> dict[str, Any]:
-        """What decides results: not where the images lie, nor what may differ in a continuation."""
+        """The settings that decide the results: no paths, nothing that may change on resume."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         del content["data"]["data_dir"]
         return content
@@ -151,9 +152,9 @@ class RunConfig(SetupConfig):
     """One training run.
 
     Args:
-        output_dir: where results.json, the best weights and the checkpoint go.
-        loss: what trains the network.
-        test: look at the test images at the end.
+        output_dir: folder for results.json, the best weights and the checkpoint.
+        loss: the training loss.
+        test: evaluate on the test images at the end.
         resume: continue the interrupted run in output_dir.
     """
 
@@ -163,7 +164,7 @@ class RunConfig(SetupConfig):
     resume: bool = False
 
     def comparable(self) -> dict[str, Any]:
-        """What decides a run's result: two runs that agree in this are the same run."""
+        """The settings that decide the result; runs that share them are the same run."""
         return self.content()
 
 
@@ -173,8 +174,8 @@ class SweptLoss:
 
     Args:
         name: as `loss.name` of a run.
-        learning_rates: those to try; every loss has as many.
-        params: of the mapping, or of bouchard.
+        learning_rates: learning rates to try; the same number for every loss.
+        params: parameters of the mapping or of bouchard.
         learn: names of the mapping's parameters to learn.
     """
 
@@ -186,16 +187,15 @@ class SweptLoss:
 
 @dataclass(frozen=True)
 class SweepConfig(SetupConfig):
-    """A sweep: for each loss a trial of every learning rate, then `runs` runs of the best one.
+    """A sweep: every learning rate for each loss, then `runs` final runs with the best one.
 
-    Trials have a seed, and so a split, of their own, do not look at the test images, and are judged
-    on the validation images. Run k has the same split, first weights and order of images for every
-    loss.
+    Trials use a separate seed and split, and are scored on validation images; they never see the
+    test images. Run k has the same split, initial weights and image order for every loss.
 
     Args:
-        output_dir: where sweep.json and one record a run go.
-        losses: a label for each loss, and what it is.
-        runs: of the best learning rate, with seeds 0, 1, ...
+        output_dir: folder for sweep.json and one record per run.
+        losses: the losses, by label.
+        runs: final runs per loss, with seeds 0, 1, ...
     """
 
     output_dir: str
@@ -224,7 +224,7 @@ class SweepConfig(SetupConfig):
         check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
     def trial(self, loss: SweptLoss, learning_rate: float) -> RunConfig:
-        """A run that does not look at the test images."""
+        """A run without evaluation on the test images."""
         return RunConfig(
             output_dir="",
             data=self.data,

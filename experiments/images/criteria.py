@@ -1,4 +1,4 @@
-"""What trains a network, what is reported of it, and which class it predicts."""
+"""Training losses, what they report and the classes they predict."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from sparse_attn.losses import bouchard_loss, mapping_loss, squared_error
 
 
 class Criterion(nn.Module):
-    """A loss, and how its scores are read: scores [B, n], targets [B], a loss for each row [B].
+    """A loss and the prediction from its scores: scores [B, n], targets [B], losses [B].
 
     Attributes:
-        measure: name of what `reported` gives: negll (in nats), mse, bound, or a loss of its own.
+        measure: name of what `reported` returns: negll (in nats), mse, bound, or "NAME loss" for a
+            mapping with its own loss.
     """
 
     measure: str
 
     def loss(self, scores: Tensor, target: Tensor) -> Tensor:
-        """What training minimises the mean of."""
+        """The loss of each row; training minimises its mean."""
         raise NotImplementedError
 
     def reported(self, scores: Tensor, target: Tensor) -> Tensor:
-        """The loss, in the scale in which it is shown."""
+        """The loss on the scale used in reports."""
         return self.loss(scores, target)
 
     def log_p(self, scores: Tensor) -> Tensor | None:
-        """log p [B, n]; None where the loss knows no probabilities."""
+        """log p [B, n]; None if the loss defines no probabilities."""
         raise NotImplementedError
 
     def predictions(self, scores: Tensor) -> Tensor:
         """The most probable classes [B].
 
-        By p, never by z: spherical, Taylor and abs make much of very negative scores.
+        By p, not z: spherical, Taylor and abs give very negative scores high probability.
         """
         log_p = self.log_p(scores)
         return (scores if log_p is None else log_p).argmax(-1)
@@ -61,8 +62,8 @@ class Bouchard(Criterion):
     """B - z_c, where B bounds LSE(z) from above, so that the loss bounds -log softmax.
 
     Args:
-        xi: shared or per_class, at the best of each example, or a fixed number.
-        alpha: a fixed number; the best of each example if None.
+        xi: shared or per_class, optimised for each example, or a fixed number.
+        alpha: a fixed number; optimised for each example if None.
 
     Source: Bouchard 2007; tried in de Brebisson & Vincent 2016, section 3.
     """
@@ -82,7 +83,7 @@ class Bouchard(Criterion):
 
 
 class Probabilities(Criterion):
-    """-log p of a mapping, or the loss of its own that one with zeros has."""
+    """-log p of a mapping, or its own loss if it gives exact zeros."""
 
     def __init__(self, mapping: Mapping) -> None:
         super().__init__()
@@ -97,15 +98,15 @@ class Probabilities(Criterion):
 
 
 def make_criterion(config: LossConfig) -> Criterion:
-    """The criterion that a config names.
+    """Create the criterion named by the config.
 
     Raises:
-        ValueError, TypeError: an unknown name, a parameter that it does not have or that is out of
-            range, or a mapping with zeros and no loss of its own.
+        ValueError, TypeError: an unknown name, an unknown parameter or one out of range, or a
+            mapping with exact zeros and no loss.
     """
     try:
         criterion = _make(config)
-        # the losses have checks of their own
+        # the loss checks its own parameters
         criterion.loss(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
     except (ValueError, TypeError) as error:
         raise type(error)(f"loss.name={config.name}: {error}") from None
@@ -127,10 +128,10 @@ def _make(config: LossConfig) -> Criterion:
 
 
 def check_start(criterion: Criterion, classes: int, output_std: float) -> None:
-    """Raise ValueError where zero output weights would leave training without any gradient.
+    """Raise ValueError if zero output weights would leave every gradient at 0.
 
-    At z = 0 an even mapping, such as spherical softmax or softmax-abs, has no slope: neither the
-    output weights nor what lies below them would ever move.
+    Even mappings, such as spherical softmax and softmax-abs, have gradient 0 at z = 0: no weight
+    would ever move.
     """
     if output_std > 0:
         return

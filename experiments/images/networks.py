@@ -1,4 +1,4 @@
-"""The two networks of de Brebisson & Vincent 2016, section 4: rectifiers, He's initial weights."""
+"""The two ReLU networks of de Brebisson & Vincent 2016, section 4, with He initialisation."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ STAGES = (3, 3, 3, 4)
 
 
 class Unit(nn.Module):
-    """Pixels 0 to 255 as numbers in [0, 1]."""
+    """Scale pixels from 0-255 to [0, 1]."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         return pixels / 255
 
 
 def make_network(name: str, config: NetworkConfig) -> nn.Sequential:
-    """The network of a data set, from pixels [B, channels, height, width], uint8, to scores.
+    """The network of a data set: uint8 pixels [B, channels, height, width] to scores [B, classes].
 
-    Hidden weights start as He et al. 2015 have it, biases at 0. The paper starts output weights at
-    0; here they are small Gaussian noise, the same for every loss, because spherical softmax and
-    softmax-abs are even and have no slope at 0.
+    Hidden weights are initialised as in He et al. 2015, biases to 0. The paper initialises output
+    weights to 0; here they are small Gaussian noise, the same for every loss, because spherical
+    softmax and softmax-abs are even and have no gradient at 0.
 
     Args:
         name: of the data set.
 
     Raises:
-        ValueError: another number of widths.
+        ValueError: the wrong number of widths.
     """
     widths, classes = config.widths or WIDTHS[name], CLASSES[name]
     if len(widths) != len(WIDTHS[name]):

@@ -1,4 +1,4 @@
-"""What de Brebisson & Vincent 2016 report, to stand beside our numbers."""
+"""Published numbers of de Brebisson & Vincent 2016."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SOURCE = (
 
 
 class Published(NamedTuple):
-    """Means over runs, standard deviations in brackets, as printed; empty where there is none."""
+    """Means over runs, standard deviations in brackets, as printed; empty if not given."""
 
     criterion: str
     error: str
     epochs: str = ""
 
 
-# by data set and split, then by name of the loss; the text does not say how CIFAR was cut
+# by data set and split, then by loss; the paper does not say how CIFAR was split
 _TABLES: dict[tuple[str, str], tuple[str, dict[str, Published]]] = {
     ("mnist", "random"): (
         "table 1, 100 runs on 70,000 images",
@@ -61,7 +61,7 @@ _TABLES: dict[tuple[str, str], tuple[str, dict[str, Published]]] = {
 
 
 def published(sweep: SweepConfig) -> tuple[str, dict[str, Published]]:
-    """Which table a sweep is to be held against, and its rows by label of the sweep's losses."""
+    """The published table to compare a sweep with, its rows by loss label."""
     title, rows = _TABLES.get((sweep.data.name, sweep.data.split), ("no table", {}))
     return title, {
         label: rows[loss.name] for label, loss in sweep.losses.items() if loss.name in rows

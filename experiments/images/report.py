@@ -1,4 +1,4 @@
-"""What the runs show: tables beside the published ones, and figures."""
+"""The report: tables beside the published ones, and figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_page(results: Results) -> Page:
 
 
 def error(run: dict[str, Any]) -> float:
-    """Wrong classes among the test images, in percent."""
+    """Test error in percent."""
     return 100 * run["test"]["error"]
 
 
@@ -46,19 +46,19 @@ def criterion(run: dict[str, Any]) -> float:
 
 
 def negll(run: dict[str, Any]) -> float | None:
-    """-log p of the test images; None where there are no probabilities."""
+    """Mean -log p on the test images; None without probabilities."""
     found: float | None = run["test"].get("negll")
     return found
 
 
 def baseline(results: Results) -> str | None:
-    """The label of plain softmax, with which the others are compared."""
+    """The label of plain softmax, the baseline."""
     losses = results.sweep.losses.items()
     return next((label for label, loss in losses if loss.name == BASELINE), None)
 
 
 def _answer(results: Results) -> list[Block]:
-    """Which losses differ from plain softmax in their test errors."""
+    """Losses whose test error differs from plain softmax."""
     base = baseline(results)
     cells = {cell[1]: cell for cell in results.cells if cell[1] != base and base is not None}
     pairs = {n: results.difference(c, (c[0], str(base)), error) for n, c in cells.items()}
@@ -127,7 +127,7 @@ def results_table(results: Results) -> Table:
 
 
 def differences_table(results: Results) -> Table:
-    """Every loss less plain softmax, which the sweep must have."""
+    """Difference of every loss from plain softmax, which the sweep must include."""
     base = baseline(results)
     rows = []
     for cell in results.cells:
@@ -178,7 +178,7 @@ def _outcome(trial: Record | None) -> str:
 
 
 def plot_errors(results: Results) -> Figure:
-    """Test error of every run, its mean and standard deviation, by loss."""
+    """Test errors by loss: every run, mean and standard deviation."""
     errors = {cell[1]: list(results.by_seed(cell, error).values()) for cell in results.cells}
     figure, axes = canvas.dots(errors, baseline(results))
     axes.set(xlabel="test error in %", xlim=(0, None))
@@ -186,7 +186,7 @@ def plot_errors(results: Results) -> Figure:
 
 
 def plot_learning(results: Results) -> Figure:
-    """Mean validation error by epoch; a run that has stopped keeps the error of its best epoch."""
+    """Mean validation error by epoch; a stopped run keeps the error of its best epoch."""
     looks = canvas.looks(results.mappings, baseline(results))
     figure, axes = canvas.single()
     for cell in results.cells:
@@ -204,6 +204,6 @@ def plot_learning(results: Results) -> Figure:
 
 
 def _curve(run: dict[str, Any], length: int) -> list[float]:
-    """Validation errors in percent of every epoch, filled up to a length."""
+    """Validation errors in percent by epoch, padded to a length."""
     errors = [100 * epoch["error"] for epoch in run["history"]]
     return errors + [errors[run["best_epoch"] - 1]] * (length - len(errors))

@@ -1,4 +1,4 @@
-"""One run: its parts, epochs of Nesterov's gradient descent, and what is measured after them."""
+"""One run: its parts, training by Nesterov SGD, and the final evaluation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pipeline.folders import CHECKPOINT_FILE
 from pipeline.machine import choose_device, device_name, versions
 
 EVALUATION_BATCH = 1000
-# in the score, so that of two equal accuracies the one with the lower criterion is better
+# breaks ties of accuracy by the criterion
 TIE = 1e-6
 
 
 class Classifier(nn.Module):
-    """A network and its criterion, whose mapping may have parameters that are learned too."""
+    """A network and its criterion, whose mapping may have learned parameters."""
 
     def __init__(self, network: nn.Module, criterion: Criterion) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Classifier(nn.Module):
 
 @dataclass
 class Run:
-    """A run whose parts have been made and found to fit together.
+    """A run, ready to perform.
 
     The learning rate is halved after every `patience` epochs without a better validation score, and
     training stops after `stop_after` such epochs.
@@ -60,10 +60,10 @@ class Run:
         )
 
     def perform(self, folder: Path | None) -> dict[str, Any]:
-        """Train, measure with the best weights and return what results.json is to hold.
+        """Train, evaluate the best weights and return the content of results.json.
 
         Args:
-            folder: where the checkpoint is that `fit` goes on from and writes to; None for none.
+            folder: folder of the checkpoint that `fit` writes and resumes from; None for none.
 
         Raises:
             DivergedError: a loss is NaN or infinite.
@@ -129,7 +129,7 @@ class Run:
 
 
 def _mirrored(pixels: Tensor, chosen: Tensor) -> Tensor:
-    """The images [B, channels, height, width], those that are chosen [B] left to right."""
+    """Flip the chosen images ([B] of bool) horizontally."""
     return torch.where(chosen.to(pixels.device)[:, None, None, None], pixels.flip(-1), pixels)
 
 
@@ -138,8 +138,8 @@ def measure(model: Classifier, images: Images) -> dict[str, float]:
     """Means over the images.
 
     Returns:
-        criterion: what the criterion reports; error: share of wrong classes; negll: -log p of the
-        true class in nats, where there are probabilities; infinite where one of them is 0.
+        criterion: the reported loss; error: share of wrong classes; negll: -log p of the true class
+        in nats, if the criterion has probabilities; infinite if one of them is 0.
     """
     criterion = model.criterion
     sums: dict[str, float] = {}
@@ -161,16 +161,16 @@ def measure(model: Classifier, images: Images) -> dict[str, float]:
 
 
 def assemble(config: RunConfig) -> Run:
-    """The parts of a run.
+    """Build a run.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the config, the images or the loss.
+        ValueError, TypeError, OSError: invalid config, images or loss.
     """
     device = choose_device(config.device)
     criterion = make_criterion(config.loss)
     check_start(criterion, CLASSES[config.data.name], config.network.output_std)
     splits = load_splits(config.data, config.train.seed)
-    # the same first weights for every loss
+    # the same initial weights for every loss
     torch.manual_seed(config.train.seed)
     network = make_network(config.data.name, config.network)
     return Run(config, splits, Classifier(network, criterion).to(device), device)

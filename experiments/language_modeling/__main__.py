@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: MeasureConfig) -> None:
-    """Measure a run and print what was found."""
+    """Measure a run and print the results."""
     from experiments.language_modeling.train import measure
 
     for name, value in measure(config).items():
@@ -39,7 +39,7 @@ def measure(config: MeasureConfig) -> None:
 
 
 class LanguageModeling(Experiment[RunConfig, SweepConfig]):
-    """One model with many heads, learning rates first if several."""
+    """Heads x seeds on one model, after a search over learning rates if several."""
 
     name = "experiments.language_modeling"
     description = (
@@ -97,7 +97,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         check_heads(sweep)
 
     def read(self, folder: Path) -> Results:
-        """The records of a sweep, or the runs below a folder that were trained one by one."""
+        """The records of a sweep, or of single runs below a folder."""
         from pipeline.sweep.records import SWEEP_FILE
 
         if (folder / SWEEP_FILE).is_file():

@@ -1,4 +1,4 @@
-"""What a run and a sweep are: dataclasses, filled from YAML and the command line."""
+"""Configs of runs and sweeps: dataclasses filled from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from pipeline.config import (
 )
 
 BASELINE = "softmax"
-# may differ between a run and its continuation
+# may change on resume
 FREE = ("output_dir", "checkpoint_minutes", "device", "chunk", "resume")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuresConfig:
-    """What to measure besides perplexity, top-10 error and the slopes of a PLIF.
+    """Measures besides perplexity, top-10 error and the slopes of a PLIF.
 
     Args:
-        rank_contexts: contexts of the test split in the matrix of log-probabilities; no rank if
-            left out. The matrix takes 4 bytes a context and word.
-        simlex: SimLex-999.txt, to correlate the embedding with; off by default.
-        dynamic: dynamic evaluation on the validation and the test split; off by default.
+        rank_contexts: test contexts in the matrix of log-probabilities, which takes 4 bytes per
+            context and word; no rank by default.
+        simlex: path of SimLex-999.txt, to evaluate the embedding; off by default.
+        dynamic: dynamic evaluation on the validation and test splits; off by default.
     """
 
     rank_contexts: int | None = None
@@ -45,11 +45,11 @@ class MeasuresConfig:
 
 @dataclass(frozen=True)
 class MeasureConfig(MeasuresConfig):
-    """What to measure of a run that has ended.
+    """What to measure of a finished run.
 
     Args:
         run_dir: its output_dir.
-        data_dir: folder of the corpus; that of the run by default.
+        data_dir: folder of the corpus; the run's by default.
     """
 
     run_dir: str
@@ -58,18 +58,18 @@ class MeasureConfig(MeasuresConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SetupConfig:
-    """What the runs of a sweep share.
+    """Settings shared by the runs of a sweep.
 
     Args:
         corpus: what to train on.
-        model: what turns words into hidden states.
+        model: the network below the head.
         train: how to train.
-        finetune: a second stage, from the best weights of the first.
+        finetune: a second stage, started from the best weights of the first.
         evaluation: how perplexity is computed.
-        measures: what else is measured in the end.
+        measures: further measures after training.
         precision: float32, or bfloat16: matrix products in bfloat16 (autocast).
-        device: cpu or cuda; auto: cuda where there is one.
-        chunk: rows of scores that the head holds at once.
+        device: auto (a GPU if available), cpu or cuda.
+        chunk: rows of scores held in memory at once.
     """
 
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -87,11 +87,11 @@ class SetupConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether the corpus comes from the hub."""
+        """Whether the corpus is downloaded from the hub."""
         return self.corpus.data_dir is None
 
     def _deciding(self) -> dict[str, Any]:
-        """What decides results: not where files lie, which may differ between machines."""
+        """The settings that decide the results, without paths."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         del content["corpus"]["data_dir"]
         if self.measures.simlex is not None:
@@ -104,10 +104,10 @@ class RunConfig(SetupConfig):
     """One training run.
 
     Args:
-        output_dir: where results.json, model.pt and checkpoint.pt go.
-        head: what turns hidden states into probabilities.
-        seed: of the first weights, the dropout and the lengths of the steps.
-        checkpoint_minutes: write checkpoint.pt this often, and at the end of each epoch.
+        output_dir: folder for results.json, model.pt and checkpoint.pt.
+        head: the output layer.
+        seed: seed of the initial weights, dropout and variable step lengths.
+        checkpoint_minutes: minutes between checkpoints; one is also written after each epoch.
         resume: continue the interrupted run in output_dir.
     """
 
@@ -126,7 +126,7 @@ class RunConfig(SetupConfig):
         )
 
     def comparable(self) -> dict[str, Any]:
-        """What decides a run's result: two runs that agree in this are the same run."""
+        """The settings that decide the result; runs that share them are the same run."""
         return self._deciding()
 
 
@@ -134,14 +134,14 @@ class RunConfig(SetupConfig):
 class SweepConfig(SetupConfig):
     """Heads x seeds on one model and corpus.
 
-    With one learning rate every run counts. With several each head tries all of them, with a seed
-    of its own, and the runs that count get the best by perplexity on the validation split.
+    With several learning rates, each head tries all of them on a separate seed, and the final runs
+    use the one with the lowest validation perplexity.
 
     Args:
-        output_dir: where sweep.json and one record a run go.
-        heads: a label for each head, and what it is. The others are compared with `softmax`.
-        learning_rates: of the first stage, those to try.
-        seeds: runs that count of each head, with seeds 0, 1, ...
+        output_dir: folder for sweep.json and one record per run.
+        heads: the heads, by label; `softmax` is the baseline.
+        learning_rates: learning rates of the first stage to try.
+        seeds: final runs per head, with seeds 0, 1, ...
     """
 
     output_dir: str
@@ -156,11 +156,11 @@ class SweepConfig(SetupConfig):
         check_baseline("heads", self.heads, BASELINE)
 
     def run_of(self, head: HeadConfig, rate: float, seed: int) -> RunConfig:
-        """One run of the sweep, which keeps nothing but its record."""
+        """One run of the sweep; only its record is kept."""
         shared = {key.name: getattr(self, key.name) for key in fields(SetupConfig)}
         shared["train"] = replace(self.train, learning_rate=rate)
         return RunConfig("", head, seed, **shared)
 
     def content(self) -> dict[str, Any]:
-        """What sweep.json holds: what decides the results."""
+        """The content of sweep.json: the settings that decide the results."""
         return self._deciding()

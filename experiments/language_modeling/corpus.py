@@ -1,8 +1,8 @@
-"""Corpora as streams of token numbers: PTB, WikiText-2, text8, One Billion Word.
+"""Corpora as streams of token ids: PTB, WikiText-2, text8, One Billion Word.
 
-Every line ends in `<eos>`; text8 is one line of characters, without it. The vocabulary is that of
-the training split, or its most frequent words, the most frequent first, as `AdaptiveHead` wants it;
-any other word reads as `<unk>`.
+Every line ends in `<eos>`, except in text8, which is one line of characters. The vocabulary holds
+the words of the training split, or the most frequent ones, by descending frequency as
+`AdaptiveHead` needs; any other word becomes `<unk>`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pipeline.hub import load_from_hub
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
-# characters of text8 that are held out for validation, and as many for test
+# characters of text8 held out for validation, and again for test
 TEXT8_HELD_OUT = 5_000_000
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Three streams of token numbers, int64 [tokens], and the words that they stand for."""
+    """Three streams of token ids, int64 [tokens], and the vocabulary."""
 
     vocabulary: tuple[str, ...]
     train: Tensor
@@ -36,7 +36,7 @@ class Corpus:
     test: Tensor
 
     def counts(self) -> Tensor:
-        """How often each word of the vocabulary stands in the training split, int64 [V]."""
+        """Count of each word in the training split, int64 [V]."""
         return torch.bincount(self.train, minlength=len(self.vocabulary))
 
     def tokens(self) -> dict[str, int]:
@@ -46,12 +46,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a corpus lies.
+    """Where to find a corpus.
 
     Attributes:
-        files: for each split the patterns, below the folder, that its files may go by.
+        files: for each split, the patterns that its files below the folder may match.
         hub: id and configuration of the data set for `datasets.load_dataset`.
-        revision: its branch; that of scripted data sets which the hub has made into parquet.
+        revision: its branch; for scripted data sets, the one that the hub converted to parquet.
         column: the hub's column of text.
         hub_splits: the hub's name for each split.
     """
@@ -93,14 +93,14 @@ SOURCES = {
 
 
 def load_corpus(config: CorpusConfig) -> Corpus:
-    """The corpus that `config` names, from its folder or, without one, from the hub.
+    """Load the corpus from its folder or, without one, from the hub.
 
     Raises:
-        FileNotFoundError: a split is missing: names the folder, the files that were expected and
-            what is there.
+        FileNotFoundError: a split is missing; names the folder, the expected files and the ones
+            found.
         ValueError: a word, or a character of text8, is not in the training split, which has no
-            `<unk>`; or the file of text8 is too short for its held-out parts.
-        OSError: the hub does not answer.
+            `<unk>`; or text8 is too short for its held-out parts.
+        OSError: the hub cannot be reached.
     """
     texts = [_texts(config, split) for split in SPLITS]
     train, valid, test = (_tokens(text, config.name == "text8") for text in texts)
@@ -115,7 +115,7 @@ def batchify(stream: Tensor, batch: int) -> Tensor:
     """[batch, steps]: `batch` consecutive pieces of the stream, the remainder trimmed.
 
     Raises:
-        ValueError: the stream is too short for two tokens in each of them.
+        ValueError: the stream is too short for two tokens in each piece.
     """
     steps = len(stream) // batch
     if steps < 2:
@@ -127,13 +127,13 @@ def batchify(stream: Tensor, batch: int) -> Tensor:
 
 
 def _tokens(texts: Iterable[str], characters: bool) -> Iterator[str]:
-    """The words of each text and `<eos>`, or its characters."""
+    """The words of each text with `<eos>`, or its characters."""
     for text in texts:
         yield from text if characters else (*text.split(), EOS)
 
 
 def _texts(config: CorpusConfig, split: str) -> Iterable[str]:
-    """The lines of a split; of text8 its part of the one file."""
+    """The lines of a split, or its part of the text8 file."""
     if config.data_dir is None:
         return _hub_texts(config, split)
     if config.name != "text8":
@@ -142,7 +142,7 @@ def _texts(config: CorpusConfig, split: str) -> Iterable[str]:
     text, held_out = path.read_text(encoding="ascii"), TEXT8_HELD_OUT
     if len(text) <= 2 * held_out:
         raise ValueError(
-            f"{path}: {len(text)} characters, expected more than {2 * held_out}, which are held "
+            f"{path}: {len(text)} characters, expected more than {2 * held_out}, the number held "
             "out; text8 has 100000000"
         )
     ends = {"train": (0, -2 * held_out), "valid": (-2 * held_out, -held_out)}
@@ -155,7 +155,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _find(config: CorpusConfig, split: str) -> list[Path]:
-    """The files of a split: those of the first pattern that matches any."""
+    """The files of a split, by the first pattern that matches any."""
     assert config.data_dir is not None
     folder, files = Path(config.data_dir), SOURCES[config.name].files
     for pattern in files[split]:
@@ -163,7 +163,7 @@ def _find(config: CorpusConfig, split: str) -> list[Path]:
         if found:
             return found
     if not folder.is_dir():
-        raise FileNotFoundError(f"corpus.data_dir={folder}: there is no such folder")
+        raise FileNotFoundError(f"corpus.data_dir={folder}: no such folder")
     held = sorted(entry.name + "/" * entry.is_dir() for entry in islice(folder.iterdir(), 20))
     layout = ", ".join(" or ".join(patterns) for patterns in files.values())
     raise FileNotFoundError(
@@ -174,7 +174,7 @@ def _find(config: CorpusConfig, split: str) -> list[Path]:
 
 
 def _hub_texts(config: CorpusConfig, split: str) -> Iterable[str]:
-    """The texts of a split of the hub's data set."""
+    """The texts of a split from the hub."""
     source = SOURCES[config.name]
     rows = load_from_hub(
         *source.hub,
@@ -188,18 +188,18 @@ def _hub_texts(config: CorpusConfig, split: str) -> Iterable[str]:
 
 
 def _stream(numbers: Iterable[int]) -> Tensor:
-    """int64 [tokens], eight bytes each while it grows."""
+    """Token ids as int64 [tokens], grown at eight bytes each."""
     return torch.from_numpy(numpy.frombuffer(array("q", numbers), dtype=numpy.int64))
 
 
 def _by_frequency(
     words: list[str], numbers: Tensor, size: int | None
 ) -> tuple[tuple[str, ...], Tensor]:
-    """The vocabulary, the most frequent first, and the stream in its numbers."""
+    """The vocabulary by descending frequency, and the stream in its ids."""
     ranked = torch.bincount(numbers).argsort(descending=True, stable=True).tolist()
     vocabulary = [words[number] for number in ranked]
     if size is not None and size < len(vocabulary):
-        # these two are kept, and are among the most frequent of what is left
+        # keep these two, which are then among the most frequent
         kept = [word for word in vocabulary if word not in (EOS, UNK)]
         vocabulary = [EOS, UNK, *kept[: size - 2]]
     index = {word: number for number, word in enumerate(vocabulary)}
@@ -208,14 +208,14 @@ def _by_frequency(
 
 
 def _encode(tokens: Iterable[str], index: dict[str, int]) -> Tensor:
-    """Their numbers, int64 [tokens]."""
+    """Token ids, int64 [tokens]."""
     unknown = index.get(UNK)
 
     def number(token: str) -> int:
         found = index.get(token, unknown)
         if found is None:
             raise ValueError(
-                f"{token!r} is not in the training split, which has no {UNK} for such; check that "
+                f"{token!r} is not in the training split, which has no {UNK}; check that "
                 "the splits are whole and belong together"
             )
         return found

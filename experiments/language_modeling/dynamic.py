@@ -1,7 +1,7 @@
-"""Dynamic evaluation: a language model that goes on learning from the text it has been tested on.
+"""Dynamic evaluation: a language model that keeps learning from the text it was just tested on.
 
-Krause et al. 2018 (arXiv 1709.07432), eqs. 5 and 6. From the training set, G = root of the squared
-gradients of each parameter. On the test set, segment after segment: score, then
+Krause et al. 2018 (arXiv 1709.07432), eqs. 5 and 6. G is the root mean square gradient of
+each parameter on the training set (old form: of the sum). For each test segment: score, then
 
     theta <- theta + min(1, lamb rho) (theta_0 - theta) - lr g / (G + epsilon).
 """
@@ -20,14 +20,14 @@ from experiments.language_modeling.measures import evaluating, segments
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.sections import INF, RATES, DynamicConfig
 
-# of benkrause/dynamic-evaluation: its grid for the new form and segments of 5 tokens
+# from benkrause/dynamic-evaluation: its grid for the new form and segments of 5 tokens
 LRS = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
 LAMBS = (1e-3, 2e-3, 3e-3, 5e-3)
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """G and rho of each parameter that is trained; a tied weight is one parameter."""
+    """G and rho of each trainable parameter; a tied weight counts once."""
 
     parameters: list[nn.Parameter]
     scale: list[Tensor]
@@ -44,17 +44,16 @@ def dynamic_evaluation(
     """Mean nll of the test stream in nats, each segment scored before the model learns from it.
 
     One row, state carried, dropout off. lr = lamb = 0 gives `mean_nll(model, test_stream, 1,
-    config.segment)`, to the last bit where the model computes the same with and without gradients;
-    torch's LSTM rounds otherwise. The weights come back as they were, after an error too; `.grad`
-    is left alone.
+    config.segment)`, bit for bit if the model computes the same with and without gradients (torch's
+    LSTM does not). The weights are restored, also after an error; `.grad` is left alone.
 
     Args:
         train_stream, test_stream: (tokens,) int64.
-        statistics: what `gradient_statistics` gave for this model, form, segment and batch;
-            gathered from the train stream if left out.
+        statistics: the result of `gradient_statistics` for this model, form, segment and batch;
+            computed from the train stream if omitted.
 
     Raises:
-        ValueError: a stream is too short, or nothing of the model is trained.
+        ValueError: a stream is too short, or no parameter is trainable.
     """
     if statistics is None:
         statistics = gradient_statistics(model, train_stream, config)
@@ -83,7 +82,9 @@ def gradient_statistics(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ValueError("model: no parameter is trained; set requires_grad for dynamic evaluation")
+        raise ValueError(
+            "model: no parameter is trainable; set requires_grad for dynamic evaluation"
+        )
     squares = [torch.zeros_like(p) for p in parameters]
     batch, length, count = config.batch, config.segment, 0
     with evaluating(model), torch.enable_grad():
@@ -112,9 +113,9 @@ def choose(
 ) -> tuple[DynamicConfig, float]:
     """`config` with the lr and lamb of the lowest nll on the validation stream, and that nll.
 
-    For the new form the grid defaults to `LRS` x `LAMBS`, times segment / 5; for the old, of which
-    no grid is known, to the same multiples of its default lr and lamb. Of equally good points the
-    first is taken. Where all diverge, the first comes back with an nll of inf.
+    The grid defaults to `LRS` x `LAMBS`, times segment / 5, for the new form; for the old form,
+    whose grid is not published, to the same multiples of its default lr and lamb. Ties go to the
+    first point; if all diverge, the first is returned with an nll of inf.
 
     Raises:
         ValueError: as `dynamic_evaluation`.
@@ -141,7 +142,7 @@ def _steps(
     length: int,
     progress: str,
 ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
-    """For each segment the nll of its tokens (B, T) and the gradients of their mean."""
+    """Yield, for each segment, the nll of its tokens (B, T) and the gradients of their mean."""
     state = model.initial_state(batch)
     for tokens, targets in segments(model, stream, batch, length, progress):
         hidden, state = model(tokens, state)
@@ -151,7 +152,7 @@ def _steps(
 
 @contextmanager
 def _restored(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """The values of now, which the parameters have again afterwards."""
+    """Yield copies of the parameters, and restore them afterwards."""
     values = [p.detach().clone() for p in parameters]
     try:
         yield values

@@ -1,4 +1,4 @@
-"""Mappings that only an experiment wants; importing this registers them."""
+"""Mappings used by experiments only; importing this module registers them."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from sparse_attn.mappings import pointwise_spec
 def log_g(scores: Tensor) -> Tensor:
     """p_i = g(z_i) / sum_j g(z_j), g(z) = max(0, z) + 1e-8.
 
-    Kanai et al. 2018's g:ReLU as an output layer: with exact zeros the likelihood of a target could
-    be 0. How they avoided that is not in the paper, and the epsilon is ours.
+    Kanai et al. 2018's g:ReLU as an output layer. The epsilon, which is ours, avoids likelihoods of
+    0; the paper does not say how it did.
     """
     return torch.log(scores.clamp(min=0) + 1e-8)
 

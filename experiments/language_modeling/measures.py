@@ -1,8 +1,7 @@
-"""What a language model is measured by: perplexity, top-k error, its matrix of log-probabilities.
+"""Perplexity, top-k error and the matrix of log-probabilities of a language model.
 
-All measures read a stream as evaluation does: cut into `batch` rows, the remainder trimmed, each
-row in segments with the state carried from one to the next, dropout off, the first token of a row
-unscored.
+All measures split a stream into `batch` rows, trim the remainder, and read each row in segments,
+carrying the state, with dropout off and the first token of a row unscored.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from experiments.language_modeling.corpus import batchify
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.sections import INF
 
-# contexts whose distribution over the vocabulary is held at once
+# contexts whose distributions are held in memory at once
 _ROWS = 256
-# what log 0 becomes in the matrix of log-probabilities: that of the smallest normal float32
+# replaces log 0 in the matrix of log-probabilities: log of the smallest normal float32
 LOG_ZERO = math.log(torch.finfo(torch.float32).tiny)
 
 
@@ -35,14 +34,14 @@ def mean_nll(
 ) -> float:
     """-1/N sum_t log p(w_t | w_<t) over the N scored tokens, <eos> included, in nats.
 
-    Summed in float64. inf where a mapping gives a target exactly 0, nan for a diverged model.
+    Summed in float64. inf if a mapping gives a target exactly 0, NaN for a diverged model.
 
     Args:
         stream: (tokens,) int64, as `Corpus` holds it.
-        batch: rows the stream is cut into.
-        segment: tokens of a row a forward pass.
+        batch: rows that the stream is split into.
+        segment: tokens per row and forward pass.
         chunk: as of `Head.nll`.
-        progress: what the progress bar is called; none if left out.
+        progress: title of a progress bar; none by default.
 
     Raises:
         ValueError: as `segments`.
@@ -57,18 +56,18 @@ def mean_nll(
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll), inf where float64 ends."""
+    """exp(nll), inf on overflow."""
     return torch.tensor(nll, dtype=torch.float64).exp().item()
 
 
 def top_k_error(
     model: LanguageModel, stream: Tensor, batch: int, segment: int, k: int = 10
 ) -> float:
-    """Share of targets that are not among the k most probable words, in [0, 1].
+    """Share of targets not among the k most probable words, in [0, 1].
 
-    A tie counts against the target: it is among them if at most k words, itself included, are at
-    least as probable. So the uniform distribution of an untrained model has error 1, and so has one
-    that is NaN. Published tables (de Brebisson & Vincent 2016) call it top-10 error.
+    Ties count against the target: it is among them if at most k words, itself included, are at
+    least as probable. Hence a uniform distribution has error 1, and so has NaN. With k = 10 the
+    top-10 error of de Brebisson & Vincent 2016.
 
     Raises:
         ValueError: k < 1, or as `segments`.
@@ -90,12 +89,11 @@ def top_k_error(
 def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment: int) -> Tensor:
     """log p(w | w_<=t) for the first `contexts` positions t of the stream: [contexts, V].
 
-    On the CPU, in the model's dtype. An exact zero, whose logarithm has no place in a matrix,
-    becomes `LOG_ZERO` = -87.3; finite values stay as they are, below it too. Kanai et al. 2018 call
-    its transpose the log-output matrix.
+    On the CPU, in the model's dtype. log 0 becomes `LOG_ZERO` = -87.3; finite values are kept, even
+    below it. Kanai et al. 2018 call the transpose the log-output matrix.
 
     Raises:
-        ValueError: the stream has fewer contexts than asked, or as `segments`.
+        ValueError: the stream has fewer contexts, or as `segments`.
     """
     check_contexts(stream, contexts)
     dtype = model.embedding.weight.dtype
@@ -110,17 +108,17 @@ def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment
 
 
 def check_contexts(stream: Tensor, contexts: int) -> None:
-    """Raise ValueError where the stream has not so many."""
+    """Raise ValueError if the stream has fewer contexts."""
     if not 1 <= contexts < len(stream):
         raise ValueError(
-            f"contexts={contexts}: expected 1 to {len(stream) - 1}, as many as the stream of "
-            f"{len(stream)} tokens has before its last"
+            f"contexts={contexts}: expected 1 to {len(stream) - 1}, one less than the "
+            f"{len(stream)} tokens of the stream"
         )
 
 
 @contextmanager
 def evaluating(model: LanguageModel) -> Iterator[None]:
-    """Eval mode inside, the mode of before afterwards."""
+    """Eval mode inside; restore the previous mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -132,7 +130,7 @@ def evaluating(model: LanguageModel) -> Iterator[None]:
 def segments(
     model: LanguageModel, stream: Tensor, batch: int, length: int, progress: str | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets (batch, <= length) in their order, on the model's device.
+    """Inputs and targets (batch, <= length), in order, on the model's device.
 
     Raises:
         ValueError: batch or length below 1, or as `batchify`.

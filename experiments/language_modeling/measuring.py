@@ -1,4 +1,4 @@
-"""What is measured of a trained model, beside its perplexity."""
+"""Measures of a trained model besides perplexity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT_CONTEXTS = 2000
 
 
 def check_measures(corpus: Corpus, wanted: MeasuresConfig) -> None:
-    """Raise what `measures` would raise, before hours of training."""
+    """Raise the errors of the measures before hours of training."""
     if wanted.simlex is not None:
         read_pairs(Path(wanted.simlex))
     if wanted.rank_contexts is not None:
@@ -38,7 +38,7 @@ def check_measures(corpus: Corpus, wanted: MeasuresConfig) -> None:
 def measures(
     model: LanguageModel, corpus: Corpus, evaluation: EvaluationConfig, wanted: MeasuresConfig
 ) -> dict[str, Any]:
-    """Top-10 error, slopes of a PLIF, and what is wanted."""
+    """Top-10 error, slopes of a PLIF, and the requested measures."""
     found: dict[str, Any] = {
         "top_10_error": top_k_error(model, corpus.test, evaluation.test_batch, evaluation.segment)
     }

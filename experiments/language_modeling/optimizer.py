@@ -1,4 +1,4 @@
-"""Optimizers of a stage: SGD with clipping, averaged SGD, Adam; their steps and their switch."""
+"""Optimizers of a stage: SGD with clipping, averaged SGD, Adam; schedules and triggers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer of a stage, `initial_lr` in each group.
 
-    Averaging is torch's ASGD with t0 = 0 and lambd = 0: plain SGD whose running mean lies in the
-    optimizer's state. It takes a change of the learning rate one step late, as it did in AWD-LSTM.
+    Averaging is torch's ASGD with t0 = 0 and lambd = 0: plain SGD with a running mean in the
+    optimizer state. It applies a new learning rate one step late, as in AWD-LSTM.
     """
     lr = stage.learning_rate
     groups = parameter_groups(model, lr, lr if mapping_lr is None else mapping_lr)
@@ -32,21 +32,21 @@ def make_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """`factor` times its initial learning rate for every group."""
+    """Set the learning rate of every group to `factor` times its initial one."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor
 
 
 def schedule(stage: StageConfig, step: int, done: float) -> float:
-    """Factor of the learning rate in a step; `done` is the share of the budget that is used up."""
+    """Learning rate factor of a step; `done` is the share of the budget used."""
     warm = min(1.0, (step + 1) / stage.warmup_steps) if stage.warmup_steps else 1.0
     return warm * (1 - done if stage.schedule == "linear" else 1.0)
 
 
 def draw_length(stage: StageConfig) -> int:
-    """Tokens of a row in the next step: N(bptt, 5), or in 5% of steps N(bptt / 2, 5); at least 5.
+    """Tokens per row in the next step: N(bptt, 5), or N(bptt / 2, 5) in 5% of steps; at least 5.
 
-    From torch's random numbers, whose state a checkpoint holds.
+    Drawn by torch, whose random state checkpoints hold.
     """
     if not stage.vary:
         return stage.bptt
@@ -57,13 +57,13 @@ def draw_length(stage: StageConfig) -> int:
 
 
 def triggered(history: list[float], nll: float, patience: int) -> bool:
-    """Whether nll is above the lowest of all validation losses before, the last few left out."""
+    """Whether nll exceeds the lowest earlier validation loss, the last few left out."""
     return len(history) > patience and nll > min(history[:-patience])
 
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """The averages of ASGD in place of the weights inside, the weights again afterwards."""
+    """Swap in the averages of ASGD; restore the weights afterwards."""
     parameters = [parameter for parameter in optimizer.state if "ax" in optimizer.state[parameter]]
     weights = [parameter.detach().clone() for parameter in parameters]
     with torch.no_grad():

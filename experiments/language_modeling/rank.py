@@ -1,4 +1,4 @@
-"""How many singular values of a matrix of log-probabilities are not rounding errors.
+"""Numerical rank of a matrix of log-probabilities.
 
 Log-softmax of W h + b over d hidden units spans at most d + 2 dimensions, whatever the number of
 words and contexts: the softmax bottleneck (Yang et al. 2018; Kanai et al. 2018, theorem 1).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# rows of the longer side that are held in float64 at once
+# rows of the longer side held in float64 at once
 _BLOCK = 4096
 
 
@@ -23,7 +23,7 @@ class Rank:
     Attributes:
         rank: number of singular values above `tolerance`.
         sigma_max: the largest singular value.
-        tolerance: what counts as 0.
+        tolerance: singular values up to this count as 0.
         singular_values: all of them, descending, (min(M, T),) float64.
     """
 
@@ -33,7 +33,7 @@ class Rank:
     singular_values: Tensor
 
     def spectrum(self, points: int = 200) -> list[tuple[int, float]]:
-        """(i, sigma_i / sigma_max) for at most `points` i, evenly spread over log i, i from 1."""
+        """(i, sigma_i / sigma_max) for at most `points` i >= 1, evenly spaced in log i."""
         count = len(self.singular_values)
         places = torch.logspace(0, math.log10(count), points, dtype=torch.float64)
         kept = places.round().long().clamp(1, count).unique().tolist()
@@ -43,18 +43,18 @@ class Rank:
 def numerical_rank(matrix: Tensor) -> Rank:
     """#{i: sigma_i > 1/2 sqrt(M + T + 1) sigma_max eps}, with eps = 2^-23 that of float32.
 
-    The threshold of Numerical Recipes (Press et al. 2007, section 2.6), which Kanai et al. 2018 and
-    Parthiban et al. 2021 count with. The sigma_i are roots of the eigenvalues of the Gram matrix of
-    the smaller side in float64, n x n x 8 bytes; 10,000 x 10,000 take two or three minutes on one
-    core. Squaring loses what is below sqrt(2^-52) = 1.5e-8 of sigma_max. The threshold lies far
-    above, at 6e-8 sqrt(M + T + 1), such as 8.4e-6 of sigma_max for 10,000 x 10,000. One with the
-    eps of float64 would lie below, and cannot be applied to these singular values.
+    The threshold of Numerical Recipes (Press et al. 2007, section 2.6), used by Kanai et al. 2018
+    and Parthiban et al. 2021. The sigma_i are roots of the eigenvalues of the Gram matrix of the
+    smaller side in float64, n x n x 8 bytes; 10,000 x 10,000 takes two or three minutes on one
+    core. Squaring loses singular values below sqrt(2^-52) = 1.5e-8 of sigma_max. The threshold is
+    far above, at 6e-8 sqrt(M + T + 1), or 8.4e-6 of sigma_max for 10,000 x 10,000; one with the eps
+    of float64 would be below.
 
     Args:
-        matrix: (M, T) or its transpose; the device it is on does the work.
+        matrix: (M, T) or its transpose; computed on its device.
 
     Raises:
-        ValueError: not a matrix with entries, or one that is not finite: floor log 0 first, as
+        ValueError: not a non-empty matrix, or not finite; floor log 0 first, as
             `log_prob_matrix` does.
     """
     _check(matrix)
@@ -69,10 +69,10 @@ def numerical_rank(matrix: Tensor) -> Rank:
 
 
 def exact_rank(matrix: Tensor) -> Rank:
-    """`numerical_rank` with the eps of float64, 2^-52, for log-probabilities worked out in float64.
+    """`numerical_rank` with the eps of float64, 2^-52, for log-probabilities computed in float64.
 
-    A direction along which hidden states hardly vary lies below the threshold of float32 and far
-    above this one. By singular values themselves; 10,000 x 2,000 take about a quarter of a minute.
+    Counts directions along which hidden states hardly vary, which the float32 threshold drops.
+    Computes the singular values directly; 10,000 x 2,000 takes about 15 seconds.
 
     Raises:
         TypeError: the matrix is not float64.

@@ -16,9 +16,9 @@ class CorpusConfig:
 
     Args:
         name: ptb, wikitext-2, text8 (characters) or one-billion-word.
-        data_dir: folder of its files, such as ptb.train.txt; the hub by default.
-        vocabulary_size: keep this many of the most frequent words and read the others as <unk>; all
-            by default.
+        data_dir: folder with its files, such as ptb.train.txt; the hub by default.
+        vocabulary_size: keep this many of the most frequent words, the others become <unk>; all by
+            default.
     """
 
     name: Literal["ptb", "wikitext-2", "text8", "one-billion-word"] = "ptb"
@@ -35,20 +35,20 @@ class HeadConfig:
     """The output layer.
 
     Args:
-        kind: linear, mixture (of `components`) or adaptive (by frequency, in `cutoffs`).
+        kind: linear, mixture (see components) or adaptive (see cutoffs).
         mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or
-            relu-eps, which is registered here.
-        params: its parameters, such as `--head.params.knots 1000`.
-        learn: names of its parameters to learn, such as `--head.learn "[bias]"`.
-        mapping_lr: the mapping's own learning rate; that of the stage by default.
-        bias: add a bias to each word's score.
-        tie: use the embedding as output weights, where the sizes agree.
-        start: of the bias: zero, or prior: the words' frequencies.
-        components: of a mixture.
-        latent: size of a mixture's states; that of the embedding by default.
-        prior: mapping of the mixture's weights; its own default by default.
-        dropout: on a mixture's states.
-        cutoffs: sizes of the adaptive head's clusters, summed up, such as [2000, 10000].
+            relu-eps, which the experiment adds.
+        params: mapping parameters, such as `--head.params.knots 1000`.
+        learn: names of parameters to learn, such as `--head.learn "[bias]"`.
+        mapping_lr: learning rate of the mapping; the stage's by default.
+        bias: add a bias to the scores.
+        tie: share the output weights with the embedding if the sizes agree.
+        start: initial bias: zero, or prior (log word frequencies).
+        components: number of mixture components.
+        latent: size of a mixture's states; the embedding size by default.
+        prior: mapping of the mixture weights; the mixture's default if omitted.
+        dropout: dropout on a mixture's states.
+        cutoffs: cumulative cluster sizes of the adaptive head, such as [2000, 10000].
     """
 
     kind: Literal["linear", "mixture", "adaptive"] = "linear"
@@ -90,25 +90,25 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What turns words into hidden states.
+    """The network below the head.
 
     Args:
-        kind: lstm (AWD-LSTM, or a plain one where every dropout is 0), feed-forward, transformer.
-        embedding: size of a word's vector.
+        kind: lstm (AWD-LSTM; a plain LSTM with all dropouts 0), feed-forward or transformer.
+        embedding: size of the word embeddings.
         hidden: size of a hidden layer.
         layers: number of hidden layers.
-        last: size of an LSTM's last layer; that of the embedding by default.
-        dropout: on the last layer's output.
-        dropout_hidden: between layers.
-        dropout_input: on the embedding's output.
-        dropout_embedding: share of the vocabulary whose words are left out of a batch.
-        weight_drop: share of an LSTM's hidden-to-hidden weights that are left out of a batch.
-        alpha: weight of the mean square of the last layer's output (AR).
-        beta: weight of the mean square of its change from one word to the next (TAR).
-        context: words that the feed-forward model sees.
+        last: size of an LSTM's last layer; the embedding size by default.
+        dropout: dropout on the last layer's output.
+        dropout_hidden: dropout between layers.
+        dropout_input: dropout on the embedding's output.
+        dropout_embedding: share of words whose embedding is dropped in a batch.
+        weight_drop: share of an LSTM's hidden-to-hidden weights dropped in a batch.
+        alpha: activation regularisation, the weight of the mean squared last output (AR).
+        beta: temporal activation regularisation, on its change between words (TAR).
+        context: number of words the feed-forward model sees.
         heads: attention heads of the Transformer.
-        output_std: standard deviation of the feed-forward model's first output weights. Some
-            mappings do not start from 0.
+        output_std: standard deviation of the feed-forward model's initial output weights; some
+            mappings have no gradient at 0.
     """
 
     kind: Literal["lstm", "feed-forward", "transformer"] = "lstm"
@@ -144,7 +144,7 @@ class ModelConfig:
 
     @property
     def output(self) -> int:
-        """Size of the hidden states that the head sees."""
+        """Size of the head's input."""
         if self.kind == "feed-forward":
             return self.hidden if self.layers else self.context * self.embedding
         last = self.last if self.kind == "lstm" else None
@@ -153,27 +153,26 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class StageConfig:
-    """How to train: one stage, or, with `finetune`, the first of two.
+    """How to train a stage; `finetune` adds a second one.
 
     Args:
         optimizer: sgd or adam.
-        learning_rate: at its highest.
-        schedule: constant, or linear: down to 0 at the end of the budget.
-        warmup_steps: steps in which the learning rate rises from 0.
-        average_from: average the weights (ASGD) from this epoch on, 0 being the first; `trigger`:
-            once the validation loss is above the lowest of all but the last `patience` epochs;
-            never.
-        patience: epochs that the trigger looks away from.
-        stop_on_trigger: end the stage when the trigger fires while averaging, or if it never
-            averages.
-        batch: parallel pieces of the training text.
-        bptt: tokens of each piece in a step.
-        vary: draw bptt anew in each step, as AWD-LSTM does, and scale the learning rate with it.
-        longest: most tokens above bptt that `vary` may draw for a step; no limit by default.
-        clip: norm that the gradient is cut to; None: not at all.
-        weight_decay: of all parameters.
+        learning_rate: peak learning rate.
+        schedule: constant, or linear decay to 0.
+        warmup_steps: steps of linear warmup from 0.
+        average_from: average the weights (ASGD) from this epoch on, counted from 0; trigger: once
+            the validation loss exceeds the lowest of all but the last `patience` epochs; or never.
+        patience: most recent epochs that the trigger ignores.
+        stop_on_trigger: end the stage when the trigger fires while averaging, or if averaging is
+            off.
+        batch: number of parallel streams of training text.
+        bptt: tokens per stream and step.
+        vary: draw bptt at random in each step, as in AWD-LSTM, and scale the learning rate with it.
+        longest: most tokens above bptt that vary may draw; no limit by default.
+        clip: maximum gradient norm; None disables clipping.
+        weight_decay: weight decay of all parameters.
         epochs: passes over the training text.
-        max_steps: stop after this many steps, even before that.
+        max_steps: stop after this many steps, if sooner.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -214,9 +213,9 @@ class EvaluationConfig:
     """How perplexity is computed.
 
     Args:
-        batch: parallel pieces of the validation text.
-        test_batch: of the test text; with 1 no word of it goes unread.
-        segment: tokens of each piece at a time.
+        batch: parallel streams of validation text.
+        test_batch: parallel streams of test text; with 1 every word is read.
+        segment: tokens per stream and forward pass.
     """
 
     batch: int = 10
@@ -228,36 +227,36 @@ class EvaluationConfig:
 
 
 class Rates(NamedTuple):
-    """The three numbers of an update in dynamic evaluation."""
+    """Defaults of an update in dynamic evaluation."""
 
     lamb: float
     lr: float
     epsilon: float
 
 
-# of benkrause/dynamic-evaluation as it is, and as MoS's code took it over
+# of benkrause/dynamic-evaluation, and of the version in MoS's code
 RATES = {"new": Rates(2e-3, 5e-5, 2e-5), "old": Rates(2e-2, 2e-3, 1e-3)}
 
 
 @dataclass(frozen=True)
 class DynamicConfig:
-    """How a model learns while it is tested.
+    """Dynamic evaluation.
 
-    The forms differ in what G and rho are, over the B segments of the training set:
+    The forms differ in G and rho, computed over the B segments of the training set:
     new: G = sqrt(mean_B g^2), rho = G / (mean of the mean G of each tensor).
     old: G = sqrt(sum_B g^2), rho = G / (sum of the mean G of each tensor).
     So new equals old with lamb / (number of tensors), lr / sqrt(B), epsilon / sqrt(B).
 
     Args:
-        form: new, that of the code today; old, that of MoS's code, which the papers built on (MoS
-            on PTB: lamb 0.075; on WikiText-2: epsilon 0.002).
-        lamb: decay towards the trained weights, from 0 on. Default: new 0.002, old 0.02.
-        lr: learning rate, from 0 on. Default: new 5e-5, old 0.002.
+        form: new, as in the current code; old, as in MoS's code, which the papers used (MoS on PTB:
+            lamb 0.075; on WikiText-2: epsilon 0.002).
+        lamb: decay towards the trained weights, at least 0. Default: new 0.002, old 0.02.
+        lr: learning rate, at least 0. Default: new 5e-5, old 0.002.
         epsilon: added to G, above 0. Default: new 2e-5, old 0.001.
-        segment: tokens that are scored before each update.
-        batch: rows of the training stream when G is gathered.
-        choose: take the lr and lamb that are best on the validation split, of a grid of 24, in
-            place of those above. It takes 24 passes over that split.
+        segment: tokens scored before each update.
+        batch: rows of the training stream for computing G.
+        choose: search lr and lamb on the validation split instead, on a grid of 24, one pass
+            each.
     """
 
     form: Literal["new", "old"] = "new"
@@ -279,11 +278,11 @@ class DynamicConfig:
             lr=(0 <= lr < INF, "a finite number from 0 on"),
             epsilon=(0 < epsilon < INF, "a finite number above 0"),
             counts=("segment", "batch"),
-            choose=(not self.choose or not given, "neither lr nor lamb, which it is to choose"),
+            choose=(not self.choose or not given, "neither lr nor lamb, which choose sets"),
         )
 
     @property
     def rates(self) -> Rates:
-        """What is given, and the form's default where nothing is."""
+        """The given numbers, completed by the defaults of the form."""
         given = zip((self.lamb, self.lr, self.epsilon), RATES[self.form], strict=True)
         return Rates(*(default if value is None else value for value, default in given))

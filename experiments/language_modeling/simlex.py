@@ -1,4 +1,4 @@
-"""SimLex-999: whether words that people call similar have similar embeddings."""
+"""SimLex-999: correlation of embeddings with human similarity judgements."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class SimLex:
     """Agreement of embeddings with human similarity.
 
     Attributes:
-        rho: Spearman's rank correlation in [-1, 1]; None where there is none, for fewer than two
-            pairs, or cosines that are all equal or NaN.
-        pairs_found: pairs with both words in the vocabulary, over which rho is taken.
-        pairs: pairs of the file.
+        rho: Spearman's rank correlation in [-1, 1]; None if undefined, for fewer than two pairs
+            or cosines that are all equal or NaN.
+        pairs_found: pairs with both words in the vocabulary, used for rho.
+        pairs: pairs in the file.
     """
 
     rho: float | None
@@ -33,15 +33,15 @@ class SimLex:
 def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> SimLex:
     """Spearman's rho of cos(e_i, e_j) and the human score, over pairs inside the vocabulary.
 
-    Hill, Reichart & Korhonen 2015. Papers do not say what they do with words outside; here their
-    pairs are left out: 575 of 999 remain of PTB's vocabulary.
+    Hill, Reichart & Korhonen 2015. Pairs with an unknown word are left out (papers do not say what
+    they do): 575 of 999 remain with PTB's vocabulary.
 
     Args:
-        embeddings: (V, e), row i that of vocabulary[i].
-        path: SimLex-999.txt as its authors hand it out, tab separated with a header.
+        embeddings: (V, e), row i for vocabulary[i].
+        path: SimLex-999.txt as distributed, tab-separated with a header.
 
     Raises:
-        ValueError: not one embedding a word, or the file has other columns.
+        ValueError: not one embedding per word, or a file with other columns.
         OSError: no such file.
     """
     if embeddings.dim() != 2 or len(embeddings) != len(vocabulary):
@@ -64,7 +64,7 @@ def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> S
 
 
 def read_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Two words and the human score of each pair of the file; raises as `simlex`."""
+    """Words and human score of each pair in the file; raises as `simlex`."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]

@@ -1,4 +1,4 @@
-"""One run: from a config to what results.json holds and the best weights, model.pt."""
+"""One run: from a config to results.json and the best weights, model.pt."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ MODEL_FILE = "model.pt"
 
 @dataclass
 class Run:
-    """A run whose parts have been made and found to fit together."""
+    """A run, ready to perform."""
 
     config: RunConfig
     corpus: Corpus
     model: LanguageModel
 
     def perform(self, folder: Path | None) -> dict[str, Any]:
-        """Train, measure the best weights and return what results.json is to hold.
+        """Train, measure the best weights and return the content of results.json.
 
         Args:
-            folder: of model.pt, and of checkpoint.pt, from which a run goes on that was cut off.
+            folder: folder of model.pt and of checkpoint.pt, from which an interrupted run resumes.
 
         Raises:
-            DivergedError: a loss is not finite; it carries what came before. results.json of a run
-                that goes on has its epochs.
+            DivergedError: a loss is not finite; carries the results so far, including the epochs of
+                a resumed run.
         """
         config, corpus, model = self.config, self.corpus, self.model
         if folder is None:
@@ -70,7 +70,7 @@ class Run:
         return results | measures(model, corpus, config.evaluation, config.measures)
 
     def _facts(self, training: Training) -> dict[str, Any]:
-        """What every run tells at any time."""
+        """Results that are known at any time."""
         config, corpus, model, progress = self.config, self.corpus, self.model, training.progress
         return {
             "head": config.head.name,
@@ -88,7 +88,7 @@ class Run:
         }
 
     def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
-        """The same, with the perplexities of the best weights, if there are any."""
+        """`_facts` with the perplexities of the best weights, if any."""
         config, corpus, model = self.config, self.corpus, self.model
         results = self._facts(training)
         if training.best is not None:
@@ -100,16 +100,16 @@ class Run:
                 stream, bar = getattr(corpus, split), split if sys.stderr.isatty() else None
                 nll = mean_nll(model, stream, batch, evaluation.segment, config.chunk, bar)
                 results[f"{split}_perplexity"] = perplexity(nll)
-            # inf where the head gives a word exactly 0
+            # inf if the head gives a word exactly 0
             results["score"] = -math.log(results["valid_perplexity"])
         return results
 
 
 def assemble(config: RunConfig) -> Run:
-    """Read the corpus and build the model, with its first weights, on its device.
+    """Read the corpus and build the initial model on its device.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the config, the corpus or the head.
+        ValueError, TypeError, OSError: invalid config, corpus or head.
     """
     device = choose_device(config.device)
     corpus = _read_corpus(config)
@@ -118,7 +118,7 @@ def assemble(config: RunConfig) -> Run:
 
 
 def check_heads(sweep: SweepConfig) -> None:
-    """Raise what `assemble` would for a run of the sweep, or where no rate could be chosen."""
+    """Raise the errors of `assemble`, or ValueError if no learning rate could be chosen."""
     choose_device(sweep.device)
     corpus = _read_corpus(sweep)
     for label, head in sweep.heads.items():
@@ -129,12 +129,12 @@ def check_heads(sweep: SweepConfig) -> None:
         if len(sweep.learning_rates) > 1 and not positive(mapping):
             raise ValueError(
                 f"learning_rates={sweep.learning_rates}: expected one for heads.{label}, which "
-                "gives words exactly 0: the perplexity that is to choose the rate is infinite"
+                "gives words exactly 0: the perplexity that would choose the rate is infinite"
             )
 
 
 def _read_corpus(config: SetupConfig) -> Corpus:
-    """The corpus, found long enough for what is to be done with it."""
+    """The corpus, checked to be long enough for training and measures."""
     corpus = load_corpus(config.corpus)
     for stage in filter(None, (config.train, config.finetune)):
         batchify(corpus.train, stage.batch)
@@ -145,12 +145,12 @@ def _read_corpus(config: SetupConfig) -> Corpus:
 
 
 def measure(config: MeasureConfig) -> dict[str, Any]:
-    """Measure the best weights of a run, into its results.json; returns what is new there.
+    """Measure the best weights of a run; update its results.json and return the new values.
 
-    What is not asked for stays as it is there.
+    Other values in results.json are kept.
 
     Raises:
-        ValueError, OSError: what is wrong with the folder, the corpus or SimLex's file.
+        ValueError, OSError: invalid folder, corpus or SimLex file.
     """
     folder = Path(config.run_dir)
     results = _read(folder)
@@ -162,7 +162,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     words = weights["embedding.weight"].shape[0]
     if words != len(parts.corpus.vocabulary):
         raise ValueError(
-            f"data_dir: its corpus has {len(parts.corpus.vocabulary):,} words, that of the run had "
+            f"data_dir: its corpus has {len(parts.corpus.vocabulary):,} words, the run's had "
             f"{words:,}; expected the same files"
         )
     parts.model.load_state_dict(weights)
@@ -172,15 +172,12 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """results.json of a run that has ended and kept its weights."""
-    remedy = (
-        "expected the folder of a run that has ended; go on with one that was cut off by train "
-        "--resume"
-    )
+    """results.json of a finished run that kept its weights."""
+    remedy = "expected the folder of a finished run; resume an interrupted one by train --resume"
     results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
     if not (folder / MODEL_FILE).exists():
         raise ValueError(
             f"run_dir={folder}: the run is {results['status']} and has no {MODEL_FILE}; expected "
-            "one that has kept its weights"
+            "one that kept its weights"
         )
     return results

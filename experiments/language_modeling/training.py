@@ -1,4 +1,4 @@
-"""The loop: stages of epochs of steps, from any point at which it was cut off."""
+"""The training loop: stages of epochs of steps, resumable at any step."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from sparse_attn.heads.base import positive
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """Progress of a run.
 
     Attributes:
-        stage: number of the stage, `epoch` and `step` in it; all from 0.
-        position: tokens of each row that the epoch has trained on.
-        loss, tokens: of the epoch: sum of the losses, and of how many tokens.
-        over: whether the stage has ended.
+        stage, epoch, step: counted from 0; epoch and step within the stage.
+        position: tokens of each row trained on in this epoch.
+        loss, tokens: sum of the losses of this epoch, and its number of tokens.
+        over: whether the stage is finished.
         averaging: whether the optimizer averages the weights.
         history: validation losses of the stage.
         epochs: the record of each epoch, over all stages.
@@ -65,16 +65,16 @@ class Progress:
 class Training:
     """Trains `model` in place.
 
-    A loop of its own beside `pipeline.fitting.fit`: a run can be cut off in the middle of an epoch,
-    which may take hours, and goes on from the states of the text's rows at that place.
+    Unlike `pipeline.fitting.fit`, resumes in the middle of an epoch, which may take hours, from the
+    model states at that position of the text.
 
     Args:
         config: the run.
         corpus: what to train and validate on.
         model: on its device.
-        checkpoint: file written every `checkpoint_minutes` and after every epoch, whole or not at
-            all; if it is there already, training goes on from it. None: never written.
-        after_epoch: called after every epoch, with `progress` up to date.
+        checkpoint: file written atomically every `checkpoint_minutes` and after every epoch; if it
+            exists, training resumes from it. None for none.
+        after_epoch: called after every epoch, with up-to-date `progress`.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class Training:
         return ("train", "finetune")[self.progress.stage]
 
     def run(self) -> None:
-        """Train to the end of the last stage, and leave the best weights in the model.
+        """Train to the end of the last stage and load the best weights into the model.
 
         Raises:
-            DivergedError: a loss is not finite. The model has the best weights before, if any.
+            DivergedError: a loss is not finite. The model has the best weights so far, if any.
         """
         try:
             while not (self.progress.over and self.stage is self.stages[-1]):
@@ -157,7 +157,7 @@ class Training:
         self._end_epoch()
 
     def _step(self) -> int:
-        """One step of the optimizer; returns the tokens of each row that it trained on."""
+        """One optimizer step; returns the number of tokens per row."""
         progress, stage, start = self.progress, self.stage, self.progress.position
         drawn = draw_length(stage)
         end = min(start + drawn, self.rows.shape[1] - 1)
@@ -184,7 +184,7 @@ class Training:
         return end - start
 
     def _end_epoch(self) -> None:
-        """Evaluate, record, keep the weights if they are the best, and see what is next."""
+        """Evaluate, record, keep the best weights, and decide how to continue."""
         progress, stage, evaluation = self.progress, self.stage, self.config.evaluation
         with averaged(self.optimizer):
             nll = mean_nll(
@@ -194,7 +194,7 @@ class Training:
                 evaluation.segment,
                 self.config.chunk,
             )
-            # also where all are inf, as those of a head with exact zeros are
+            # also if all are inf, as with exact zeros
             if nll <= progress.best:
                 progress.best, self.best = nll, copy.deepcopy(self.model.state_dict())
         self._record(nll)
@@ -210,7 +210,7 @@ class Training:
             progress.over = progress.averaging or stage.average_from == "never"
         if progress.epoch >= stage.epochs or self._out_of_steps():
             progress.over = True
-        # before the checkpoint, so that a run that is killed here diverges again
+        # before the checkpoint, so that a run killed here diverges again
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
             raise self._diverged(f"the validation loss of epoch {progress.epoch} is {nll}")
         self._save()
@@ -240,7 +240,7 @@ class Training:
         )
 
     def _share_done(self) -> float:
-        """Share of the stage's budget that is used up, in [0, 1)."""
+        """Share of the stage's budget used, in [0, 1)."""
         progress, stage = self.progress, self.stage
         epochs = (progress.epoch + progress.position / self.rows.shape[1]) / stage.epochs
         return max(epochs, progress.step / stage.max_steps if stage.max_steps else 0.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MultiLabel(Experiment[RunConfig, SweepConfig]):
-    """Methods x data sets x seeds, learning rates first if there are several."""
+    """Methods x data sets x seeds, after a search over learning rates if several."""
 
     name = "experiments.multilabel"
     description = (

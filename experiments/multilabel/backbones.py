@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 TORCHVISION = "torchvision://"
-WEIGHTS = "IMAGENET1K_V1"  # there for every ResNet; torchvision's default differs by network
+WEIGHTS = "IMAGENET1K_V1"  # available for every ResNet; torchvision's default differs by network
 
 
 class Pooled(nn.Module):
-    """The last feature map of a convolutional model of Transformers, averaged over its places.
+    """The pooled features of a convolutional Transformers model.
 
     Args:
-        model: gives a `pooler_output` [B, hidden, 1, 1].
+        model: returns a `pooler_output` [B, hidden, 1, 1].
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -29,29 +29,29 @@ class Pooled(nn.Module):
 
 
 def resnet(name: str, weights: str | None = None) -> tuple[nn.Module, int]:
-    """A pretrained network without its output layer, and the size of what it gives, [B, hidden].
+    """A pretrained network without its output layer, and the size of its output [B, hidden].
 
     Args:
         name: torchvision://resnet18, torchvision://resnet101 and the like, or the hub id or folder
-            of a convolutional model of Transformers, such as microsoft/resnet-18.
-        weights: file of a state dict for torchvision's network; its ImageNet weights if left out.
+            of a convolutional Transformers model, such as microsoft/resnet-18.
+        weights: state dict file for a torchvision network; its ImageNet weights by default.
 
     Raises:
         ModuleNotFoundError: torchvision is not installed.
-        ValueError, OSError: there is no such network, or its weights cannot be had.
+        ValueError, OSError: unknown network, or unavailable weights.
     """
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), weights)
     if weights is not None:
         raise ValueError(
-            f"weights={weights}: goes with {TORCHVISION}resnet18 and the like; {name} has its own"
+            f"weights={weights}: only for {TORCHVISION}resnet18 and the like; {name} has its own"
         )
     model = AutoModel.from_pretrained(name)
     sizes = getattr(model.config, "hidden_sizes", None)
     if not sizes or model.main_input_name != "pixel_values":
         raise ValueError(
             f"backbone={name!r}: {type(model).__name__} is not a convolutional network with a "
-            "pooled output; expected such as microsoft/resnet-18"
+            "pooled output; expected one such as microsoft/resnet-18"
         )
     return Pooled(model), sizes[-1]
 
@@ -66,14 +66,14 @@ def _torchvision(name: str, weights: str | None) -> tuple[nn.Module, int]:
     network = models.get_model(name, weights=None)
     if weights is None:
         try:
-            # get_model would unpickle whatever the file names
+            # get_model would unpickle arbitrary code
             state = models.get_model_weights(name)[WEIGHTS].get_state_dict(
                 check_hash=True, weights_only=True
             )
         except OSError as error:
             raise ConnectionError(
-                f"could not get the weights {WEIGHTS} of {name} ({error}); without a network, give "
-                "a file of its state dict as weights"
+                f"could not get the weights {WEIGHTS} of {name} ({error}); offline, pass a "
+                "state dict file as weights"
             ) from error
         network.load_state_dict(state)
     else:
@@ -85,9 +85,9 @@ def _torchvision(name: str, weights: str | None) -> tuple[nn.Module, int]:
 
 def _load(network: nn.Module, file: Path) -> None:
     if not file.is_file():
-        raise FileNotFoundError(f"weights={file}: there is no such file")
+        raise FileNotFoundError(f"weights={file}: no such file")
     try:
         network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    except Exception as error:  # of several modules, by what is wrong with the file
+    except Exception as error:  # its type depends on the defect of the file
         reason = str(error).splitlines()[0]
         raise ValueError(f"weights={file}: not a state dict of this network ({reason})") from error

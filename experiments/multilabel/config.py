@@ -1,4 +1,4 @@
-"""What a run is: one dataclass, filled from YAML and the command line."""
+"""Configs of runs and sweeps: dataclasses filled from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.config import (
 )
 from pipeline.types import SparsitySchedule
 
-# may differ between a run and its continuation: where things lie, and what is kept of them
+# may change on resume: paths, and what to keep
 FREE = ("output_dir", "resume", "keep_model")
 BASELINE = "softmax"
 SIGMOID = "sigmoid"
@@ -27,16 +27,16 @@ class MethodConfig:
     """A mapping as the output of a classifier.
 
     Args:
-        mapping: a registered mapping, such as softmax, sparsemax, r-softmax; or sigmoid: every
-            label by itself, with binary cross entropy.
-        params: the mapping's parameters, such as `--method.params.r 0.5`.
-        loss: one of the mapping's losses, such as nll or sparsegen-hinge; its first by default.
-        sparsity: fixed: by the parameters; predicted: r (of r-softmax) or t (of t-softmax) comes
-            from the row itself.
-        learn: names of the parameters to learn.
-        schedule: ramps one parameter from `initial` to its value in `params`.
-        thresholds: a label applies where p is above the one of these that is best on the validation
-            set; by default, above the head's own, which for mappings with zeros is 0.
+        mapping: a registered mapping, such as softmax, sparsemax, r-softmax; or sigmoid: a
+            sigmoid per label with binary cross entropy.
+        params: mapping parameters, such as `--method.params.r 0.5`.
+        loss: one of the mapping's losses, such as nll or sparsegen-hinge; the first by default.
+        sparsity: fixed: by the parameters; predicted: r (r-softmax) or t (t-softmax) is predicted
+            from each row.
+        learn: names of parameters to learn.
+        schedule: ramp one parameter from `initial` to its value in `params`.
+        thresholds: a label applies if p exceeds the best of these on the validation set; by
+            default, the threshold of the head, which is 0 for mappings with exact zeros.
     """
 
     mapping: str = "softmax"
@@ -61,10 +61,10 @@ class MethodConfig:
             )
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
-        """The schedule, its ends checked against the range of the parameter.
+        """The schedule, with its ends checked against the range of the parameter.
 
         Raises:
-            ValueError, TypeError: what is wrong with the mapping or the schedule.
+            ValueError, TypeError: invalid mapping or schedule.
         """
         from sparse_attn import Mapping
 
@@ -76,15 +76,15 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train: Adam at one learning rate, the best epoch by F1 on the validation set.
+    """Training by Adam at a constant learning rate; keeps the epoch with the best validation F1.
 
     Args:
         epochs: passes over the training set.
-        learning_rate: of Adam.
-        batch_size: rows a step.
-        seed: of the initial weights, the order of the rows and dropout; of synthetic rows too.
-        workers: processes that read the rows; 0: the run's own.
-        device: auto (a GPU if there is one), cpu or cuda.
+        learning_rate: learning rate of Adam.
+        batch_size: rows per step.
+        seed: seed of the initial weights, the row order, dropout and synthetic rows.
+        workers: processes that load the rows; 0 to load in the main process.
+        device: auto (a GPU if available), cpu or cuda.
     """
 
     epochs: int = 100
@@ -107,13 +107,13 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(DataConfig):
-    """One run: a method on a data set.
+    """A run of one method on one data set.
 
     Args:
-        output_dir: where results.json and the model go.
-        method: the output, its loss and its thresholds.
+        output_dir: folder for results.json and the model.
+        method: the output layer, its loss and thresholds.
         train: how to train.
-        keep_model: write the weights of the best epoch, and a checkpoint during the run.
+        keep_model: save the weights of the best epoch, and a checkpoint during training.
         resume: continue the interrupted run in output_dir.
     """
 
@@ -124,7 +124,7 @@ class RunConfig(DataConfig):
     resume: bool = False
 
     def comparable(self) -> dict[str, Any]:
-        """What decides a run's result: two runs that agree in this are the same run."""
+        """The settings that decide the result; runs that share them are the same run."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         _drop_places(content)
         del content["train"]["workers"]
@@ -135,15 +135,15 @@ class RunConfig(DataConfig):
 class SweepConfig:
     """Methods x data sets x seeds.
 
-    With one learning rate every run counts. With several each method tries all of them on each data
-    set, with a seed of its own, and the runs that count get the best by F1 on the validation set.
+    With several learning rates, each method tries all of them on each data set on a separate seed,
+    and the final runs use the one with the best validation F1.
 
     Args:
-        output_dir: where sweep.json and one record a run go.
-        data: a label for each data set, and what it is.
-        methods: a label for each method, and what it is. The others are compared with `softmax`.
-        learning_rates: of Adam, those to try.
-        seeds: runs that count of each method on each data set, with seeds 0, 1, ...
+        output_dir: folder for sweep.json and one record per run.
+        data: the data sets, by label.
+        methods: the methods, by label; `softmax` is the baseline.
+        learning_rates: learning rates of Adam to try.
+        seeds: final runs per method and data set, with seeds 0, 1, ...
         train: how to train; the sweep sets learning_rate and seed.
     """
 
@@ -162,11 +162,11 @@ class SweepConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether data or a network come from the hub."""
+        """Whether data or networks are downloaded from the hub."""
         return any(data.uses_hub for data in self.data.values())
 
     def run(self, data: str, method: str, rate: float, seed: int) -> RunConfig:
-        """One run of the sweep, which keeps nothing but its record."""
+        """One run of the sweep; only its record is kept."""
         kinds = {kind: getattr(self.data[data], kind) for kind in KINDS}
         train = replace(self.train, learning_rate=rate, seed=seed)
         return RunConfig(
@@ -174,7 +174,7 @@ class SweepConfig:
         )
 
     def content(self) -> dict[str, Any]:
-        """What sweep.json holds: what decides the results."""
+        """The content of sweep.json: the settings that decide the results."""
         content = asdict(self)
         del content["output_dir"], content["train"]["workers"]
         for data in content["data"].values():
@@ -183,7 +183,7 @@ class SweepConfig:
 
 
 def _drop_places(data: dict[str, Any]) -> None:
-    """Take away where the files of a data set lie, which may differ between machines."""
+    """Remove the paths of a data set, which differ between machines."""
     for kind in KINDS:
         if data[kind] is not None:
             data[kind].pop("data_dir", None)

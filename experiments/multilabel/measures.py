@@ -1,4 +1,4 @@
-"""How near the labels that are decided on are to the true ones."""
+"""F1 of decided labels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ AVERAGES = ("micro", "macro", "samples")
 
 
 def f1_scores(decided: Tensor, target: Tensor) -> dict[str, float]:
-    """F1 = 2 TP / (2 TP + FP + FN) by scikit-learn, 0 where there is nothing to count.
+    """F1 = 2 TP / (2 TP + FP + FN) by scikit-learn, 0 if undefined.
 
     Args:
         decided, target: [N, n], boolean or 0 and 1.
 
     Returns:
-        micro: over all N n decisions at once; macro: mean over labels of each one's F1; samples:
-        mean over rows of each one's F1, where a row without labels counts 0 whatever was decided.
+        micro: over all N n decisions; macro: mean over labels; samples: mean over rows, where a row
+        without labels counts 0.
     """
-    # a slow import
+    # slow to import
     from sklearn.metrics import f1_score
 
     true, found = target.bool().numpy(), decided.numpy()
@@ -32,7 +32,7 @@ def f1_scores(decided: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def micro_f1(decided: Tensor, target: Tensor) -> float:
-    """As `f1_scores`, for every epoch: boolean decided [N, n], target [N, n] of 0 and 1."""
+    """micro-F1 as in `f1_scores`, but fast: boolean decided [N, n], target [N, n] of 0 and 1."""
     true = target.bool()
     both = (decided & true).sum().item()
     either = decided.sum().item() + true.sum().item()
@@ -42,12 +42,12 @@ def micro_f1(decided: Tensor, target: Tensor) -> float:
 def micro_f1_by_threshold(
     log_p: Tensor, target: Tensor, thresholds: Sequence[float]
 ) -> dict[float, float]:
-    """micro-F1 where a label applies if p > threshold, for each threshold.
+    """micro-F1 at each threshold; a label applies if p > threshold.
 
     Args:
         log_p: [N, n], -inf at exact zeros.
         target: [N, n], 0 and 1.
-        thresholds: in [0, 1); 0 stands for the support.
+        thresholds: in [0, 1); 0 decides for the support.
     """
     return {t: micro_f1(above(log_p, t), target) for t in thresholds}
 
@@ -58,7 +58,7 @@ def f1(average: str) -> Value:
 
 
 def by_threshold(results: Results, cell: Cell) -> dict[str, Estimate]:
-    """micro-F1 in % of the runs that count, had each threshold been the one."""
+    """micro-F1 in % of the final runs at each threshold."""
     runs = [run["micro_by_threshold"] for run in results.finished(cell)]
     found = {name: estimate(100 * run[name] for run in runs) for name in (runs or [{}])[0]}
     return {name: value for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a run trains: a network under the output layer of a method."""
+"""Networks with the output layer of a method."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparse_attn.heads.multilabel_threshold import above
 
 
 class SigmoidHead(nn.Linear):
-    """p_i = sigma(w_i h + b_i), every label by itself: what most people use, and so the control.
+    """p_i = sigma(w_i h + b_i), a sigmoid per label: the usual choice, and the control.
 
-    As `MultiLabelHead`, but p does not sum to 1. Its loss is the binary cross entropy, mean over
-    labels; a label applies where p > threshold.
+    As `MultiLabelHead`, but p does not sum to 1. The loss is the binary cross entropy, averaged
+    over labels; a label applies if p > threshold.
 
     Args:
         hidden: size of the hidden states.
@@ -67,7 +67,7 @@ class Classifier(nn.Module):
 
     Args:
         backbone: (B, ...) to hidden states (B, hidden).
-        head: what makes log p (B, labels), and the loss.
+        head: returns log p (B, labels) and the loss.
     """
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:
@@ -76,9 +76,9 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
-        """`loss` where labels [B, n] are given; `logits`: log p (B, n), -inf at exact zeros.
+        """`loss` if labels [B, n] are given; `logits`: log p (B, n), -inf at exact zeros.
 
-        While training on labels there is the loss alone, which needs no log p.
+        In training mode with labels, only the loss is computed.
         """
         hidden = self.backbone(inputs)  # [B, H]
         loss = None if labels is None else self.head.loss(hidden, labels)
@@ -87,12 +87,12 @@ class Classifier(nn.Module):
 
 
 class SigmoidText(nn.Module):
-    """A Transformer whose output layer has become a `SigmoidHead` around the same weights.
+    """A Transformer whose output layer is a `SigmoidHead` with the same weights.
 
-    The control beside `patch_multilabel_head`, which puts mappings there.
+    The control for `patch_multilabel_head`.
 
     Args:
-        model: for the classification of sequences.
+        model: a sequence classification model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -105,19 +105,19 @@ class SigmoidText(nn.Module):
         self.model = model
 
     def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> SequenceClassifierOutput:
-        """`logits`: log p (B, n); `loss` where labels [B, n] are given."""
-        hidden = self.model(**inputs).logits  # [B, H], as there is no output layer
+        """`logits`: log p (B, n); `loss` if labels [B, n] are given."""
+        hidden = self.model(**inputs).logits  # [B, H], without the output layer
         loss = None if labels is None else self.head.loss(hidden, labels)
         return SequenceClassifierOutput(loss=loss, logits=self.head(hidden))
 
 
 def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Module:
-    """The network for a kind of data, with the method as its output.
+    """The network for a kind of data, with the output layer of the method.
 
-    Its forward takes a batch as keyword arguments and gives `loss` and `logits` as `Classifier`.
+    Its forward takes a batch as keyword arguments and returns `loss` and `logits` as `Classifier`.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the method, or the network cannot be had.
+        ValueError, TypeError, OSError: invalid method, or unavailable network.
     """
     if data.text is not None:
         return text_model(data.text, method, labels)
@@ -127,19 +127,19 @@ def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Modul
 
         backbone, hidden = resnet(data.images.backbone, data.images.weights)
         return Classifier(backbone, make_head(method, hidden, labels))
-    assert data.synthetic is not None  # the config has one of three
+    assert data.synthetic is not None  # the config has exactly one of three
     features, hidden = data.synthetic.features, data.synthetic.hidden
     backbone = nn.Sequential(nn.Linear(features, hidden), nn.ReLU())
     return Classifier(backbone, make_head(method, hidden, labels))
 
 
 def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Module:
-    """A pretrained Transformer with the method as its output layer, which is new.
+    """A pretrained Transformer with a new output layer of the method.
 
-    A patched model of Transformers, but for the sigmoid, which is no mapping. Raises as
+    A patched Transformers model, except for sigmoid, which is not a mapping. Raises as
     `build_model`.
     """
-    # a checkpoint tuned on another task brings an output layer of another size
+    # a checkpoint fine-tuned on another task has an output layer of another size
     model = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
     )
@@ -152,5 +152,5 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
 
 
 def head_of(model: nn.Module) -> Head:
-    """The one output of a model that `build_model` has made."""
+    """The head of a model made by `build_model`."""
     return next(module for module in model.modules() if isinstance(module, Head))

@@ -12,17 +12,17 @@ from experiments.multilabel.measures import by_threshold, f1
 from pipeline.report import canvas
 from pipeline.sweep.results import Results
 
-# what the synthetic data sets are varied along: key of the config, label of the axis
+# axes of the synthetic data sets: config key, axis label
 AXES = {"labels": "mean number of labels", "length": "document length"}
 BAND = "#E4E4E4"
-Points = list[tuple[int, str]]  # x, and the data set there
+Points = list[tuple[int, str]]  # x, data set
 
 
 def series(results: Results, axis: str) -> dict[int, Points]:
-    """By number of classes: the data sets along an axis, ascending.
+    """The data sets along an axis, ascending, by number of classes.
 
-    Along `labels` these are the data sets of the greatest length, along `length` those whose mean
-    number of labels is half of the classes.
+    Along `labels`, the data sets of the greatest length; along `length`, the ones whose mean number
+    of labels is half the number of classes.
     """
     found: dict[int, Points] = defaultdict(list)
     data = results.sweep.data.items()
@@ -38,8 +38,8 @@ def series(results: Results, axis: str) -> dict[int, Points]:
 def plot_axis(results: Results, axis: str) -> Figure | None:
     """Like figure 2: lines are means over seeds, bars one standard deviation to each side.
 
-    The grey band goes from the worst threshold of softmax to its best, as far as the panel does.
-    None where no data set is varied along the axis.
+    The grey band spans softmax from its worst threshold to its best, clipped to the panel. None if
+    no data set varies along the axis.
     """
     lines = {c: points for c, points in series(results, axis).items() if len(points) > 1}
     if not lines:
@@ -86,8 +86,8 @@ def _band(axes: canvas.Axes, results: Results, points: Points) -> None:
 def plot_curves(results: Results) -> Figure | None:
     """Like figure 3: micro-F1 on the validation set by epoch, mean over the seeds that finished.
 
-    Of synthetic data sets those with half of the classes as labels, the longest of them. None
-    where no run has two epochs.
+    Of the synthetic data sets, the longest ones with half the classes as labels. None if no run
+    has two epochs.
     """
     names = [name for name, data in results.sweep.data.items() if data.synthetic is None]
     names += [points[-1][1] for points in series(results, "length").values()]

@@ -1,4 +1,4 @@
-"""Table 1 of Balazy et al. 2023, to stand beside our numbers."""
+"""Table 1 of Balazy et al. 2023."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs show: tables, the published ones among them, and figures."""
+"""The report: tables, including published numbers, and figures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_page(results: Results) -> Page:
 
 
 def _answer(results: Results) -> Table:
-    """On how many data sets a method differs from softmax."""
+    """Number of data sets on which each method differs from softmax."""
     rows = []
     for method in results.mappings:
         cells = [((data, method), (data, BASELINE)) for data in results.tasks]
@@ -102,7 +102,7 @@ def scores(results: Results, average: str) -> Table:
 
 
 def _differences(results: Results) -> Table:
-    """Every method's micro-F1 less that of softmax."""
+    """Difference of every method from softmax in micro-F1."""
 
     def show(cell: Cell) -> str:
         found = results.difference(cell, (cell[0], BASELINE), f1("micro"))
@@ -116,7 +116,7 @@ def _differences(results: Results) -> Table:
 
 
 def _thresholds(results: Results, method: str) -> Table | None:
-    """micro-F1 at each threshold, None for a method that has one alone."""
+    """micro-F1 at each threshold; None for a method with a single threshold."""
     names = results.sweep.methods[method].thresholds
     if len(names) < 2:
         return None
@@ -132,7 +132,7 @@ def _thresholds(results: Results, method: str) -> Table | None:
 
 
 def _label_counts(results: Results) -> Table:
-    """How many labels a method finds in a row, and how many there are."""
+    """Mean number of labels decided per row, and the true number."""
     table = _by_data(
         results,
         "Mean number of labels decided on in a row, and the true one.",
@@ -146,7 +146,7 @@ def _label_counts(results: Results) -> Table:
 
 
 def _rates(results: Results) -> Table:
-    """The learning rates that were chosen."""
+    """The chosen learning rates."""
 
     def show(cell: Cell) -> str:
         found = {record.config["train"]["learning_rate"] for record in results.counting(cell)}
@@ -156,7 +156,7 @@ def _rates(results: Results) -> Table:
 
 
 def _runs(results: Results) -> Table:
-    """What became of the runs of every method, and how long they took."""
+    """Status of the runs of every method, and their time."""
     rows = []
     for method in results.mappings:
         cells = [(data, method) for data in results.tasks]
@@ -171,7 +171,7 @@ def _runs(results: Results) -> Table:
 
 
 def _beside_published(results: Results) -> Table | None:
-    """Ours beside table 1 of the paper, None where there are no images of it."""
+    """Ours beside table 1 of the paper; None without its data sets."""
     rows = []
     for data, config in results.sweep.data.items():
         if config.images is None or config.images.source not in published.COLUMNS:
@@ -200,7 +200,7 @@ def _by_data(
     show: Callable[[Cell], str],
     methods: list[str] | None = None,
 ) -> Table:
-    """Data sets down, methods across."""
+    """A row per data set, a column per method."""
     methods = results.mappings if methods is None else methods
     rows = [[data, *(show((data, method)) for method in methods)] for data in results.tasks]
     return Table(caption, ["data", *methods], rows)

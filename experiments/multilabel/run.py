@@ -33,10 +33,10 @@ MODEL_FOLDER = "model"
 def assemble(config: RunConfig) -> Run:
     """Read the data and build the model.
 
-    The first weights depend on the seed alone, and below the head not on the method.
+    The initial weights depend only on the seed, and those below the head not on the method.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the config or the data.
+        ValueError, TypeError, OSError: invalid config or data.
     """
     data = load_data(config, config.train.seed)
     torch.manual_seed(config.train.seed)
@@ -44,12 +44,12 @@ def assemble(config: RunConfig) -> Run:
 
 
 def load_data(config: DataConfig, seed: int) -> LabelledData:
-    """Read the data set; the seed draws synthetic rows, other data sets have none.
+    """Read the data set, or draw synthetic rows by the seed.
 
     Raises:
-        ValueError, OSError: what is wrong with the config or the files.
+        ValueError, OSError: invalid config or files.
     """
-    # each kind needs an extra or a slow import of its own
+    # each kind needs its own extra or a slow import
     if config.synthetic is not None:
         from experiments.multilabel.data.synthetic import load_synthetic
 
@@ -58,22 +58,22 @@ def load_data(config: DataConfig, seed: int) -> LabelledData:
         from experiments.multilabel.data.images import load_images
 
         return load_images(config.images)
-    assert config.text is not None  # one of three, as the config has checked
+    assert config.text is not None  # the config has exactly one of three
     from experiments.multilabel.data.text import load_text
 
     return load_text(config.text)
 
 
 class Run:
-    """One run: a model, its data and how it is trained.
+    """One run: a model, its data and its training.
 
     Args:
-        config: of the run.
+        config: config of the run.
         model: as `build_model` makes it.
-        data: with the labels of the model.
+        data: the parts, with the labels of the model.
 
     Raises:
-        ValueError, TypeError: what is wrong with the schedule or the device.
+        ValueError, TypeError: invalid schedule or device.
     """
 
     def __init__(self, config: RunConfig, model: nn.Module, data: LabelledData) -> None:
@@ -87,10 +87,10 @@ class Run:
         self.optimizer = torch.optim.Adam(model.parameters(), config.train.learning_rate)
 
     def perform(self, folder: Path | None = None) -> dict[str, Any]:
-        """Train, choose, measure; the model is then that of the best epoch, with its threshold.
+        """Train, choose, measure; leaves the model at its best epoch and threshold.
 
         Args:
-            folder: where checkpoint and model go, unless the config keeps none; None for none.
+            folder: folder for checkpoint and model, if the config keeps them; None for none.
 
         Raises:
             DivergedError: the loss is NaN or infinite.
@@ -106,7 +106,7 @@ class Run:
             checkpoint=kept and kept / CHECKPOINT_FILE,
             label=method.mapping,
         )
-        self._ramp(progress.best_epoch)  # no weight of those that `fit` brings back
+        self._ramp(progress.best_epoch)  # not part of the weights that `fit` restores
         validation = micro_f1_by_threshold(*self.predict(self.data.validation), self.thresholds)
         self.head.threshold = max(validation, key=validation.__getitem__)
         mapping = getattr(self.head, "mapping", None)
@@ -127,14 +127,14 @@ class Run:
             "device": device_name(self.device),
             "versions": versions("torch", "transformers", "scikit-learn"),
         }
-        if folder is not None:  # of a process that has done this run alone
+        if folder is not None:  # peak of this run only if it has its own process
             results["peak_memory_mib"] = round(peak_memory_mib(self.device))
         if kept is not None:
             self._save(kept)
         return results
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
-        """One pass in an order that depends on seed and epoch alone; the mean loss of a row."""
+        """One pass, in an order fixed by seed and epoch; returns the mean loss."""
         batches = self._batches(self.data.train, **self._order(epoch))
         total, rows = torch.zeros((), device=self.device), 0
         for step, batch in enumerate(batches):
@@ -149,7 +149,7 @@ class Run:
         return {"loss": total.item() / rows}
 
     def _ramp(self, epochs: float) -> None:
-        """Set the scheduled parameter to its value after so many epochs."""
+        """Set the scheduled parameter to its value after `epochs`."""
         if self.schedule is not None:
             self.schedule.apply(self.head, epochs / self.config.train.epochs)
 
@@ -161,7 +161,7 @@ class Run:
     def measure(self) -> dict[str, Any]:
         """F1, micro-F1 at every threshold and the mean number of labels.
 
-        On the test set; without one on the validation set, whose F1 the choices have raised.
+        On the test set, or else on the validation set, whose F1 the choices bias upwards.
         """
         log_p, target = self.predict(self.data.test)
         decided = self.head.decide(log_p)
@@ -184,7 +184,7 @@ class Run:
         return torch.cat(log_p), torch.cat(target)
 
     def _order(self, epoch: int) -> dict[str, Any]:
-        """What a `DataLoader` takes for the order of an epoch's rows."""
+        """`DataLoader` arguments for the row order of an epoch."""
         train = self.config.train
         if self.data.lengths is None:
             return {"shuffle": True, "generator": epoch_generator(train.seed, epoch)}
@@ -193,7 +193,7 @@ class Run:
         return {"sampler": sampler}
 
     def _batches(self, rows: Dataset[Batch], **order: Any) -> DataLoader[Batch]:
-        """As they stand, if no order is given."""
+        """Batches of rows, in sequence by default."""
         return DataLoader(
             rows,
             batch_size=self.config.train.batch_size,
@@ -206,7 +206,7 @@ class Run:
         return {name: part.to(self.device) for name, part in batch.items()}
 
     def _save(self, folder: Path) -> None:
-        """A patched Transformer and its tokenizer for `load_pretrained`, others in one file."""
+        """Save a patched Transformer with its tokenizer, or another model as one file."""
         model, labels, text = self.model, self.data.labels, self.config.text
         if text is None or not isinstance(model, PreTrainedModel):
             save_model(model, str(folder / MODEL_FILE))
@@ -219,15 +219,15 @@ class Run:
 
 
 def load(folder: str | Path) -> nn.Module:
-    """The model that a finished run has kept, with its threshold, in evaluation mode.
+    """Load the model of a finished run, with its threshold, in eval mode.
 
-    A text model with a mapping is also what `sparse_attn.load_pretrained` makes of folder/model.
+    For text models with a mapping `sparse_attn.load_pretrained` on folder/model does the same.
 
     Args:
-        folder: output_dir of the run.
+        folder: the run's output_dir.
 
     Raises:
-        ValueError: no finished run there, or one that kept no model.
+        ValueError: no finished run, or one that kept no model.
     """
     try:
         results = json.loads((Path(folder) / RESULTS_FILE).read_text(encoding="utf-8"))

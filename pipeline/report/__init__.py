@@ -1,1 +1,1 @@
-"""What reports are made of: spreads, tables, numbers as text, the looks of plots."""
+"""Building blocks of reports: statistics, tables, number formats, plots, pages."""

@@ -1,4 +1,4 @@
-"""Plots of reports: the looks of the library's pictures, and the way into files and pages."""
+"""Plots of reports in the style of the library's pictures, and their output."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _DPI = 150
 
 
 def looks(labels: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
-    """Colour, marker and line of each label; the baseline has those of softmax."""
+    """Colour, marker and line style of each label; the baseline looks like softmax."""
     named = ["softmax" if label == baseline else label for label in labels]
     return dict(zip(labels, styles(named), strict=True))
 
 
 def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[Figure, Axes]:
-    """A row for each label: a point a value, a thick line at their mean, a thin one of their sd."""
+    """A row per label: a point per value, a thick line at the mean, a thin line for the sd."""
     figure, axes = single(height=1.2 + 0.42 * len(values))
     styles = looks(list(values), baseline)
     for place, (label, found) in enumerate(values.items()):
@@ -55,7 +55,7 @@ def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[F
         if not found:
             axes.annotate("no run", (0.02, place), xycoords=("axes fraction", "data"), fontsize=10)
             continue
-        # one above the other, so that equal values are still seen
+        # stacked, so that equal values stay visible
         heights = place + np.linspace(-0.16, 0.16, len(found) + 2)[1:-1]
         axes.plot(found, heights, **look | {"linestyle": "none"}, markersize=6, alpha=0.65)
         mean = np.mean(found)
@@ -69,14 +69,14 @@ def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[F
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the same one gives the same bytes."""
+    """Write the figure reproducibly, byte for byte."""
     with whole(path) as draft:
-        # the version of matplotlib would make bytes differ
+        # matplotlib's version would change the bytes
         figure.savefig(draft, format=path.suffix[1:], dpi=_DPI, metadata={"Software": None})
 
 
 def encode(figure: Figure) -> str:
-    """The figure as a data URI, so that the page needs no other file."""
+    """The figure as a data URI, for self-contained pages."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

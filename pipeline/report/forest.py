@@ -1,4 +1,4 @@
-"""Differences from a baseline with their intervals, at one glance."""
+"""Forest plots of differences from a baseline."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def forest(
     label: str,
     settled: Collection[tuple[str, str]] | None = None,
 ) -> Figure | None:
-    """A panel a task, a row a mapping: a mark at the difference, a line across its interval.
+    """A panel per task, a row per mapping: a mark at the difference, a line for its interval.
 
     Args:
-        differences: of each task, by mapping.
-        label: of the axis.
-        settled: (task, mapping) of the filled marks, the others being open; None fills all.
+        differences: differences of each task, by mapping.
+        label: axis label.
+        settled: (task, mapping) of filled marks, others are open; None fills all.
 
     Returns:
-        The figure; None where no difference has an interval.
+        The figure, or None if no difference has an interval.
     """
     shown = {task: found for task, found in differences.items() if found}
     if not any(found.interval for task in shown.values() for found in task.values()):
@@ -39,7 +39,7 @@ def forest(
                 axes.plot(difference.interval, [row, row], color=colour, lw=2)
             fill = colour if settled is None or (task, name) in settled else "white"
             axes.plot([difference.value], [row], "o", color=colour, markerfacecolor=fill, ms=7)
-        first = place % 2 == 0  # the panel beside it has the same rows
+        first = place % 2 == 0  # the panel to its right shares the rows
         axes.set_yticks(range(len(names)), [canvas.name(n) for n in names] if first else [])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel(label)

@@ -1,4 +1,4 @@
-"""The page of a report: one list of blocks, as Markdown and as HTML that needs no other file."""
+"""Pages of reports: a list of blocks, rendered as Markdown and as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Block", "Bullets", "Heading", "Page", "Plot", "Report", "Status", "T
 
 @dataclass(frozen=True)
 class Heading:
-    """Of level 2, or of a deeper one."""
+    """A heading of level 2 or deeper."""
 
     text: str
     level: int = 2
@@ -34,14 +34,14 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Status:
-    """A sentence that stands out: what is missing."""
+    """A highlighted sentence, such as what is missing."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure, the name of its file, what it is called and what it shows."""
+    """A figure with its file name, title and caption."""
 
     name: str
     title: str
@@ -57,10 +57,10 @@ class Page:
     """A report.
 
     Attributes:
-        title: of the page.
-        blocks: in their order; a string is a paragraph. All text is plain.
-        overview: the tables that the terminal shows.
-        beside: further files, by name.
+        title: title of the page.
+        blocks: blocks in order; a string is a paragraph of plain text.
+        overview: tables to print in the terminal.
+        beside: additional files, by name.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Page:
     beside: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Report:
-        """Write report.html, report.md with its figures, and what goes beside them."""
+        """Write report.html, report.md with its figures, and the additional files."""
         folder.mkdir(parents=True, exist_ok=True)
         for block in self.blocks:
             if isinstance(block, Plot):
@@ -81,7 +81,7 @@ class Page:
         return Report(path, list(self.overview))
 
     def markdown(self) -> str:
-        """The page as Markdown, its figures beside it."""
+        """The page as Markdown, with figures as separate files."""
         parts = [f"# {text.markdown(self.title)}", *map(_markdown, self.blocks)]
         return "\n\n".join(parts) + "\n"
 

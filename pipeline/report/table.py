@@ -21,12 +21,12 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether a column holds numbers, which pages align right; the first names the row."""
+        """Whether a column holds numbers, which are aligned right; the first column is text."""
         places = range(len(self.headers))
         return [p > 0 and all(_NUMBER.match(row[p]) for row in self.rows) for p in places]
 
     def columns(self, *places: int, caption: str) -> Table:
-        """Those at the places alone, under a caption of their own."""
+        """Some of the columns, under another caption."""
         return Table(
             caption,
             [self.headers[place] for place in places],
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What a command `report` has made: its page, and the tables that the terminal shows too."""
+    """Result of a `report` command: its page, and the tables to print."""
 
     path: Path
     tables: list[Table]
@@ -47,7 +47,7 @@ class Report:
 
 
 def plain(table: Table) -> list[str]:
-    """The lines of the table as a terminal shows them, numbers to the right."""
+    """The table as terminal lines, numbers aligned right."""
     lines = [table.headers, *table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
@@ -59,7 +59,7 @@ def plain(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> list[str]:
-    """The lines of the table, under its caption."""
+    """The table as Markdown lines, under its caption."""
     lines = [text.markdown(table.caption), ""] if table.caption else []
     head, *rows = (
         f"| {' | '.join(map(text.markdown, row))} |" for row in (table.headers, *table.rows)

@@ -1,4 +1,4 @@
-"""Numbers as the report prints them."""
+"""Number formats of reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def signed(value: float | None) -> str:
 
 
 def rounded(value: float, pattern: str) -> str:
-    """The number by a pattern of `str.format`; what rounds to nothing has no minus."""
+    """The number formatted by a `str.format` pattern, without -0."""
     text = pattern.format(value)
     return pattern.format(0.0) if float(text) == 0 else text
 
@@ -46,7 +46,7 @@ def number(value: float | None, pattern: str = "{:,.1f}") -> str:
 
 
 def plain(value: Any) -> str:
-    """A number of a config as people write it: 5e-05, 0.2, 64."""
+    """A config number in short form: 5e-05, 0.2, 64."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
@@ -61,10 +61,10 @@ def counted(amount: int, noun: str) -> str:
 
 
 def unbroken(words: str) -> str:
-    """The words with `1.2 ± 0.3` and `[-1, +2]` kept on one line each."""
+    """The text with non-breaking spaces in `1.2 ± 0.3` and `[-1, +2]`."""
     return re.sub(r"(?<=\d) (?=±)|(?<=±) |(?<=\d,) (?=[-+]\d)", "\N{NO-BREAK SPACE}", words)
 
 
 def markdown(words: str) -> str:
-    """The words with every mark of Markdown and HTML escaped, on one line."""
+    """The text on one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(words.split()))

@@ -1,1 +1,1 @@
-"""Many runs at once: which (plan), where they run (pool), what they gave (records), run."""
+"""Sweeps: what to run (plan), where (pool, cluster), the results (records), and running it all."""

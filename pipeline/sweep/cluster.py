@@ -1,4 +1,4 @@
-"""Spreads work over the processors and GPUs of a cluster, by Ray."""
+"""Run jobs on the processors and GPUs of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.sweep.pool import Failure
 
 JobT = TypeVar("JobT")
 POLL = 30  # seconds
-# what a cluster is sent of this project, where it is there
+# parts of this project to upload, if they exist
 PACKAGES = ("sparse_attn", "pipeline", "glue", "experiments")
 
 
@@ -27,13 +27,13 @@ class RayPool(Generic[JobT]):
     """The pool of a cluster; arguments as `make_pool`.
 
     Raises:
-        ValueError: no machine has what one run asks for.
-        ConnectionError: there is no cluster at the address.
+        ValueError: no machine has the resources of one run.
+        ConnectionError: no cluster at the address.
     """
 
     def __init__(self, work: Callable[[JobT], Any], resources: Resources, fresh: bool) -> None:
         self._work = work
-        self._calls = 1 if fresh else 0  # 0: as many as come
+        self._calls = 1 if fresh else 0  # 0: unlimited
         self._resources = resources
         self._pending: dict[Any, JobT] = {}
         self._needs: dict[str, float] = {}
@@ -61,11 +61,11 @@ class RayPool(Generic[JobT]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what is running and let go of the machines."""
+        """Stop all running jobs and release the machines."""
         ray.shutdown()
 
     def _slots(self) -> int:
-        """How many jobs the machines that are there now can work on at once."""
+        """Number of jobs that the current machines can run at once."""
         needs = {kind: need for kind, need in self._needs.items() if need}
         # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
         return sum(
@@ -88,7 +88,7 @@ class RayPool(Generic[JobT]):
                 time.sleep(POLL)
                 continue
             show(list(self._pending.values()))
-            # not for ever: a machine that joins meanwhile is to get its share
+            # with a timeout, so that a machine that joins gets jobs
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
             if ready:
                 try:
@@ -99,12 +99,12 @@ class RayPool(Generic[JobT]):
 
 
 def _machines() -> list[dict[str, float]]:
-    """What each machine has that is there now."""
+    """Resources of each current machine."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _connect(address: str) -> None:
-    """Join a cluster and hand it this project's code; `local` starts one on this machine."""
+    """Connect to a cluster and upload this project's code; `local` starts one here."""
     root = Path(__file__).parents[2]
     packages = [str(root / name) for name in PACKAGES if (root / name).is_dir()]
     local = address == "local"
@@ -118,7 +118,7 @@ def _connect(address: str) -> None:
 
 
 def _call(work: Callable[[JobT], Any], job: JobT, folder: str) -> Any:
-    # relative paths mean what they mean where the sweep was started, if that is there at all
+    # resolve relative paths as where the sweep was started, if that folder exists
     if Path(folder).is_dir():
         os.chdir(folder)
     if not ray.get_gpu_ids():

@@ -1,25 +1,25 @@
-"""What configs of sweeps share: seeds of trials, and where runs take place."""
+"""Shared by the configs of sweeps: seeds of trials, and resources of runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# seeds of trials stay clear of those of final runs: the best trial must not owe it to its seed
+# trials use other seeds than final runs, so that the choice is not fitted to a final seed
 FIRST_TRIAL_SEED = 1000
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Where the runs of a sweep take place.
+    """Where to run a sweep.
 
     Args:
-        address: of a running Ray cluster, such as auto or ray://head:10001, or local for Ray on
-            this machine; without it a pool of processes here. A cluster needs the packages
-            installed, and model and data on every machine.
-        cpus_per_run: processors, and threads, of one run.
-        gpus_per_run: GPUs of one run: 0, 1 or a share of one such as 0.25; if left out, 1 where
-            there are GPUs. A run is one process, so that its batch size means the same everywhere.
-        dry_run: start none of them, and print how many are due.
+        address: address of a Ray cluster, such as auto or ray://head:10001, or local for Ray on
+            this machine; a local process pool by default. A cluster needs the packages, model and
+            data on every machine.
+        cpus_per_run: processors and threads per run.
+        gpus_per_run: GPUs per run: 0, 1 or a share such as 0.25; by default 1 if there are any. A
+            run is always one process, so that its batch size means the same everywhere.
+        dry_run: print the remaining runs, time and disk space, and exit.
     """
 
     address: str | None = None

@@ -1,4 +1,4 @@
-"""What a sweep has still to do, before it starts: runs, time and disk."""
+"""Forecast of a sweep: remaining runs, time and disk space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.sweep.pool import Failure, environments
 from pipeline.sweep.records import Record, read_records
 from pipeline.sweep.run import make_pool
 
-LARGEST_RECORD = 1.0  # MB; larger than any that an experiment writes
+LARGEST_RECORD = 1.0  # MB; upper bound over all experiments
 
 
 def forecast(
@@ -25,14 +25,14 @@ def forecast(
     seconds: Callable[[PlannedRun], float | None],
     resources: Resources,
 ) -> list[str]:
-    """Lines for the terminal; nothing is written.
+    """The forecast as lines for the terminal; writes nothing.
 
     Args:
-        folder: output_dir of the sweep, which may hold some of its records.
+        folder: output_dir of the sweep, possibly with some records.
         plan: the runs.
-        seconds: about how long a run takes, where that can be told by a short trial; called in
-            another process, for tasks of which no run has finished.
-        resources: where the runs are to take place.
+        seconds: estimates the time of a run by a short trial, if available; called in another
+            process, for tasks without a finished run.
+        resources: where to run.
     """
     found = plan.own(read_records(folder)).by_hash
     done = {key: record for key, record in found.items() if record.status != "failed"}
@@ -63,7 +63,7 @@ def _times(
     seconds: Callable[[PlannedRun], float | None],
     resources: Resources,
 ) -> dict[str, float | None]:
-    """Seconds of a run, by task."""
+    """Seconds per run, by task."""
     first = {task: runs[0] for (task, _), runs in reversed(plan.first.items())}
     times: dict[str, float | None] = {}
     for task in first:
@@ -83,11 +83,11 @@ def _times(
 
 
 def _seconds(results: dict[str, Any]) -> float:
-    """Of a run; GLUE's tell training apart."""
+    """Seconds of a run; GLUE records training separately."""
     found = results["seconds"]
     return float(found["total"] if isinstance(found, dict) else found)
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

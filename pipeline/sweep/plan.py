@@ -1,4 +1,4 @@
-"""Which runs a sweep consists of, and which of them are due next."""
+"""The runs of a sweep, and which are due next."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep: where it belongs, and its config.
+    """One run of a sweep: its cell and its config.
 
-    task, mapping: its cell, by the names that the records have.
-    stage: trial: done first, so that a setting can be chosen; final: with the chosen setting; grid:
-        done first in a sweep that chooses nothing.
-    index: counts the runs of a cell and stage.
+    task, mapping: its cell, as named in records.
+    stage: trial: runs first, to choose a setting; final: runs with the chosen setting; grid: a run
+        of a sweep without choice.
+    index: number of the run within its cell and stage.
     """
 
     task: str
@@ -34,11 +34,11 @@ class PlannedRun:
 
     @cached_property
     def hash(self) -> str:
-        """What a finished run is known by; two labels for one mapping stay two runs."""
+        """Identity of a run in the records; two labels of one mapping are two runs."""
         return hash_of({"label": self.mapping, **self._comparable})
 
     def record(self, **outcome: Any) -> Record:
-        """The record of this run with what became of it."""
+        """The record of this run and its outcome."""
         return Record(
             self.task, self.mapping, self.stage, self.index, self.hash, self._comparable, **outcome
         )
@@ -50,15 +50,15 @@ class PlannedRun:
 
 
 class Plan:
-    """The runs of a sweep. What is due depends on the records alone, so it survives a kill.
+    """The runs of a sweep. What is due depends only on the records, so a killed sweep can resume.
 
     Args:
-        first: the runs of each cell that can start at once.
-        choose: the final runs of a cell, given its best first run; None: there are none.
-        seeds: how many final runs a cell has.
+        first: the runs of each cell that can start immediately.
+        choose: returns the final runs of a cell, given its best first run; None for no final runs.
+        seeds: number of final runs per cell.
 
     Raises:
-        ValueError: two first runs are the same one, so that one record would stand for both.
+        ValueError: two first runs are the same and would share a record.
     """
 
     def __init__(
@@ -85,33 +85,33 @@ class Plan:
         return list(self.first)
 
     def expected(self, done: dict[str, Record]) -> int:
-        """How many runs there are: where every first one diverged there are no final ones."""
+        """Number of runs; a cell whose first runs all diverged has no final runs."""
         return sum(self.size(cell, done) for cell in self.cells)
 
     def size(self, cell: Cell, done: dict[str, Record]) -> int:
-        """How many runs a cell has."""
+        """Number of runs in a cell."""
         runs = self.first[cell]
         hopeless = all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
         return len(runs) + (0 if hopeless else self._seeds)
 
     def due(self, done: dict[str, Record]) -> Iterator[PlannedRun]:
-        """The runs that can start and have no record: first ones, then those finals that are known.
+        """The runs without a record that can start: first runs, then known final runs.
 
-        Cells take turns, so that a sweep cut short has something of every mapping.
+        Cells take turns, so that an interrupted sweep covers every mapping.
         """
         for stage in (self.first, self.finals(done)):
             for runs in itertools.zip_longest(*stage.values()):
                 yield from (run for run in runs if run is not None and run.hash not in done)
 
     def finals(self, done: dict[str, Record]) -> dict[Cell, list[PlannedRun]]:
-        """The final runs of each cell whose setting has been chosen."""
+        """The final runs of each cell with a chosen setting."""
         if self._choose is None:
             return {}
         best = {cell: self._best(runs, done) for cell, runs in self.first.items()}
         return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
 
     def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
-        """The records that are of this sweep; a folder may hold those of another one too."""
+        """The records of this sweep; the folder may hold others."""
         finals = self.finals(found)
         return {
             cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
@@ -119,7 +119,7 @@ class Plan:
         }
 
     def own(self, found: Records) -> Records:
-        """The same by hash; the others are faults."""
+        """The records of this sweep by hash; others are listed as faults."""
         cells = self.records(found.by_hash)
         own = {record.hash: record for cell in cells.values() for record in cell}
         others = [record for key, record in found.by_hash.items() if key not in own]
@@ -129,9 +129,9 @@ class Plan:
         return Records(own, [*found.faults, *strange])
 
     def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
-        """The run with the highest score, once all have come to an end.
+        """The run with the highest score, once all have finished or diverged.
 
-        A failed one has not: its budget belongs to the mapping, and the choice waits for it.
+        The choice waits for failed runs to be repeated, since they count towards the budget.
         """
         if any(run.hash not in done or done[run.hash].status == "failed" for run in runs):
             return None
@@ -140,17 +140,17 @@ class Plan:
 
 
 def grid(runs: Mapping[Cell, list[Any]]) -> Plan:
-    """Runs of which all count, by the configs of each cell; run k has index k."""
+    """A plan without choice: every config of a cell is run k of it."""
     return Plan(_planned(runs, "grid"))
 
 
 def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
-    """A trial of each config of a cell, then the best one with seeds 0, 1, ...
+    """A trial for each config of a cell, then final runs of the best one with seeds 0, 1, ...
 
     Args:
-        trials: their configs, whose seeds should be from `FIRST_TRIAL_SEED` on.
-        final: the config of a run that counts, given that of the best trial and a seed.
-        seeds: how many runs of a cell count.
+        trials: the trial configs of each cell, with seeds from `FIRST_TRIAL_SEED`.
+        final: returns the config of a final run, given the best trial and a seed.
+        seeds: number of final runs per cell.
     """
 
     def choose(cell: Cell, best: PlannedRun) -> list[PlannedRun]:

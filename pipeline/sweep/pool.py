@@ -1,4 +1,4 @@
-"""Spreads work over the processors and GPUs of this machine, a process for each job."""
+"""Run jobs in processes on the processors and GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tqdm import tqdm
 from pipeline.sweep.config import Resources
 
 JobT = TypeVar("JobT")
-LAST_LINES = 20  # of what a process that dies has said
-_CONTEXT = get_context("spawn")  # no run sees what another left in memory, and CUDA works
+LAST_LINES = 20  # of the output of a dead process
+_CONTEXT = get_context("spawn")  # clean memory for every process, and CUDA works
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Work that ended in an exception, or whose process died."""
+    """A job that raised, or whose process died."""
 
     error: str
 
 
 class Pool(AbstractContextManager[Any], Protocol[JobT]):
-    """Where the runs of a sweep take place."""
+    """Runs the jobs of a sweep."""
 
     def results(
         self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
     ) -> Iterator[tuple[JobT, Any]]:
-        """(job, result or `Failure`) as they come, until nothing is `due` and nothing is running.
+        """Yield (job, result or `Failure`) until no job is due or running.
 
         Args:
-            due: names jobs in the order they should start in, those now running among them; asked
-                again after each result.
-            show: told which are running, before each wait.
+            due: returns the jobs in starting order, including running ones; called after each
+                result.
+            show: called with the running jobs before each wait.
         """
 
 
@@ -51,15 +51,15 @@ class LocalPool(Generic[JobT]):
     """The pool of one machine; arguments as `make_pool`.
 
     Raises:
-        ValueError: the machine has not what one run asks for.
+        ValueError: the machine lacks the resources of one run.
     """
 
     def __init__(self, work: Callable[[JobT], Any], resources: Resources, fresh: bool) -> None:
         self._work = work
         self._fresh = fresh
         self._workers: list[_Worker] = []
-        slots = environments(resources)  # one for each job at once
-        # of runs that are killed, which cannot take away what they have left
+        slots = environments(resources)  # one per concurrent job
+        # killed runs cannot clean up after themselves
         self._folder = TemporaryDirectory(ignore_cleanup_errors=True)
         self._idle = [{**slot, "TMPDIR": self._folder.name} for slot in slots]
 
@@ -98,7 +98,7 @@ class LocalPool(Generic[JobT]):
                 yield job, outcome
 
     def _free(self, running: dict[_Worker, JobT]) -> _Worker | None:
-        """A process that waits, a new one where there is room, or None."""
+        """An idle process, a new one if there is room, or None."""
         for worker in [worker for worker in self._workers if worker not in running]:
             if worker.process.is_alive():
                 return worker
@@ -116,17 +116,17 @@ class LocalPool(Generic[JobT]):
 
 
 class _Worker:
-    """A process, and the pipe that jobs go through."""
+    """A process and its job pipe."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
         self.connection, far = _CONTEXT.Pipe()
         handle, self.errors = tempfile.mkstemp(dir=environment["TMPDIR"])
         os.close(handle)
-        # no daemon, which could have no processes of its own, such as those of a DataLoader
+        # not a daemon: those cannot start processes, such as DataLoader workers
         self.process = _CONTEXT.Process(target=_serve, args=(far, environment, self.errors))
-        # Ctrl+C is the sweep's, from the first moment of the process: it inherits the mask. The
-        # tracker would lift it when it is started
+        # only the sweep handles Ctrl+C: the process inherits the mask from the start. The
+        # resource tracker would unblock it when started
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -136,15 +136,15 @@ class _Worker:
         far.close()
 
     def give(self, work: Callable[[JobT], Any], job: JobT) -> None:
-        """Have it do a job; of one that died, `outcome` tells."""
+        """Send a job; if the process has died, `outcome` reports it."""
         with suppress(ConnectionError):
             self.connection.send((work, job))
 
     def outcome(self) -> Any:
-        """What it has sent, or that it died."""
+        """The result, or a `Failure` if the process died."""
         try:
             return self.connection.recv()
-        except (EOFError, OSError):  # OSError: in the middle of what it sends
+        except (EOFError, OSError):  # OSError: died while sending
             self.process.join()
             said = Path(self.errors).read_text(errors="replace").splitlines()[-LAST_LINES:]
             ended = f"the process of the run died with exit code {self.process.exitcode}"
@@ -159,11 +159,11 @@ class _Worker:
 
 
 def _serve(far: connection.Connection, environment: dict[str, str], errors: str) -> None:
-    """Do jobs until the pipe is closed; what they print goes nowhere, `errors` is for the last."""
-    # before the first job brings in torch, which reads it once
+    """Run jobs until the pipe closes; discard output, and keep the last of it in `errors`."""
+    # before the first job imports torch, which reads them once
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # tqdm's own lock is a semaphore of the system, of which Python warns when a process is killed
+    # tqdm's default lock is a semaphore, which Python reports as leaked when a process is killed
     tqdm.set_lock(threading.RLock())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for stream, file in ((1, os.devnull), (2, errors)):
@@ -174,7 +174,7 @@ def _serve(far: connection.Connection, environment: dict[str, str], errors: str)
         except EOFError:
             return
         try:
-            # here, where what cannot be sent is an error
+            # pickled here, so that unpicklable results become errors
             outcome = ForkingPickler.dumps(work(job))
         except (Exception, SystemExit):
             outcome = ForkingPickler.dumps(Failure(traceback.format_exc()))
@@ -189,7 +189,7 @@ def _end_with_parent() -> None:
 
 
 def environments(resources: Resources) -> list[dict[str, str]]:
-    """What tells each job that runs at once of its processors and its GPU."""
+    """Environment variables for the processors and GPU of each concurrent job."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if resources.cpus_per_run > cpus:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""One JSON file a run, whole or not there, or one line a run; found by the hash of its config."""
+"""Records of runs: one JSON file or line per run, named by the hash of its config."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Stage = Literal["trial", "final", "grid"]
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a run.
+    """The outcome of a run.
 
-    task, mapping: the task's name and the mapping's label in the sweep.
-    stage, index: trial k, final seed k, or point k of a grid.
-    config: what decides the run's result, without folders that may differ between machines.
-    status: finished; diverged (its outputs are no numbers, which is a result); failed (anything
-        else: it is tried again).
-    error: what went wrong, with its traceback.
-    results: what was measured, a `score` among it; None unless finished.
+    task, mapping: task name and mapping label in the sweep.
+    stage, index: trial k, final seed k, or grid point k.
+    config: the settings that decide the result, without paths.
+    status: finished; diverged (NaN or infinite outputs, which is a result); failed (any other
+        error; the run is repeated).
+    error: the error with its traceback.
+    results: the measurements, including `score`; None unless finished.
     """
 
     task: str
@@ -46,12 +46,12 @@ class Record:
 
     @property
     def stem(self) -> str:
-        """The name of its file, without the ending."""
+        """Stem of the file name."""
         return f"{self.task}.{self.mapping}.{self.stage}{self.index}.{self.hash}"
 
     @property
     def score(self) -> float:
-        """What runs are chosen by, higher is better: `score` of the results."""
+        """`score` of the results, by which trials are chosen; higher is better."""
         if self.results is None:
             raise ValueError(f"{self}: {self.status}")
         return float(self.results["score"])
@@ -59,32 +59,31 @@ class Record:
 
 @dataclass
 class Records:
-    """All records of a sweep by hash, and what is wrong with each file that could not be read."""
+    """All records of a sweep by hash, and the faults of unreadable files."""
 
     by_hash: dict[str, Record] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
 def hash_of(config: dict[str, Any]) -> str:
-    """Twelve hexadecimal digits that stand for a run's config."""
+    """Hash of a run's config: twelve hexadecimal digits."""
     text = json.dumps(config, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def write_record(sweep: Path, record: Record) -> None:
-    """Write a run's record, whole or not at all.
+    """Write a record atomically.
 
     Raises:
-        UnwrittenError: such as on a full disk; nothing else has changed then.
+        UnwrittenError: for example on a full disk; nothing has changed.
     """
     write_json(sweep / FOLDER / f"{record.stem}.json", asdict(record))
 
 
 def read_records(sweep: Path) -> Records:
-    """Every record below a sweep's folder; files cut short or of another version are faults.
+    """All records below a sweep's folder; truncated files and other versions are faults.
 
-    A run's own file wins over its packed line: it is from later, such as that of a run that failed
-    and was done again.
+    A file takes precedence over a packed line of the same run, since it is newer.
     """
     records = Records()
     packed = sweep / PACKED_FILE
@@ -100,14 +99,14 @@ def read_records(sweep: Path) -> Records:
 
 
 def read_content(sweep: Path, program: str) -> dict[str, Any]:
-    """What sweep.json of a sweep's folder holds.
+    """The content of sweep.json.
 
     Args:
-        sweep: the folder.
-        program: whose sweep it should be, as the messages are to name it: such as glue.
+        sweep: folder of the sweep.
+        program: module that runs such sweeps, for errors, such as glue.
 
     Raises:
-        ValueError: there is no sweep.json, or it is broken or of another version.
+        ValueError: sweep.json is missing, broken or of another version.
     """
     file = sweep / SWEEP_FILE
     if not file.is_file():
@@ -129,7 +128,7 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
 
 
 def pack(sweep: Path) -> Path:
-    """Write all records into one file, a line each, in place of a file each; its path."""
+    """Replace the record files by one file with a line each; returns its path."""
     records, packed = read_records(sweep), sweep / PACKED_FILE
     if records.faults:
         raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")

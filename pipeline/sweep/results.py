@@ -1,4 +1,4 @@
-"""What the records of a sweep show: its runs by cell, and values of those that count."""
+"""Results of a sweep: runs by cell, and values of the final runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pipeline.report.spread import Difference, Estimate, estimate, paired
 from pipeline.sweep.plan import Cell, Plan
 from pipeline.sweep.records import Record, Stage, read_records
 
-Value = Callable[[dict[str, Any]], float | None]  # None: the run has none
+Value = Callable[[dict[str, Any]], float | None]  # None if the run has no value
 
 
 @dataclass(frozen=True)
 class Results:
-    """A sweep, whole or half done.
+    """A complete or partial sweep.
 
     Attributes:
-        folder: where it was read from.
+        folder: folder of the sweep.
         sweep: its config.
-        expected: runs of the whole sweep.
+        expected: number of runs in the complete sweep.
         cells: the records of each (task, mapping), by stage and index.
-        faults: what is wrong with each record that is left out.
+        faults: reasons for the records left out.
     """
 
     folder: Path
@@ -36,19 +36,19 @@ class Results:
 
     @classmethod
     def of(cls, folder: Path, sweep: Any, plan: Plan) -> Self:
-        """Those of a plan whose records a folder holds."""
+        """Results of a plan from the records in a folder."""
         own = plan.own(read_records(folder))
         expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)
         return cls(folder, sweep, expected, cells, own.faults)
 
     @property
     def tasks(self) -> list[str]:
-        """In the order of the config."""
+        """Task names, in the order of the config."""
         return list(dict.fromkeys(task for task, _ in self.cells))
 
     @property
     def mappings(self) -> list[str]:
-        """Labels, in the order of the config."""
+        """Mapping labels, in the order of the config."""
         return list(dict.fromkeys(mapping for _, mapping in self.cells))
 
     @property
@@ -58,12 +58,12 @@ class Results:
 
     @property
     def devices(self) -> list[str]:
-        """Those that finished runs were done on."""
+        """Devices of the finished runs."""
         return sorted({record.results["device"] for record in self.records if record.results})
 
     @property
     def standing(self) -> str:
-        """How many runs there are, and what on: a sentence of the report's head."""
+        """Number of runs and their devices, for the head of the report."""
         count = ended(self.records)
         found = text.listing([f"{number} {status}" for status, number in sorted(count.items())])
         return (
@@ -73,45 +73,45 @@ class Results:
 
     @property
     def left_out(self) -> list[str]:
-        """What the report cannot speak of, a sentence each."""
+        """Warnings about missing runs, a sentence each."""
         return [f"Left out: {fault}." for fault in self.faults]
 
     def of_stage(self, cell: Cell, *stages: Stage) -> list[Record]:
-        """The trials of a cell, or its runs that count, whatever came of them."""
+        """The records of a cell in some stages, whatever their status."""
         return [record for record in self.cells[cell] if record.stage in stages]
 
     def counting(self, cell: Cell) -> list[Record]:
-        """The runs that count: with the chosen setting, or all where none is chosen."""
+        """The final runs: with the chosen setting, or all if nothing is chosen."""
         return self.of_stage(cell, "final", "grid")
 
     def diverged(self, cell: Cell) -> int:
-        """How many of the runs that count."""
+        """Number of diverged final runs."""
         return ended(self.counting(cell))["diverged"]
 
     def finished(self, cell: Cell) -> list[dict[str, Any]]:
-        """What the runs that count have given."""
+        """Results of the finished final runs."""
         return [record.results for record in self.counting(cell) if record.results]
 
     def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
-        """A value of each run that counts and has one; run k has seed k."""
+        """A value by seed, for the final runs that have it."""
         counting = self.counting(cell)
         found = {record.index: value(record.results) for record in counting if record.results}
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def spread(self, cell: Cell, value: Value) -> Estimate | None:
-        """Mean and standard deviation over the runs; None before the first has finished."""
+        """Mean and standard deviation over the final runs; None without any."""
         return estimate(self.by_seed(cell, value).values())
 
     def text(self, cell: Cell, value: Value, pattern: str) -> str:
-        """`spread` by a pattern of `str.format`; n/a where no run has the value."""
+        """`spread` formatted by a `str.format` pattern; n/a without values."""
         found = self.spread(cell, value)
         return text.MISSING if found is None else found.text(pattern)
 
     def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
-        """A cell minus another one, over the seeds that both have."""
+        """Difference of two cells over their common seeds."""
         return paired(self.by_seed(cell, value), self.by_seed(base, value))
 
 
 def ended(records: Iterable[Record]) -> Counter[str]:
-    """How many came to each end: finished, diverged, failed."""
+    """Number of runs by status: finished, diverged, failed."""
     return Counter(record.status for record in records)

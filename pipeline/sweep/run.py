@@ -1,4 +1,4 @@
-"""From a plan to one record a run, whatever happens in between."""
+"""Run a plan, writing one record per run, and survive kills and failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipeline.sweep.records import (
 
 LOCK_FILE = ".lock"
 ATTEMPTS = 2
-NAMED = 2  # runs that the bar has room for
+NAMED = 2  # runs named in the progress bar
 
 
 def run_sweep(
@@ -41,27 +41,26 @@ def run_sweep(
     check: Callable[[], None] | None = None,
     fresh: bool = True,
 ) -> Records:
-    """Do every run of the sweep that has no record yet, and return its records.
+    """Run everything without a record, and return the records of the sweep.
 
-    A run that fails is tried once more, and again when the same command is given again.
+    Failed runs are retried once, and again when the command is repeated.
 
     Args:
         folder: output_dir of the sweep.
-        content: what sweep.json is to hold: the config, without what may differ between a sweep and
-            its continuation.
+        content: content of sweep.json: the settings that a resumed sweep may not change.
         plan: the runs.
-        execute: does one run in another process; a function of a module. Returns
+        execute: performs one run in another process; a module-level function. Returns
             `{"status": "finished", "results": {"score": ..., ...}}` or
             `{"status": "diverged", "error": ...}`.
-        resources: where the runs take place.
-        check: raises what a run would raise, before the first one starts.
+        resources: where to run.
+        check: raises configuration errors before the first run starts.
         fresh: as `make_pool`.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the config, the data, the model or
-            output_dir. No run has started then.
-        UnwrittenError: a record could not be written. Those written before stay, and the same
-            command goes on from them.
+        ValueError, TypeError, OSError: invalid config, data, model or output_dir; no run has
+            started.
+        UnwrittenError: a record could not be written. Earlier records are kept, and the same
+            command resumes from them.
     """
     check_folder(folder, content)
     if check is not None:
@@ -76,7 +75,7 @@ def run_sweep(
 
 
 def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
-    """Record runs as they end, until none is due; `done` are those that have come to an end."""
+    """Record runs as they end, until none is due; `done` holds the completed ones."""
     before = sum(map(len, plan.records(done).values()))
     tries: Counter[str] = Counter()
     with tqdm(initial=before, total=plan.expected(done), desc="Sweep", unit="run") as bar:
@@ -108,10 +107,10 @@ def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Reco
 
 
 def check_folder(folder: Path, content: dict[str, Any]) -> None:
-    """Write nothing, and raise ValueError if output_dir is not this sweep's or free."""
+    """Raise ValueError unless output_dir is empty or belongs to this sweep; writes nothing."""
     file = folder / SWEEP_FILE
     if not file.exists():
-        # records alone may come from another sweep
+        # records without sweep.json may be copies from another sweep
         if not is_free(folder, FOLDER, PACKED_FILE, LOCK_FILE):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
@@ -130,13 +129,13 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
-    """Make output_dir this sweep's own, and this process its only one while the block runs.
+    """Claim and lock output_dir for this sweep while the block runs.
 
     Raises:
-        ValueError: another process has it, or has made it another sweep's since it was checked.
+        ValueError: another process holds the lock, or has claimed it for another sweep.
     """
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    # the lock goes with the process, however that ends
+    # the lock is released when the process ends, however it ends
     with (folder / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,10 +157,10 @@ def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = T
     """`with make_pool(work, resources) as pool:` runs `work(job)` in another process for each job.
 
     Args:
-        work: a function of a module, called with one job.
-        resources: what one job gets; by Ray, where they name a cluster.
-        fresh: a process for each job, so that its peak of memory is its own. False lets one do many
-            jobs: those that take seconds would spend most of their time on imports.
+        work: a module-level function, called with one job.
+        resources: resources per job; with an address, jobs run on Ray.
+        fresh: start a process per job, so that peak memory is per job. False reuses processes, as
+            short jobs would spend most of their time on imports.
     """
     if resources.address is None:
         return LocalPool(work, resources, fresh)

@@ -21,7 +21,7 @@ IMPLEMENTATIONS: dict[str, ModuleType] = {
     "flex": flex,
     "reference": reference,
 }
-# in the order of preference; flex would stop a model on the CPU to compile it
+# by preference; flex last, as it compiles for a long time on the CPU
 AUTOMATIC = {"cuda": ("triton", "flex", "reference"), "cpu": ("cpu", "reference")}
 
 
@@ -76,7 +76,7 @@ def attention(
 
 
 def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
-    """`attention`, with the weights and statistics that `inputs` ask for."""
+    """`attention`, with the weights and statistics requested by `inputs`."""
     if not inputs.need_weights:
         inputs = fold_weights(inputs)
     result: AttentionOutput = IMPLEMENTATIONS[choose(inputs, impl)].attention(inputs)

@@ -44,7 +44,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = softmax(log g(scores)) v, (B, H, Q, Dv)."""
     tensors = [inputs.query, inputs.key, inputs.value]
     if not torch.is_grad_enabled():
-        # flex looks at requires_grad alone, and refuses on the CPU
+        # flex checks only requires_grad, and refuses on the CPU
         tensors = [tensor.detach() for tensor in tensors]
     output = _compiled(inputs.query.device.type)(
         *tensors,
@@ -57,7 +57,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 @functools.cache
 def _compiled(device: str) -> Callable[..., Tensor]:
-    # the CPU code that torch 2.13 generates does not build for every score_mod
+    # torch 2.13 generates CPU code that does not compile for every score_mod
     return torch.compile(flex_attention, backend="eager" if device == "cpu" else "inductor")
 
 
@@ -80,10 +80,10 @@ def _score_mod(inputs: AttentionInputs) -> Callable[..., Tensor]:
         inside = score != -torch.inf
         if valid is not None:
             inside = inside & valid[b, h, i, j]
-        # g(-inf) is not 0 for the even functions
+        # g(-inf) is not 0 for even functions
         score = torch.where(inside, score, 0.0)
         log_weight = log_g(score) if takes is None else log_g(score, takes[h])
-        # log 0 is the lowest number, which the kernel's change of base would turn into -inf
+        # log 0 is the lowest finite number, which the kernel's change of base would turn into -inf
         return torch.where(inside, log_weight.clamp(min=LOG_ZERO), -torch.inf)
 
     return score_mod

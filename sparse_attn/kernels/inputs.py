@@ -1,4 +1,4 @@
-"""The checked inputs of one call of attention, and its output."""
+"""Validated inputs and the output of an attention call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AttentionOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """The arguments of `attention`, checked; see there."""
+    """The validated arguments of `attention`."""
 
     query: Tensor  # [B, H, Q, D]
     key: Tensor  # [B, Hkv, K, D]
@@ -42,7 +42,7 @@ class AttentionInputs:
     dropout: float = 0.0
     need_weights: bool = False
     need_statistics: bool = False  # of every row, see `kernels.statistics`
-    special_keys: Tensor | None = None  # [B, K], bool: keys whose mass the statistics sum
+    special_keys: Tensor | None = None  # [B, K], bool: keys whose mass the statistics report
 
     def __post_init__(self) -> None:
         self._check_tensors()
@@ -97,7 +97,7 @@ class AttentionInputs:
             self.softcap or 0.0,
             self.dropout,
             self.causal,
-            # cut where it is longer than any row, lest sums overflow
+            # clamped to the longest row, so that sums do not overflow
             0 if self.window is None else min(self.window, 2**30),
         )
 
@@ -118,7 +118,7 @@ class AttentionInputs:
         return self.query.new_ones(self.shape[1], dtype=dtype) * value
 
     def valid(self, rows: slice = slice(None)) -> Tensor | None:
-        """Which keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
+        """Keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
         queries, keys = self.shape[2:]
         i = torch.arange(queries, device=self.query.device)[rows, None]
         j = torch.arange(keys, device=self.query.device)
@@ -132,7 +132,7 @@ class AttentionInputs:
         return functools.reduce(torch.logical_and, parts) if parts else None
 
     def counted(self, rows: slice = slice(None)) -> Tensor | None:
-        """As `valid`, without the keys that a bias of -inf hides as a mask does."""
+        """As `valid`, excluding keys with a bias of -inf."""
         valid = self.valid(rows)
         if self.bias is None:
             return valid
@@ -141,7 +141,7 @@ class AttentionInputs:
 
     def _check_tensors(self) -> None:
         q, k, v = self.query, self.key, self.value
-        if not hasattr(self.mapping, "spec"):  # PEFT wraps a Mapping and stands for it
+        if not hasattr(self.mapping, "spec"):  # PEFT wraps a Mapping
             raise TypeError(
                 f"mapping: expected a sparse_attn.Mapping, got {self.mapping!r}; create one with "
                 "Mapping(name, **parameters)"
@@ -201,7 +201,7 @@ class AttentionInputs:
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
             raise ValueError(f"window={self.window}: expected an integer of at least 1, or None")
-        # a comparison, which a compiled graph takes of a symbolic number too
+        # a comparison also works for symbolic numbers in compiled graphs
         if not -math.inf < self.scale < math.inf:
             raise ValueError(f"scale={self.scale}: expected a finite number")
 
@@ -235,7 +235,7 @@ def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
 
 
 def select_rows(tensor: Tensor, rows: slice) -> Tensor:
-    """These rows of a tensor that broadcasts to (B, H, Q, K)."""
+    """Rows of a tensor that broadcasts to (B, H, Q, K)."""
     return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
 
 

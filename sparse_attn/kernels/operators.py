@@ -34,7 +34,7 @@ class OperatorInputs(NamedTuple):
     window: int  # 0 for none
 
     def dense(self) -> OperatorInputs:
-        """With rows of query, key and value that are dense."""
+        """With dense rows of query, key and value."""
         query, key, value = map(rows_dense, self[:3])
         return self._replace(query=query, key=key, value=value)
 
@@ -42,7 +42,7 @@ class OperatorInputs(NamedTuple):
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt"}
 _TYPES |= {kind: kind.__name__ for kind in (str, bool, float)}
 INPUTS = ", ".join(f"{_TYPES[kind]} {n}" for n, kind in get_type_hints(OperatorInputs).items())
-_TENSORS = OperatorInputs._fields.index("kernel")  # which come first
+_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
 _PARAMETER, _BIAS = map(OperatorInputs._fields.index, ("parameter", "bias"))
 
 
@@ -58,7 +58,7 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outpu
         ctx.options = inputs[_TENSORS : len(OperatorInputs._fields)]
 
     def differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # which checkpointing lets one read but once
+        saved = ctx.saved_tensors  # readable only once under checkpointing
         inputs, outputs = saved[:_TENSORS], saved[_TENSORS:]
         wanted = ctx.needs_input_grad[_PARAMETER], ctx.needs_input_grad[_BIAS]
         found = backward(grad, *inputs, *ctx.options, *outputs, *wanted)

@@ -34,7 +34,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 def exact_weights(inputs: AttentionInputs) -> Tensor:
     """p (B, H, Q, K) before dropout, in float32, or float64 for float64 inputs."""
     key = _without_padding(inputs.key, inputs).repeat_interleave(inputs.groups, dim=1)
-    # half precision would round the scores before a support is chosen from them
+    # half precision would round the scores before the support is chosen
     exact = inputs.query.dtype if inputs.query.dtype == torch.float64 else torch.float32
     device = inputs.query.device.type
     # the meta device has no autocast
@@ -58,7 +58,7 @@ def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
 
 @torch.no_grad()
 def row_statistics(inputs: AttentionInputs) -> Tensor:
-    """`statistics.of_weights` of a call, with the weights of some queries at a time."""
+    """`statistics.of_weights` of a call, in blocks of queries."""
     batch, heads, queries, keys = inputs.shape
     step = max(1, BLOCK // max(1, batch * heads * keys))
     blocks = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]

@@ -21,7 +21,7 @@ def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) ->
     count = p.new_full(total.shape, p.shape[-1])
     if valid is not None:
         count = valid.expand_as(p).sum(-1).to(p.dtype)
-    spoiled = total * 0  # NaN where the row is
+    spoiled = total * 0  # NaN for a NaN row
     some = (count > 0).to(p.dtype)
     support = (p > 0).sum(-1) + spoiled
     entropy = torch.special.entr(p).sum(-1)

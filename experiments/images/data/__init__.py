@@ -1,4 +1,4 @@
-"""Images and labels: from the hub or a folder, and how they are cut into three parts."""
+"""Images and labels, from the hub or a folder, and their splits."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Images with labels, from wherever they lie, and their cut into three parts."""
+"""Load labelled images and split them into training, validation and test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Images:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> Images:
-        """The images with these numbers."""
+        """The images at these indices."""
         return Images(self.pixels[rows], self.labels[rows])
 
     def to(self, device: torch.device) -> Images:
@@ -44,10 +44,10 @@ class Images:
 
 @dataclass(frozen=True)
 class Splits:
-    """What is learned from, what decides when to stop and which rate is best, what is reported.
+    """Training, validation and test images.
 
-    found: how many images these were cut from, which for a random split are different ones: tells a
-        folder with some of a data set's files from one with all.
+    found: number of images split (distinct ones for a random split); tells a folder with some of a
+        data set's files from one with all.
     """
 
     train: Images
@@ -56,29 +56,27 @@ class Splits:
     found: int
 
     def sizes(self) -> dict[str, int]:
-        """Images in each part, and those that all were cut from."""
+        """Number of images in each part, and in all."""
         parts = ("train", "validation", "test")
         return {**{part: len(getattr(self, part)) for part in parts}, "found": self.found}
 
 
 def load_splits(config: DataConfig, seed: int) -> Splits:
-    """Read the images and cut them by `seed`.
+    """Read the images and split them by `seed`.
 
     Raises:
-        ValueError: files that are broken, or fewer images than the parts need.
-        OSError: files that are missing.
+        ValueError: broken files, or fewer images than the parts need.
+        OSError: missing files.
     """
     return cut(load_images(config), config, seed)
 
 
 @lru_cache(maxsize=1)
 def load_images(config: DataConfig) -> dict[str, Images]:
-    """The data set's own parts, `train` and `test`, those that are there; raises as `load_splits`.
-
-    Runs one after the other in one process share them.
+    """The available official parts, `train` and `test`, cached for later runs of this process.
 
     Raises:
-        ValueError: also images of another shape, or a label that is no class of the data set.
+        ValueError, OSError: as `load_splits`; also images of the wrong shape or unknown labels.
     """
     if config.data_dir is None:
         # datasets takes seconds to import
@@ -89,7 +87,7 @@ def load_images(config: DataConfig) -> dict[str, Images]:
         folder = Path(config.data_dir)
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"data.data_dir={folder}: no such folder; expected that of the {config.name} "
+                f"data.data_dir={folder}: no such folder; expected one with the {config.name} "
                 "files; leave it out to load from the hub"
             )
         read = read_mnist if config.name == "mnist" else read_cifar
@@ -103,7 +101,7 @@ def load_images(config: DataConfig) -> dict[str, Images]:
 
 
 def _check(name: str, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
-    """Raise ValueError for what the networks could not take."""
+    """Raise ValueError for images or labels the networks cannot take."""
     shape, classes = SHAPES[name], CLASSES[name]
     if not len(pixels) or pixels.shape[1:] != shape:
         raise ValueError(
@@ -118,12 +116,11 @@ def _check(name: str, part: str, pixels: np.ndarray, labels: np.ndarray) -> None
 
 
 def cut(parts: dict[str, Images], config: DataConfig, seed: int) -> Splits:
-    """Shuffle by `seed` and cut.
+    """Shuffle by `seed` and split.
 
-    random: all images that are there, of both parts, are shuffled; the first go to training, the
-    next to validation, the next to the test. One that is there several times counts once: a copy
-    must not be learned from and tested on. official: the test images are the data set's own, and
-    the others are shuffled and cut into training and validation.
+    random: pool both parts, drop duplicates (which could land in training and test), shuffle and
+    split into training, validation and test. official: keep the test set, and split the shuffled
+    rest into training and validation.
 
     Raises:
         ValueError: fewer images than asked for, or no official test or training images.
@@ -147,7 +144,7 @@ def cut(parts: dict[str, Images], config: DataConfig, seed: int) -> Splits:
 
 
 def _first_copies(pixels: Tensor) -> Tensor:
-    """The numbers of the images [N, ...] that are no copy of one before them."""
+    """Indices of the images [N, ...] without duplicates, first occurrences kept."""
     rows = pixels.flatten(1).contiguous().numpy()
     # a row as one value, so that unique compares rows
     _, first = np.unique(rows.view(f"V{rows.shape[1]}")[:, 0], return_index=True)
@@ -155,12 +152,12 @@ def _first_copies(pixels: Tensor) -> Tensor:
 
 
 def _shuffled(images: Images, config: DataConfig, seed: int, *held_out: int) -> list[Images]:
-    """Training images, then parts of the sizes `held_out`, in an order that `seed` decides."""
+    """Training images, then parts of the sizes `held_out`, shuffled by `seed`."""
     left = len(images) - sum(held_out)
     train = left if config.train is None else config.train
     if not 0 < train <= left:
         raise ValueError(
-            f"data: {len(images):,} different images, of which {sum(held_out):,} are held out "
+            f"data: {len(images):,} distinct images, less {sum(held_out):,} held out "
             f"(validation={config.validation}, test={config.test}), leave {max(left, 0):,} for "
             f"training, expected {config.train or 'at least 1'}; lower train, validation or test"
         )

@@ -14,7 +14,7 @@ from experiments.images.data import Arrays
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
-# what unpickling raises for a file that is no pickle, or none of a batch
+# raised for a file that is not a pickled batch
 BROKEN = (
     *(EOFError, pickle.UnpicklingError, ValueError, TypeError, KeyError),
     *(AttributeError, ImportError, IndexError, OverflowError, MemoryError),
@@ -23,11 +23,11 @@ BROKEN = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How one of the two is laid out.
+    """File layout of one of the two.
 
     python, binary: names of the folders in the archives; batches: the files of each part, which in
     the binary form end in .bin; labels: key in a Python batch; label_bytes: bytes before the pixels
-    of a binary row, of which the last is the class.
+    of a binary row; the last is the class.
     """
 
     python: str
@@ -59,14 +59,14 @@ LAYOUTS = {
 
 
 def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
-    """The parts in the folder, or in the one of the archive below it.
+    """The parts in the folder, or in the unpacked archive below it.
 
     Returns:
-        Pixels [N, 3, 32, 32] and labels [N], uint8; a part is there where all of its batches are.
+        Pixels [N, 3, 32, 32] and labels [N], uint8, of each part with all its batches.
 
     Raises:
-        FileNotFoundError: no part is there, or some batches of one are missing.
-        ValueError: a batch that is cut short or no batch.
+        FileNotFoundError: no part found, or a part with missing batches.
+        ValueError: a truncated or invalid batch.
     """
     layout = LAYOUTS[name]
     folders = [f for f in (folder, folder / layout.python, folder / layout.binary) if f.is_dir()]
@@ -78,7 +78,7 @@ def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
         if len(files) < len(batches):
             have = ", ".join(file.name for file in files)
             raise FileNotFoundError(
-                f"data.data_dir={folder}: of {', '.join(batches)} only {have} is there; expected "
+                f"data.data_dir={folder}: of {', '.join(batches)} found only {have}; expected "
                 "all; unpack the archive again"
             )
         read = {".bin": _binary, "": _python}
@@ -95,7 +95,7 @@ def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
 
 
 def _find(folders: list[Path], batches: tuple[str, ...]) -> Iterator[Path]:
-    """The first file of each batch that is there."""
+    """The first existing file of each batch."""
     for batch in batches:
         for folder in folders:
             file = next((p for p in (folder / batch, folder / f"{batch}.bin") if p.is_file()), None)
@@ -136,12 +136,12 @@ def _python(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles plain values and arrays of numpy, and runs nothing else that a file names."""
+    """Unpickle plain values and numpy arrays only, so that a file cannot run code."""
 
     NEEDED = frozenset({("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")})
 
     def find_class(self, module: str, name: str) -> Any:
-        # numpy 2 has moved what makes an array, and files name the old place
+        # numpy 2 moved its array constructor; files name the old module
         array = module in ("numpy.core.multiarray", "numpy._core.multiarray")
         if (module, name) in self.NEEDED or (array and name == "_reconstruct"):
             return super().find_class(module, name)

@@ -28,7 +28,7 @@ def read_hub(name: str) -> dict[str, Arrays]:
 
 
 def _arrays(rows: datasets.Dataset, image: str, label: str) -> Arrays:
-    """What a `datasets.Dataset` holds, grey images with one channel."""
+    """Pixels and labels of a `datasets.Dataset`; grey images have one channel."""
     columns = rows.with_format("numpy")[:]
     pixels = np.asarray(columns[image], np.uint8)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)

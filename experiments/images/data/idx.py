@@ -19,11 +19,11 @@ UNSIGNED_BYTE = 8
 
 
 def read_mnist(folder: Path, name: str) -> dict[str, Arrays]:
-    """The parts whose files are in the folder: pixels [N, 1, 28, 28] and labels [N], uint8.
+    """The parts found in the folder: pixels [N, 1, 28, 28] and labels [N], uint8.
 
     Raises:
-        FileNotFoundError: no part is there, or images without labels or the other way round.
-        ValueError: a file that is cut short or no IDX file, or counts that differ.
+        FileNotFoundError: no part found, or images without labels or vice versa.
+        ValueError: a truncated or invalid file, or counts that differ.
     """
     parts = {}
     for part, (image_file, label_file) in FILES.items():
@@ -64,7 +64,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     32-bit numbers, the data. Source: yann.lecun.com/exdb/mnist.
 
     Raises:
-        ValueError: another magic number, or more or fewer bytes than the sizes say.
+        ValueError: a wrong magic number, or a byte count that does not match the sizes.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -80,7 +80,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
             f"of unsigned bytes in {dimensions} dimensions; download it again"
         )
     start = 4 + 4 * dimensions
-    # a file that ends within its sizes has no bytes of data either
+    # a file that ends within its sizes has no data
     shape = [int(size) for size in np.frombuffer(content[4:start].ljust(start - 4, b"\0"), ">u4")]
     found = len(content) - start
     if found != math.prod(shape):

@@ -1,4 +1,4 @@
-"""Language models that take any head, and their assembly from a config."""
+"""Language models with any head, built from a config."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["LanguageModel", "State", "build_model"]
 
 
 def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> LanguageModel:
-    """The model on the corpus's vocabulary, with first weights from torch's random numbers.
+    """The model over the vocabulary of the corpus, randomly initialised.
 
     Raises:
-        ValueError, TypeError: what is wrong with the head or its mapping.
+        ValueError, TypeError: invalid head or mapping.
     """
     embedding = nn.Embedding(len(corpus.vocabulary), model.embedding)
     output = build_head(head, model.output, embedding)
     if model.kind == "feed-forward":
-        # the characters of text8 have no end of a line
+        # text8 has no <eos>
         first = corpus.vocabulary.index(EOS) if EOS in corpus.vocabulary else 0
         built: LanguageModel = feedforward.FeedForwardModel(model, embedding, output, first)
     else:
@@ -49,8 +49,8 @@ def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head
     mapping = Mapping(config.mapping, learn=config.learn, **parameters)
     if not positive(mapping) and mapping.spec.own_loss is None:
         raise ValueError(
-            f"head.mapping={mapping.name}: it returns zeros, whose -log p cannot train, and has no "
-            f"loss of its own; expected one without zeros, or {' or '.join(own_losses())}"
+            f"head.mapping={mapping.name}: it returns zeros, whose -log p is infinite, and has no "
+            f"other loss; expected one without zeros, or {' or '.join(own_losses())}"
         )
     if config.kind == "adaptive":
         return AdaptiveHead(hidden, vocab, config.cutoffs, mapping=mapping)

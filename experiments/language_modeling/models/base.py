@@ -1,4 +1,4 @@
-"""What every language model is: an embedding, something that makes hidden states, a head."""
+"""Base class of the language models: an embedding, a network and a head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ State: TypeAlias = tuple[Tensor, ...]
 
 
 class LanguageModel(nn.Module):
-    """Tokens (B, T) to hidden states (B, T, d); the one at t is for `head` to predict token t + 1.
+    """Tokens (B, T) to hidden states (B, T, d); from the one at t the head predicts token t + 1.
 
     Args:
         embedding: a vector for each word, [V, e].
@@ -26,7 +26,7 @@ class LanguageModel(nn.Module):
         self.head = head
 
     def initial_state(self, batch: int) -> State:
-        """What comes before the first token of `batch` texts; every entry is batch-first."""
+        """Initial state of `batch` texts; every entry is batch-first."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -34,6 +34,6 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def regularized(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """`forward`, with what training adds to the loss in the middle: a scalar, 0 by default."""
+        """`forward`, with a scalar penalty added to the training loss, 0 by default, second."""
         hidden, state = self(tokens, state)
         return hidden, torch.zeros((), device=hidden.device), state

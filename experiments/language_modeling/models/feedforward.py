@@ -13,13 +13,13 @@ from sparse_attn.heads import Head, LinearHead, MixtureHead
 
 
 class FeedForwardModel(LanguageModel):
-    """The last `context` words' vectors, end to end, through rectifier layers.
+    """Embeddings of the last `context` words, concatenated, through ReLU layers.
 
-    As de Brebisson & Vincent 2016 train it: He's initial weights in the layers, 0 in the output
-    (`output_std`). Before the first word of a text stands `first`.
+    As in de Brebisson & Vincent 2016: He initialisation in the layers, 0 in the output
+    (`output_std`). Texts are padded on the left by `first`.
 
     Args:
-        first: number of the word that fills the context at the start, such as that of `<eos>`.
+        first: id of the padding word, such as that of `<eos>`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FeedForwardModel(LanguageModel):
             nn.init.normal_(head.weight, std=config.output_std)
 
     def initial_state(self, batch: int) -> State:
-        """The context - 1 words before the first: (B, context - 1)."""
+        """The padding before the first word: (B, context - 1)."""
         device = self.embedding.weight.device
         return (torch.full((batch, self.context - 1), self.first, device=device),)
 
@@ -51,12 +51,12 @@ class FeedForwardModel(LanguageModel):
 
 
 def check_start(head: LinearHead | MixtureHead) -> None:
-    """Raise where the head never starts to learn: all its scores are 0, and have no slope there.
+    """Raise if the head cannot start to learn: all scores are 0, where its mapping has no gradient.
 
-    So it is for spherical softmax and softmax-abs with output weights and biases of 0.
+    This happens with spherical softmax and softmax-abs when output weights and biases are 0.
 
     Raises:
-        ValueError: there is no gradient; names what gives one.
+        ValueError: no gradient; names the options that give one.
     """
     if head.weight.any() or (head.bias is not None and head.bias.any()):
         return
@@ -65,6 +65,6 @@ def check_start(head: LinearHead | MixtureHead) -> None:
         (slope,) = torch.autograd.grad(head.mapping.log(scores)[0], scores)
     if not slope.any():
         raise ValueError(
-            f"head.mapping={head.mapping.name}: has no slope at scores of 0, from which output "
-            "weights of 0 would never move; use --head.start prior or --model.output_std 0.01"
+            f"head.mapping={head.mapping.name}: has gradient 0 at scores of 0, so output weights "
+            "of 0 would never move; use --head.start prior or --model.output_std 0.01"
         )

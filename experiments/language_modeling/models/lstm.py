@@ -1,4 +1,4 @@
-"""AWD-LSTM (Merity, Keskar & Socher 2018); with all its dropouts 0, a plain stacked LSTM."""
+"""AWD-LSTM (Merity, Keskar & Socher 2018); a plain stacked LSTM with all dropouts 0."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparse_attn.heads import Head
 
 
 class DropConnectLSTM(nn.Module):
-    """One LSTM layer with dropout on its hidden-to-hidden weights, one mask a forward pass.
+    """One LSTM layer with dropout on its hidden-to-hidden weights, one mask per forward pass.
 
-    The weights go to `torch.lstm` as arguments. The original put the dropped weight in place of the
-    parameter, which current torch refuses.
+    Passes the weights to `torch.lstm`: replacing the parameter by the dropped weight, as the
+    original does, fails in current torch.
     """
 
     def __init__(self, size: int, hidden: int, weight_drop: float) -> None:
@@ -35,7 +35,7 @@ class DropConnectLSTM(nn.Module):
         """Outputs (B, T, hidden) of x (B, T, size); h, c (B, hidden) before and after."""
         weight_hh = F.dropout(self.weight_hh, self.weight_drop, self.training)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
-        # `train` is for cuDNN, whose backward needs it: dynamic evaluation learns in eval mode
+        # cuDNN's backward needs `train`, and dynamic evaluation learns in eval mode
         train = torch.is_grad_enabled()
         states = [h.unsqueeze(0), c.unsqueeze(0)]
         out, h, c = torch.lstm(x, states, weights, True, 1, 0.0, train, False, True)
@@ -57,7 +57,7 @@ class LSTMModel(LanguageModel):
         )
 
     def initial_state(self, batch: int) -> State:
-        """Zeros: h and c (B, hidden) of each layer in turn."""
+        """Zeros: h and c (B, hidden) of each layer."""
         weight = self.embedding.weight
         return tuple(weight.new_zeros(batch, size) for size in self.sizes for _ in ("h", "c"))
 
@@ -96,7 +96,7 @@ def locked_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 def embed(tokens: Tensor, weight: Tensor, p: float, training: bool) -> Tensor:
-    """Rows of weight [V, e] for tokens (B, T), a share p of the vocabulary dropped: (B, T, e)."""
+    """Embeddings (B, T, e) of tokens (B, T) from weight [V, e], a share p of words dropped."""
     embedded = F.embedding(tokens, weight)
     if not training or p == 0:
         return embedded

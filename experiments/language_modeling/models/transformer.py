@@ -1,4 +1,4 @@
-"""A small causal Transformer. It sees the segment it is given and carries no state to the next."""
+"""A small causal Transformer, which sees one segment and carries no state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class TransformerModel(LanguageModel):
-    """`config.layers` blocks on words' vectors and sine positions, with a norm at the end."""
+    """`config.layers` blocks on embeddings with sine positions, and a final norm."""
 
     def __init__(self, config: ModelConfig, embedding: nn.Embedding, head: Head) -> None:
         super().__init__(embedding, head)
@@ -54,7 +54,7 @@ class TransformerModel(LanguageModel):
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         size = self.config.embedding
-        # tied weights are small for the head's sake
+        # tied weights are small, as the head needs them
         x = self.embedding(tokens) * math.sqrt(size) + positions(tokens.shape[1], size, tokens)
         x = F.dropout(x, self.config.dropout_input, self.training)
         for block in self.blocks:

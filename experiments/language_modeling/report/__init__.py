@@ -1,4 +1,4 @@
-"""What the language models have shown, beside what the papers printed."""
+"""The report: our results beside the published ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ INTERVALS = "Mean over pairs of runs with one seed and its 95 % t interval; belo
 
 
 def make_page(results: Results) -> Page:
-    """The page of a sweep, or of runs that were trained one by one."""
+    """The report of a sweep or of single runs."""
     tables = published_tables()
     blocks: list[Block] = [*map(Status, results.left_out)]
     if results.sweep is not None:
@@ -91,7 +91,7 @@ def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> li
 
 
 def _setup(results: Results, task: str) -> str:
-    """Corpus, model and training of the first head, and what all ran on."""
+    """Corpus, model and training of the first head, and the devices and versions of all."""
     cells = cells_of(results, task)
     config = config_of(results, cells[0])
     runs = [run.results for cell in cells for run in results.counting(cell) if run.results]

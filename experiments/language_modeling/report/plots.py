@@ -1,4 +1,4 @@
-"""The plots of one experiment. Each function returns its figure, or None with nothing to show."""
+"""The plots of one experiment; each function returns a figure, or None without data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def learning(results: Results, task: str) -> Figure | None:
 
 
 def spectrum(results: Results, task: str) -> Figure | None:
-    """sigma_i / sigma_max of the log-probability matrix against i; dashed: what counts as 0."""
+    """sigma_i / sigma_max of the log-probability matrix against i; dashed: threshold of 0."""
     cells = cells_of(results, task)
     ranks = {
         cell[1]: run["rank"]
@@ -94,7 +94,7 @@ PLOTS = {
 
 
 def _threshold(axes: Axes, ranks: list[dict[str, Any]]) -> None:
-    """1/2 sqrt(M + T + 1) eps of each size of matrix there is, and room below for it."""
+    """Draw 1/2 sqrt(M + T + 1) eps of each matrix size, with room below."""
     eps = float(np.finfo(np.float32).eps)
     sizes = {rank["contexts"] + rank["vocab"] for rank in ranks}
     thresholds = [0.5 * math.sqrt(size + 1) * eps for size in sorted(sizes)]
@@ -104,12 +104,12 @@ def _threshold(axes: Axes, ranks: list[dict[str, Any]]) -> None:
 
 
 def _drawn(label: str) -> str:
-    """The label as text: a dollar would begin a formula."""
+    """The label with escaped dollars, which would start a formula."""
     return label.replace("$", r"\$")
 
 
 def _curves(results: Results, cell: Cell) -> np.ndarray:
-    """Validation perplexities (runs, epochs), cut to the shortest run; without what is inf."""
+    """Validation perplexities (runs, epochs), cut to the shortest run, without infinities."""
     runs = [
         np.array([epoch["valid_nll"] for epoch in run["epochs"]]) for run in results.finished(cell)
     ]

@@ -1,4 +1,4 @@
-"""The tables that the papers print, from published.yaml, and the runs of ours that belong there."""
+"""The published tables, from published.yaml, and our matching runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.sweep.results import Results
 
 _FILE = Path(__file__).with_name("published.yaml")
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"
-# what a run must have of the paper's: the rest, such as its length, is told beside its numbers
+# must match the paper's; other settings, such as the length, are stated beside the numbers
 _SAME = ("corpus.", "model.", "head.")
 
 
@@ -26,11 +26,11 @@ class PublishedRow:
     """One model of a table.
 
     Attributes:
-        model: as the paper calls it.
+        model: name in the paper.
         config: name of a file in configs/language_modeling.
         head: name of a file in configs/language_modeling/heads.
-        options: what the paper sets besides, by keys of a run's config.
-        published: one text for each column, as printed.
+        options: further settings of the paper, by config key.
+        published: one string per column, as printed.
     """
 
     model: str
@@ -40,13 +40,13 @@ class PublishedRow:
     published: list[str]
 
     def command(self) -> str:
-        """The files and options that train it."""
+        """The config files and options that train it."""
         if self.config is None:
             return "none"
         return " ".join([f"{self.config}.yaml + heads/{self.head}.yaml", *self._options()])
 
     def wanted(self) -> dict[str, Any]:
-        """What decides the result of the run that the command makes."""
+        """The settings that decide the result of its run."""
         config = RunConfig("").comparable()
         for name in (self.config, f"heads/{self.head}"):
             _lay(config, _content(CONFIGS / f"{name}.yaml"))
@@ -56,7 +56,7 @@ class PublishedRow:
         return config
 
     def matches(self, results: Results) -> list[tuple[Cell, list[str]]]:
-        """Ours with the same corpus, model, head and stages, and keys of what is not the same."""
+        """Our cells with the same corpus, model, head and stages, and the keys that differ."""
         cells = [cell for cell in results.cells if results.finished(cell)]
         if self.config is None or not cells:
             return []
@@ -76,7 +76,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a paper; `columns` maps a header to the measure of ours, None if there is none."""
+    """A table of a paper; `columns` maps a header to our measure, or None."""
 
     source: str
     title: str
@@ -86,7 +86,7 @@ class PublishedTable:
 
 
 def published_tables() -> list[PublishedTable]:
-    """All of published.yaml, in its order."""
+    """All tables of published.yaml, in order."""
     return [_table(**content) for content in yaml.safe_load(_FILE.read_text(encoding="utf-8"))]
 
 
@@ -96,7 +96,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def _lay(config: dict[str, Any], over: dict[str, Any]) -> None:
-    """Lay a file over what decides a run's result, of which the places of files are no part."""
+    """Merge a config file into the settings that decide the result, without paths."""
     for key, value in over.items():
         if isinstance(value, dict):
             if config[key] is None:  # the second stage

@@ -1,4 +1,4 @@
-"""Runs that were trained one by one, read as the results of a sweep are; what tells cells apart."""
+"""Read single runs as the results of a sweep, and name the settings in which cells differ."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from pipeline.sweep.results import Results, Value
 def read_runs(folder: Path) -> Results:
     """Every run below a folder: its task is the experiment, its mapping the head.
 
-    An experiment is a folder of run folders, or one with a file of records. Runs that differ in
-    nothing but their seed are one cell, named by its head, and by its settings where another cell
-    has the same head.
+    An experiment is a folder of run folders, or one with a file of records. Runs that differ only
+    in their seed form a cell, named by its head, plus its settings if another cell has that head.
 
     Raises:
-        ValueError: no run below the folder, one that is not readable, or two of one cell with the
-            same seed.
+        ValueError: no run below the folder, an unreadable one, or two of a cell with the same seed.
     """
     heads: dict[Cell, list[list[Record]]] = defaultdict(list)
     for run in _runs(folder):
@@ -55,19 +53,19 @@ def read_runs(folder: Path) -> Results:
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Keys in which two configs differ, such as model.layers; not the seed and what is measured."""
+    """Keys in which two configs differ, such as model.layers, except seed and measures."""
     found = [line.split(":")[0] for line in differences(one, other)]
     return [key for key in found if key != "seed" and not key.startswith("measures.")]
 
 
 def setting(config: dict[str, Any], key: str) -> str:
-    """A value of a config in words; of a section, such as finetune, whether it is there."""
+    """A config value in words; for a section, such as finetune, whether it is set."""
     value = at(config, key)
     return "on" if isinstance(value, dict) else "off" if value is None else text.plain(value)
 
 
 def at(content: dict[str, Any], key: str) -> Any:
-    """The value of a key such as model.layers; None where there is none."""
+    """The value of a key such as model.layers, or None."""
     found: Any = content
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -75,9 +73,9 @@ def at(content: dict[str, Any], key: str) -> Any:
 
 
 def measured(measure: str) -> Value:
-    """A measure of a run by its keys, joined by dots.
+    """A measure of a run by its dotted key.
 
-    Also `epochs`, how many were trained, and `epoch_seconds`, what one took on average.
+    Also `epochs`, the number trained, and `epoch_seconds`, their mean time.
     """
 
     def value(run: dict[str, Any]) -> float | None:
@@ -96,7 +94,7 @@ def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
 
 
 def cells_of(results: Results, task: str) -> list[Cell]:
-    """The cells of an experiment with runs that count: softmax first, then by test perplexity."""
+    """The cells of an experiment with final runs: softmax first, then by test perplexity."""
 
     def order(cell: Cell) -> tuple[bool, float, str]:
         test = results.spread(cell, measured("test_perplexity"))
@@ -108,12 +106,12 @@ def cells_of(results: Results, task: str) -> list[Cell]:
 
 
 def config_of(results: Results, cell: Cell) -> dict[str, Any]:
-    """What the runs of a cell that count share."""
+    """The settings shared by the final runs of a cell."""
     return results.counting(cell)[0].config
 
 
 def baseline(results: Results, cell: Cell) -> Cell | None:
-    """The softmax cell that differs from this one in its head alone, or the only one there is."""
+    """The softmax cell that differs from this one only in its head, or else the only one."""
     found = [
         other
         for other in cells_of(results, cell[0])
@@ -131,7 +129,7 @@ def baseline(results: Results, cell: Cell) -> Cell | None:
 
 
 def _runs(folder: Path) -> Iterator[Record]:
-    """Run folders, then files of records; as task, the name of the folder that they lie in."""
+    """Run folders, then files of records; the task is the name of the parent folder."""
     for file in sorted(folder.rglob(CONFIG_FILE)):
         config, results = _read(file), None
         if (file.parent / RESULTS_FILE).exists():
@@ -143,7 +141,7 @@ def _runs(folder: Path) -> Iterator[Record]:
             raise ValueError(f"{file.parent}: not the folder of a run ({error})") from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
-        # one that was cut off, or goes on, counts as one that failed
+        # interrupted and running ones count as failed
         status = "failed" if status == "running" else status
         yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}

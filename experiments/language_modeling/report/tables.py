@@ -1,4 +1,4 @@
-"""Records as rows of text: the heads of an experiment, and ours beside the published."""
+"""Tables of the heads of an experiment, and of our results beside the published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.report.table import Table
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
 
-# how a measure is printed; all others with two decimals
+# format of a measure; two decimals by default
 _PATTERNS = {
     "rank.rank": "{:,.0f}",
     "rank.float64.rank": "{:,.0f}",
@@ -42,7 +42,7 @@ _LAST = {
 
 
 def heads_table(results: Results, task: str) -> Table:
-    """One row a head: perplexity, difference to softmax, and what else was measured."""
+    """One row per head: perplexity, difference from softmax and further measures."""
     cells = cells_of(results, task)
     columns: dict[str, list[str]] = {"Head": [label for _, label in cells]}
     for header, status in _STATUS.items():
@@ -64,7 +64,7 @@ def heads_table(results: Results, task: str) -> Table:
 
 
 def slopes_table(results: Results, task: str) -> Table | None:
-    """Slopes of the piecewise linear functions; None where there is none."""
+    """Slopes of the piecewise linear functions; None without one."""
     rows = [
         [cell[1], *(shown(results, cell, f"slopes.{name}") for name in _SLOPES)]
         for cell in cells_of(results, task)
@@ -75,7 +75,7 @@ def slopes_table(results: Results, task: str) -> Table | None:
 
 
 def rates_table(results: Results, task: str) -> Table | None:
-    """What each learning rate of a sweep came to; None where none was chosen."""
+    """Result of each learning rate of a sweep; None if none was chosen."""
     rows = []
     for cell in results.cells:
         trials = results.of_stage(cell, "trial") if cell[0] == task else []
@@ -117,12 +117,12 @@ def published_table(table: PublishedTable, results: Results) -> Table:
 
 
 def shown(results: Results, cell: Cell, measure: str) -> str:
-    """mean ± sd, or one number where seeds do not differ in it or there is one."""
+    """mean ± sd, or one number if seeds agree or there is one seed."""
     return results.text(cell, measured(measure), _PATTERNS.get(measure, "{:,.2f}"))
 
 
 def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """From softmax in test perplexity: columns of values, intervals and, of several seeds, p."""
+    """Differences from softmax in test perplexity: values, intervals and, for several seeds, p."""
     ours: list[str] = []
     intervals: list[str] = []
     p: list[float | None] = []
@@ -147,7 +147,7 @@ def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]
 
 
 def _rank(results: Results, cell: Cell) -> str:
-    """The rank beside the two numbers that softmax cannot exceed without and with a bias."""
+    """The rank beside its bounds for softmax without and with a bias."""
     sizes = values(results, cell, "rank.d")
     if not sizes:
         return text.MISSING
@@ -156,7 +156,7 @@ def _rank(results: Results, cell: Cell) -> str:
 
 
 def _exact_rank(results: Results, cell: Cell) -> str:
-    """The rank of log-probabilities worked out in float64, and of how many contexts."""
+    """The rank of log-probabilities computed in float64, and the number of contexts."""
     contexts = values(results, cell, "rank.float64.contexts")
     if not contexts:
         return text.MISSING
@@ -164,7 +164,7 @@ def _exact_rank(results: Results, cell: Cell) -> str:
 
 
 def _told(results: Results, cell: Cell, differing: Sequence[str]) -> str:
-    """How many of our runs, how long, and in what they are not what the paper ran."""
+    """Number and length of our runs, and how they differ from the paper's."""
     config = config_of(results, cell)
     told = [text.counted(len(results.finished(cell)), "seed")]
     told += [f"{shown(results, cell, 'epochs')} epochs"]

@@ -1,4 +1,4 @@
-"""What every data set is once it has been read."""
+"""A loaded data set."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class LabelledData:
-    """The parts of a data set, no row of which is in two of them.
+    """The disjoint parts of a data set.
 
-    An item is a dict of tensors, what the model's forward takes: "inputs" (of a `Classifier`) or
-    "input_ids" and so on (of a Transformer), and "labels", float32 [n], 1 where the label applies.
+    An item is a dict of tensors, the arguments of the model's forward: "inputs" (`Classifier`) or
+    "input_ids" and so on (Transformers), and "labels", float32 [n], 1 where the label applies.
 
     Attributes:
         labels: names of the n labels.
-        train: what is learned from.
-        validation: where the epoch and the threshold are chosen.
-        test: looked at once, at the end; `validation` itself where there is no other.
-        collate: makes a batch of what a `DataLoader` collects: a list of items, or what the data
-            set's `__getitems__` gives.
-        lengths: of the training rows, where batches are padded to their longest row: rows of
-            similar length then come together.
+        train: rows to train on.
+        validation: rows to choose the epoch and the threshold on.
+        test: rows to evaluate once, at the end; `validation` itself if there is no other.
+        collate: collate function of the `DataLoader`, for a list of items or the result of
+            `__getitems__`.
+        lengths: lengths of the training rows, if batches are padded; rows of similar length are
+            then batched together.
     """
 
     labels: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Configs of data sets, of three kinds."""
+"""Configs of the three kinds of data sets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ class SyntheticConfig:
 
     Args:
         classes: number of labels n.
-        labels: mean of the number of labels of a row, Poisson, before those above n are drawn
-            again; 0 occurs.
-        length: mean of the sum of a row's features, its length as a document.
-        rows: all of them.
-        features: number of words counted in each row.
-        validation: share of the rows that is held out to choose the epoch and the threshold.
-        test: share of the rows that is held out to the end.
-        hidden: units of the network's hidden layer.
+        labels: mean number of labels per row; Poisson, redrawn above n, may be 0.
+        length: mean document length, the sum of a row's features.
+        rows: number of rows in all parts.
+        features: number of features, counts of words.
+        validation: share of rows held out to choose the epoch and the threshold.
+        test: share of rows held out for the final evaluation.
+        hidden: size of the network's hidden layer.
     """
 
     classes: int = 20
@@ -42,13 +41,13 @@ class SyntheticConfig:
             labels=(0 < self.labels <= self.classes, f"1 to {self.classes}, the classes"),
             counts=("length", "features", "hidden"),
             validation=(0 < self.validation < 1, "a share in (0, 1)"),
-            test=(0 < self.test < 1 - self.validation, "a share that leaves rows to train on"),
+            test=(0 < self.test < 1 - self.validation, "a share that leaves training rows"),
             rows=(min(self.parts) > 0, "enough for one row in every part"),
         )
 
     @property
     def parts(self) -> tuple[int, int, int]:
-        """Rows of the training, validation and test set."""
+        """Number of training, validation and test rows."""
         test, validation = (round(self.rows * share) for share in (self.test, self.validation))
         return self.rows - validation - test, validation, test
 
@@ -58,20 +57,20 @@ class ImageConfig:
     """Images and a pretrained convolutional network.
 
     Args:
-        source: voc2007 and coco2017: as distributed; folder: your own, train/labels.csv and
-            validation/labels.csv (test/labels.csv too, if there is one) beside the images, first
-            column the file and one 0/1 column for each label; hub: a data set of the hub.
+        source: voc2007 and coco2017: as distributed; folder: your own, with train/labels.csv,
+            validation/labels.csv and optionally test/labels.csv beside the images: the file name,
+            then one 0/1 column per label; hub: a data set on the hub.
         data_dir: the folder that holds VOCdevkit; annotations, train2017 and val2017; or train and
             validation.
-        dataset: id of the hub's data set, or a folder that `datasets` reads; for a folder of one's
-            own the name that tells its runs from those of another.
-        image_column: of the hub's data set.
-        label_column: of the hub's data set, a list of labels in each row.
-        validation_split: of the hub's data set, such as validation, test or "train[90%:]".
-        train_split: of the hub's data set.
+        dataset: hub id, or a folder that `datasets` reads; with source folder, a name that
+            identifies the data in records.
+        image_column: column of images (hub).
+        label_column: column with a list of labels per row (hub).
+        validation_split: validation split, such as validation, test or "train[90%:]" (hub).
+        train_split: training split (hub).
         backbone: torchvision://resnet18 and the like, or hub id or folder of a Transformers model.
-        weights: file of a state dict for a torchvision backbone; the pretrained ones by default.
-        size: height and width that every image is scaled to.
+        weights: state dict file for a torchvision backbone; pretrained by default.
+        size: height and width to resize images to.
     """
 
     source: Literal["voc2007", "coco2017", "folder", "hub"]
@@ -97,7 +96,7 @@ class ImageConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether data or model come from the hub."""
+        """Whether data or model are downloaded from the hub."""
         from_hub = self.source == "hub" and is_hub_id(str(self.dataset))
         return from_hub or is_hub_id(self.backbone)
 
@@ -107,23 +106,21 @@ class TextConfig:
     """Texts and a pretrained Transformer.
 
     Args:
-        source: folder: your own, with the files train, validation and, if there is one, test,
-            each .csv, .tsv or .jsonl; glue: a classification task of GLUE, whose rows have one
-            label each: validation is a tenth of the training rows, test its dev set; hub: a data
-            set of the hub.
-        model: hub id, folder, or pkg://package/folder for weights that an installed package
-            carries.
-        data_dir: the folder, or that of the GLUE download; for GLUE the hub by default.
-        dataset: the GLUE task; id of the hub's data set, or a folder that `datasets` reads; for a
-            folder of one's own the name that tells its runs from those of another.
-        text: of a folder or the hub: the column that holds the text, or two for pairs.
-        label_column: of a folder or the hub: the column that holds all labels of a row, a list or
-            names joined by `separator`; by default, every column but text is a label, 0 or 1.
-        separator: of the names in label_column.
-        train_split: of the hub's data set.
-        validation_split: of the hub's data set, such as validation, test or "train[90%:]".
-        train_rows: use this many training rows, the same in every run; all by default.
-        max_length: tokens of a row at most; what is beyond is cut off.
+        source: folder: your own files train, validation and optionally test (.csv, .tsv or
+            .jsonl); glue: a GLUE classification task, with one label per row: validation is a
+            tenth of the training rows, test the dev set; hub: a data set on the hub.
+        model: hub id, folder, or pkg://package/folder for weights in an installed package.
+        data_dir: the folder, or the GLUE download; GLUE comes from the hub by default.
+        dataset: GLUE task; hub id, or a folder that `datasets` reads; with source folder, a name
+            that identifies the data in records.
+        text: column of the text, or two columns for pairs (folder, hub).
+        label_column: column with all labels of a row, as a list or names joined by separator
+            (folder, hub); by default, every column except text is a 0/1 label.
+        separator: separator of names in label_column.
+        train_split: training split (hub).
+        validation_split: validation split, such as validation, test or "train[90%:]" (hub).
+        train_rows: number of training rows to use, the same in every run; all by default.
+        max_length: truncate rows to this many tokens.
     """
 
     source: Literal["folder", "glue", "hub"]
@@ -155,7 +152,7 @@ class TextConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether data or model come from the hub."""
+        """Whether data or model are downloaded from the hub."""
         from_hub = self.source == "hub" and is_hub_id(str(self.dataset))
         glue = self.source == "glue" and self.data_dir is None
         return from_hub or glue or is_hub_id(self.model)
@@ -166,7 +163,7 @@ KINDS = {"synthetic": SyntheticConfig, "images": ImageConfig, "text": TextConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """A data set and the network for it: exactly one of these.
+    """A data set and its network; exactly one of these.
 
     Args:
         synthetic: rows drawn by scikit-learn, and a two-layer network.
@@ -187,6 +184,6 @@ class DataConfig:
 
     @property
     def uses_hub(self) -> bool:
-        """Whether data or network come from the hub."""
+        """Whether data or network are downloaded from the hub."""
         sections = (self.images, self.text)
         return any(section is not None and section.uses_hub for section in sections)

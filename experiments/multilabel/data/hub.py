@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or folders that `datasets` reads, with a column of labels."""
+"""Data sets from the Hugging Face hub or a folder that `datasets` reads, with a label column."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 from experiments.multilabel.data.tables import from_names
 from pipeline.hub import load_from_hub
 
-Part = tuple[datasets.Dataset, Tensor]  # the rows without their labels, and those, [N, n] 0/1
+Part = tuple[datasets.Dataset, Tensor]  # rows without labels, labels [N, n] 0/1
 
 
 def read_hub(
     name: str, splits: Mapping[str, str], columns: Sequence[str], label_column: str
 ) -> tuple[tuple[str, ...], dict[str, Part]]:
-    """The labels, those of the training rows or declared by the data set, and its splits.
+    """The label names, declared or found in the training rows, and the splits.
 
     Args:
         name: an id on the hub or a folder.
         splits: ours -> as `datasets.load_dataset` takes it, such as "train" or "train[:90%]".
-        columns: the columns that are needed beside the labels.
+        columns: required columns besides the labels.
         label_column: a list of names or numbers in each row.
 
     Raises:
-        ConnectionError: the data set cannot be had.
-        ValueError: a column is missing or of the wrong kind, or a label not one of the training
-            rows'.
+        ConnectionError: the data set cannot be loaded.
+        ValueError: a column is missing or of the wrong type, or a label is not in the training
+            rows.
     """
     labels: tuple[str, ...] = ()
     parts = {}
@@ -54,8 +54,8 @@ def _load(name: str, split: str, columns: Sequence[str]) -> datasets.Dataset:
 
 
 def _label_lists(rows: datasets.Dataset, column: str) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The names of all labels, declared or else sorted, and those of each row."""
-    inner: Any = getattr(rows.features[column], "feature", None)  # what it holds lists of
+    """All label names, declared or else sorted, and the names of each row."""
+    inner: Any = getattr(rows.features[column], "feature", None)  # type of the list items
     if not isinstance(inner, datasets.ClassLabel | datasets.Value):
         raise ValueError(
             f"column {column!r}: expected a list of names or numbers in each row, got "

@@ -1,4 +1,4 @@
-"""Images with any number of labels each: VOC 2007, COCO 2017, a folder of one's own, the hub."""
+"""Images with any number of labels: VOC 2007, COCO 2017, your own folder, the hub."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from experiments.multilabel.data.tables import (
 )
 from pipeline.paths import below
 
-Part = tuple[Sequence[Any], Tensor]  # files, or images of a hub's column; their labels [N, n]
-Parts = tuple[tuple[str, ...], dict[str, Part]]  # the labels, and the splits
+Part = tuple[Sequence[Any], Tensor]  # files or decoded images, labels [N, n]
+Parts = tuple[tuple[str, ...], dict[str, Part]]  # label names, splits
 
-# of ImageNet, over which the networks were trained: mean and standard deviation by channel
+# mean and standard deviation of ImageNet by channel, as in pretraining
 MEAN = torch.tensor([0.485, 0.456, 0.406])
 DEVIATION = torch.tensor([0.229, 0.224, 0.225])
 VOC_CLASSES = (
@@ -41,10 +41,10 @@ VOC_CLASSES = (
 
 
 def load_images(config: ImageConfig) -> LabelledData:
-    """The data set that the config describes.
+    """Load the data set of the config.
 
     Raises:
-        ValueError, OSError: files or columns that are not there or cannot be read.
+        ValueError, OSError: missing or unreadable files or columns.
     """
     labels, parts = read_images(config)
     sets = {split: Images(*part, config.size) for split, part in parts.items()}
@@ -58,13 +58,13 @@ def load_images(config: ImageConfig) -> LabelledData:
 
 
 class Images(Dataset[Batch]):
-    """Images decoded when they are asked for.
+    """Images decoded on access.
 
-    "inputs" is float32 [3, size, size]: RGB in [0, 1], then less mean and over standard deviation
-    of ImageNet by channel.
+    "inputs" is float32 [3, size, size]: RGB in [0, 1], normalised by ImageNet's mean and standard
+    deviation.
 
     Args:
-        pictures: N files, or images that Pillow has opened.
+        pictures: N files or Pillow images.
         labels: [N, n] 0/1.
         size: height and width.
     """
@@ -83,10 +83,10 @@ class Images(Dataset[Batch]):
 
 
 def read_pixels(picture: Any, size: int) -> Tensor:
-    """[3, size, size] float32, scaled by bilinear interpolation whatever the shape, normalised.
+    """[3, size, size] float32, resized bilinearly (ignoring the aspect ratio) and normalised.
 
     Raises:
-        ValueError: the file is not an image or is cut short.
+        ValueError: not an image, or truncated.
     """
     # an extra of this project
     from PIL import Image
@@ -101,7 +101,7 @@ def read_pixels(picture: Any, size: int) -> Tensor:
 
 
 def read_images(config: ImageConfig) -> Parts:
-    """The labels, and by split the images and their labels; errors as `load_images`."""
+    """Label names, and images and labels by split; raises as `load_images`."""
     if config.source == "hub":
         return _read_hub(config)
     folder = given_folder(config.data_dir, "images.data_dir")
@@ -110,11 +110,10 @@ def read_images(config: ImageConfig) -> Parts:
 
 
 def read_voc(folder: Path) -> Parts:
-    """The 20 classes, and by split the images and the classes that they show.
+    """The 20 classes, and images with their classes by split.
 
-    A class counts if one of its objects is annotated, marked as difficult or not. Training and
-    validation images are the challenge's train and val; those of test are a part of their own where
-    VOCtest has been unpacked in the same place.
+    A class applies if one of its objects is annotated, even as difficult. train and validation are
+    the challenge's train and val; test is included if VOCtest is unpacked in the same place.
 
     Args:
         folder: holds VOCdevkit/VOC2007 with ImageSets/Main, Annotations and JPEGImages.
@@ -145,10 +144,10 @@ def _voc_names(file: Path) -> tuple[str, set[str]]:
 
 
 def read_coco(folder: Path) -> Parts:
-    """The classes in the order of their ids, and by split the images and the classes they show.
+    """The classes by id, and images with their classes by split.
 
-    Images without an annotated object are there too, with no label. There is no test part: its
-    labels have not been published.
+    Images without annotated objects are kept, without labels. There is no test part, as its labels
+    are not public.
 
     Args:
         folder: holds annotations/instances_{train,val}2017.json, train2017 and val2017.
@@ -193,17 +192,16 @@ def _coco_file(folder: Path, split: str) -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> Parts:
-    """Images of one's own and the labels in a table beside them.
+    """Your own images, with labels in a table beside them.
 
     Args:
-        folder: holds train, validation and, if there is one, test, each with images and a table
-            `labels` (.csv, .tsv or .jsonl): the file in the first column, then 0 or 1 for each
-            label.
+        folder: holds train, validation and optionally test, each with images and a table `labels`
+            (.csv, .tsv or .jsonl): the file name, then 0 or 1 for each label.
 
     Raises:
         FileNotFoundError: a table or an image is missing.
-        ValueError: no label column, other ones than the training images have, or a value that is
-            neither 0 nor 1.
+        ValueError: no label column, other columns than for training, or a value other than 0 and
+            1.
     """
     stems = {split: folder / split / "labels" for split in ("train", "validation", "test")}
     parts: dict[str, Part] = {}
@@ -235,18 +233,18 @@ def _read_hub(config: ImageConfig) -> Parts:
 
 
 def _existing(files: list[Path]) -> list[Path]:
-    """The files; FileNotFoundError unless all are there."""
+    """The files; raises FileNotFoundError unless all exist."""
     folders = {file.parent for file in files}
     there = {folder: {path.name for path in folder.glob("*")} for folder in folders}
     missing = [file for file in files if file.name not in there[file.parent]]
     if missing:
         raise FileNotFoundError(
-            f"{missing[0]}: there is no such image; {len(missing)} of {len(files)} are missing"
+            f"{missing[0]}: no such image; {len(missing)} of {len(files)} are missing"
         )
     return files
 
 
 def _text(file: Path, expected: str) -> str:
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}; expected {expected}")
+        raise FileNotFoundError(f"no such file: {file}; expected {expected}")
     return file.read_text(encoding="utf-8")

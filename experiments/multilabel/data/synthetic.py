@@ -13,7 +13,7 @@ from experiments.multilabel.data.config import SyntheticConfig
 
 
 class Rows(Dataset[Batch]):
-    """Rows in memory; a `DataLoader` takes a whole batch of them at once.
+    """Rows in memory, indexed by whole batches.
 
     Attributes:
         inputs: [N, features] float32.
@@ -35,7 +35,7 @@ class Rows(Dataset[Batch]):
 
 
 def whole(batch: Batch) -> Batch:
-    """The collate function of `Rows`, which come as a batch."""
+    """Collate function of `Rows`, which are already batched."""
     return batch
 
 
@@ -43,10 +43,10 @@ def whole(batch: Batch) -> Batch:
 def load_synthetic(config: SyntheticConfig, seed: int) -> LabelledData:
     """Draw rows by a seed; features have mean 0 and variance 1 over the training rows.
 
-    Source: Balazy et al. 2023, section 4.1: 5,000 rows of 128 features, a fifth for the test. That
-    the features are standardised, and that validation rows are held out, is ours.
+    Source: Balazy et al. 2023, section 4.1: 5,000 rows of 128 features, a fifth for the test.
+    Standardised features and held-out validation rows are our additions.
     """
-    # a slow import
+    # slow to import
     from sklearn.datasets import make_multilabel_classification
 
     counts, labels = make_multilabel_classification(

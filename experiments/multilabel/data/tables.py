@@ -1,4 +1,4 @@
-"""Tables of the parts of a data set, and the labels of their rows in 0 and 1."""
+"""Read the tables of a data set and encode their labels as 0 and 1."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def given_folder(data_dir: str | None, key: str) -> Path:
-    """The folder that a config names; where files lie is no part of a sweep's record.
+    """The folder named by a config; records leave out paths, so it may be missing.
 
     Raises:
-        ValueError: it names none.
-        FileNotFoundError: there is no such folder.
+        ValueError: no folder given.
+        FileNotFoundError: no such folder.
     """
     if data_dir is None:
         raise ValueError(f"{key}=None: expected a folder")
     if not Path(data_dir).is_dir():
-        raise FileNotFoundError(f"{key}={data_dir}: there is no such folder")
+        raise FileNotFoundError(f"{key}={data_dir}: no such folder")
     return Path(data_dir)
 
 
 def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[Row]]]:
-    """By split its file and every row of it; "test" may be missing. All files are UTF-8.
+    """The file and rows of each split; "test" may be missing. All files are UTF-8.
 
-    The first line of CSV and TSV names the columns; `read_rows` says what files may be like.
+    CSV and TSV start with a header; see `read_rows` for the formats.
 
     Args:
-        stems: by split the file, without its suffix, which is one of SUFFIXES.
-        key: of the config, for errors.
+        stems: the file of each split, without its suffix (one of SUFFIXES).
+        key: config key, for errors.
 
     Raises:
         FileNotFoundError: a split has no file.
-        ValueError: a split has several files, or one without rows or with a row that cannot be
-            read, or two columns of one name.
+        ValueError: a split has several files, no rows, an unreadable row or a duplicate column.
     """
     tables = {}
     for split, stem in stems.items():
@@ -61,14 +60,14 @@ def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[
 
 
 def from_columns(rows: Iterable[Row], labels: Sequence[str]) -> Tensor:
-    """[N, n] float32, of one column for each label that holds 0 or 1.
+    """Labels [N, n] float32, from one 0/1 column per label.
 
     Raises:
         ValueError: any other value.
     """
 
     def bit(value: Any, where: str, label: str) -> float:
-        if value in ("0", "1", 0, 1):  # JSON has numbers and truth values
+        if value in ("0", "1", 0, 1):  # JSON may have numbers or booleans
             return float(value)
         raise ValueError(f"{where}: column {label!r} holds {value!r}, expected 0 or 1")
 
@@ -77,14 +76,14 @@ def from_columns(rows: Iterable[Row], labels: Sequence[str]) -> Tensor:
 
 
 def from_names(rows: Iterable[tuple[str, Collection[str]]], labels: Sequence[str]) -> Tensor:
-    """[N, n] float32, 1 where the names of a row hold the label.
+    """Labels [N, n] float32, 1 for the names of a row.
 
     Args:
-        rows: where each row stands, for errors, and the names of its labels, none included.
-        labels: the n labels.
+        rows: place of each row, for errors, and its label names, possibly none.
+        labels: the n label names.
 
     Raises:
-        ValueError: a name that is not a label.
+        ValueError: an unknown name.
     """
     matrix = []
     for where, names in rows:
@@ -98,10 +97,10 @@ def from_names(rows: Iterable[tuple[str, Collection[str]]], labels: Sequence[str
 
 
 def split_names(value: Any, separator: str, where: str) -> list[str]:
-    """Names joined by a separator, or a list of them as JSON can hold; an empty text holds none.
+    """Label names, from a JSON list or joined by a separator; an empty string has none.
 
     Raises:
-        ValueError: something else.
+        ValueError: any other value.
     """
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return value
@@ -114,7 +113,7 @@ def split_names(value: Any, separator: str, where: str) -> list[str]:
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """The first of many names, for an error."""
+    """The first few names, for an error message."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 

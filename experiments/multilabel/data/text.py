@@ -1,4 +1,4 @@
-"""Texts with any number of labels each, as token ids: a folder of one's own, GLUE, the hub."""
+"""Tokenized texts with any number of labels: your own folder, GLUE, the hub."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from glue.data import load_task, subset
 from glue.tasks import get_task
 from pipeline.tables import Row, require
 
-Texts = list[tuple[str, ...]]  # a text, or a pair of them, for each row
+Texts = list[tuple[str, ...]]  # a text or a pair for each row
 Part = tuple[Texts, Tensor]  # texts and their labels, [N, n] 0/1
-Parts = tuple[tuple[str, ...], dict[str, Part]]  # the labels, and the splits
+Parts = tuple[tuple[str, ...], dict[str, Part]]  # label names, splits
 
-HELD_OUT = 0.1  # share of a GLUE task's training rows for validation
+HELD_OUT = 0.1  # share of GLUE training rows used for validation
 
 
 def load_text(config: TextConfig) -> LabelledData:
-    """The data set that the config describes, in tokens of its model, padded batch by batch.
+    """Load the data set of the config, tokenized for its model and padded per batch.
 
     Raises:
-        ValueError, OSError: files or columns that are not there or cannot be read, more train_rows
-            than there are, or a model that takes fewer tokens than max_length.
+        ValueError, OSError: missing or unreadable files or columns, more train_rows than available,
+            or a model limited to fewer tokens than max_length.
     """
     readers = {"folder": _read_folder, "glue": _read_glue, "hub": _read_hub}
     labels, parts = readers[config.source](config)
@@ -60,7 +60,7 @@ def load_text(config: TextConfig) -> LabelledData:
 
 
 def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of the model, which pads and has room for max_length tokens."""
+    """The tokenizer of the model; raises if it cannot pad or takes fewer than max_length tokens."""
     path = models.resolve_model(config.model)
     tokenizer = models.load_tokenizer(path)
     if tokenizer.pad_token is None:
@@ -106,7 +106,7 @@ def _read_glue(config: TextConfig) -> Parts:
     task = get_task(str(config.dataset))
     if task.labels is None:
         raise ValueError(
-            f"text.dataset={config.dataset}: its label is a number; expected a task with classes"
+            f"text.dataset={config.dataset}: a regression task; expected a classification task"
         )
     data = load_task(task, config.data_dir)
     train = subset(data, config.train_rows, HELD_OUT)
@@ -134,13 +134,11 @@ def _texts(rows: datasets.Dataset, columns: Sequence[str]) -> Texts:
 
 
 def _with_train_rows(parts: dict[str, Part], rows: int | None) -> dict[str, Part]:
-    """So many of the training rows, which depend on nothing but their number."""
+    """A fixed subset of the training rows."""
     texts, matrix = parts["train"]
     if rows is None:
         return parts
     if not 0 < rows <= len(texts):
-        raise ValueError(
-            f"text.train_rows={rows}: the training set has {len(texts)} rows; choose at most that"
-        )
+        raise ValueError(f"text.train_rows={rows}: expected 1 to {len(texts)}, the training rows")
     chosen = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:rows]
     return {**parts, "train": ([texts[row] for row in chosen.tolist()], matrix[chosen])}

@@ -1,13 +1,12 @@
-"""Makes a multi-label set of short texts. Run as: python -m experiments.multilabel.data.topics DIR
+"""Make a multi-label set of short texts. Run as: python -m experiments.multilabel.data.topics DIR
 
-A text mentions some topics and is about a part of them, which are its labels:
+A text mentions some topics and is about some of these, its labels:
 
     "Instead of thunder, we discussed the choir. Software can wait until next week."    music
 
-A topic goes by several expressions, and what is said of each decides whether it counts. Which
-topics are at which place is drawn after the sentences, so that every way to deal out the topics of
-a text is as likely as every other: the words of a text alone tell which topics it mentions and how
-many of them count, but not which. A model has to read.
+A topic has several expressions, and what is said of it decides whether it is a label. Sentences are
+drawn first and topics assigned to their slots uniformly at random. A bag of words therefore tells
+which topics a text mentions and how many of them are labels, but not which ones.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from jsonargparse import auto_cli
 
 Row = tuple[str, frozenset[str]]  # a text and its topics
 
-MOST = 3  # topics that a text is about, and topics that it mentions beside them
+MOST = 3  # topics that a text is about, and others it mentions, each
 
 TOPICS = {
     "cooking": ("the recipe", "ovens", "baking bread", "the soup", "fresh herbs"),
@@ -36,7 +35,7 @@ TOPICS = {
     "gardening": ("the roses", "pruning trees", "weeds", "the lawn", "planting tomatoes"),
 }
 
-# by how many topics they are about and how many they only mention; {0}, {1} are about, then mention
+# by number of topics they are about and of topics they mention; the former come first
 SENTENCES = {
     (1, 0): (
         "We talked about {0}.",
@@ -65,7 +64,7 @@ SENTENCES = {
 
 
 def make(rows: int, seed: int) -> list[Row]:
-    """So many different texts; fewer rows of the same seed are the first of them."""
+    """`rows` distinct texts; fewer rows with the same seed are a prefix of them."""
     rng = random.Random(seed)
     made: dict[str, frozenset[str]] = {}
     while len(made) < rows:
@@ -95,14 +94,14 @@ def draw(rng: random.Random) -> Row:
 def write(
     folder: Path, train: int = 2000, validation: int = 500, test: int = 500, seed: int = 0
 ) -> None:
-    """Write train.csv, validation.csv and test.csv: the text, and a column of 0 and 1 per topic.
+    """Write train.csv, validation.csv and test.csv: the text and a 0/1 column per topic.
 
     Args:
-        folder: where the files go.
+        folder: output folder.
         train: rows of train.csv.
         validation: rows of validation.csv.
         test: rows of test.csv.
-        seed: of the draw; no text is in two files.
+        seed: random seed; no text is in two files.
     """
     rows = iter(make(train + validation + test, seed))
     folder.mkdir(parents=True, exist_ok=True)

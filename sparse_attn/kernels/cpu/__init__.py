@@ -1,4 +1,4 @@
-"""Attention on the CPU in C++ tiles; nothing of size queries x keys is kept, backward included."""
+"""Attention on the CPU in C++ tiles, without storing queries x keys, forward and backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparse_attn.kernels.statistics import COLUMNS
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why these kernels cannot do the call, None if they can."""
+    """Why these kernels do not support the call, None if they do."""
     if inputs.query.device.type != "cpu":
         return f"the tensors are on {inputs.query.device}, not on the CPU"
     if inputs.mapping.spec.kernel is None:

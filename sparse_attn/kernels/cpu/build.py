@@ -1,4 +1,4 @@
-"""The CPU kernels, compiled once on the user's machine and loaded with ctypes."""
+"""Compile the CPU kernels once on the user's machine and load them with ctypes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _result: ctypes.CDLL | str | None = None
 
 
 def library() -> ctypes.CDLL | str:
-    """The loaded library, built if need be, or the reason why there is none; once a process."""
+    """The loaded library, built if necessary, or the reason for its absence; cached per process."""
     global _result
     with _lock:
         if _result is None:
@@ -47,7 +47,7 @@ def library() -> ctypes.CDLL | str:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """The library, built again if the file is damaged."""
+    """The library, rebuilt if the file is damaged."""
     try:
         return ctypes.CDLL(str(path))
     except OSError:
@@ -56,7 +56,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def _built() -> Path:
-    """Path of the compiled library, whose name is the hash of all that goes into it."""
+    """Path of the compiled library, named by the hash of its inputs."""
     compiler = _compiler()
     version = _run([*compiler, "--version"])
     errors = []
@@ -77,7 +77,7 @@ def _built() -> Path:
 
 
 def _compiler() -> list[str]:
-    """The command of CXX, which may have arguments, or the first compiler there is."""
+    """The command in CXX, possibly with arguments, or the first compiler found."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen and shutil.which(chosen[0]) is None:
         raise RuntimeError(f"CXX={os.environ['CXX']!r} was not found")
@@ -90,10 +90,10 @@ def _compiler() -> list[str]:
 
 
 def _flag_choices(version: str) -> list[list[str]]:
-    """Compiler flags, the better first.
+    """Sets of compiler flags, best first.
 
-    OpenMP only from GCC, and then torch's own libgomp, which the process already runs: a second
-    pool of threads would fight with torch's. Without it the kernels start plain threads.
+    OpenMP only with GCC and torch's own libgomp: a second thread pool would compete with torch's.
+    Without it the kernels use plain threads.
     """
     vectors = VECTOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), "").split()
     plain = [*FLAGS, *vectors, "-pthread"]
@@ -102,12 +102,12 @@ def _flag_choices(version: str) -> list[list[str]]:
     )
     if "clang" in version or not libraries:
         return [plain]
-    # as-needed leaves out the compiler's own libgomp, which comes later on the command line
+    # as-needed drops the compiler's own libgomp, later on the command line
     return [[*plain, "-fopenmp", "-Wl,--as-needed", str(libraries[0])], plain]
 
 
 def _folder() -> Path:
-    """The user's cache, if no other user can put a library into it."""
+    """The user's cache, if no other user can write to it."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -122,12 +122,12 @@ def _folder() -> Path:
 
 @functools.cache
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder of this process, which no other user can have put a library into."""
+    """A private folder of this process."""
     return tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
 
 
 def _compile(compiler: list[str], flags: list[str], target: Path) -> Path:
-    """Compile beside the target and rename: another process sees all of the file or none."""
+    """Compile next to the target and rename, so that other processes never see a partial file."""
     LOGGER.info("building the CPU kernels with %s: %s", shlex.join(compiler), target)
     handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)

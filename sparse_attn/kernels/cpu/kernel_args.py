@@ -12,14 +12,14 @@ from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.operators import OperatorInputs, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
-TILE_BYTES = 96 * 1024  # scores of a tile: with their gradients and the keys, less than a L2 cache
+TILE_BYTES = 96 * 1024  # scores of a tile; with gradients and keys they fit in an L2 cache
 MOST_ROWS = 96
-SERIAL_WORK = 2**21  # multiply-adds up to which waking the threads costs more than it saves
-ROW_STEP = 6  # rows of the block that the matrix product keeps in registers
+SERIAL_WORK = 2**21  # multiply-adds up to which one thread is faster than many
+ROW_STEP = 6  # rows of a matrix product block in registers
 
 
 class View(ctypes.Structure):
-    """Where a tensor of 4 dimensions lies."""
+    """View of a 4-dimensional tensor."""
 
     _fields_ = (("data", ctypes.c_void_p), ("stride", ctypes.c_int64 * 4))
 
@@ -29,10 +29,10 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class KernelArgs(ctypes.Structure):
-    """`KernelArgs` of rows.cpp, field by field, and the tensors that it points to.
+    """`KernelArgs` of rows.cpp, field by field, and the tensors it points to.
 
     Attributes:
-        tensors: query, key and value in the dtype of the computation.
+        tensors: query, key and value in the compute dtype.
     """
 
     _fields_ = (
@@ -71,7 +71,7 @@ class KernelArgs(ctypes.Structure):
         self._tile(query.itemsize)
 
     def point(self, name: str, tensor: Tensor) -> None:
-        """Point the view `name` to a tensor of 4 dimensions."""
+        """Point the view `name` to a 4-dimensional tensor."""
         view = getattr(self, name)
         view.data = self._pointer(tensor)
         view.stride[:] = tensor.stride()
@@ -81,7 +81,7 @@ class KernelArgs(ctypes.Structure):
         return tensor.data_ptr()
 
     def measure(self, special_keys: Tensor | None) -> Tensor:
-        """Have the statistics of every row written to what is returned, (B, H, Q, COLUMNS)."""
+        """Request the row statistics; returns their buffer (B, H, Q, COLUMNS)."""
         query = self.tensors[0]
         statistics = query.new_zeros(*query.shape[:3], len(COLUMNS))
         self.statistics = self._pointer(statistics)
@@ -90,7 +90,7 @@ class KernelArgs(ctypes.Structure):
         return statistics
 
     def _tile(self, itemsize: int) -> None:
-        """Tiles of equal size whose scores stay in cache; segments only where threads idle."""
+        """Equal tiles whose scores fit in cache; segments only if threads would be idle."""
         most = TILE_BYTES // max(1, self.keys * itemsize)
         most = min(MOST_ROWS, max(2 * ROW_STEP, most // ROW_STEP * ROW_STEP))
         rows = -(-self.queries // max(1, -(-self.queries // most)))
@@ -100,7 +100,7 @@ class KernelArgs(ctypes.Structure):
         self._segment(self.batch * self.key_heads)
 
     def _segment(self, units: int) -> None:
-        """Split the queries of a key head so that there are tasks enough; `units`: without."""
+        """Split the queries of a key head for enough tasks; `units` counts unsplit ones."""
         tiles = max(1, -(-self.queries // self.tile_rows))
         enough = 2 * self.threads if self.threads > 1 else 1
         parts = min(tiles, -(-enough // max(1, units)))
@@ -108,7 +108,7 @@ class KernelArgs(ctypes.Structure):
         self.segments = max(1, -(-self.queries // self.segment_rows))
 
     def add_up(self, grad_bias: Tensor) -> None:
-        """Have the gradient of bias written, whose entries no two tasks may share."""
+        """Request the gradient of bias, no entry of which two tasks may share."""
         view = grad_bias.expand(self.batch, self.heads, self.queries, self.keys)
         self.point("grad_bias", view)
         self.all_batches, self.all_heads, all_queries, _ = (step == 0 for step in view.stride())
@@ -118,7 +118,7 @@ class KernelArgs(ctypes.Structure):
             self.segments, self.segment_rows = 1, self.queries
 
     def by_segment(self, name: str, like: Tensor) -> Tensor:
-        """Room for the gradient that each segment adds, [segments, ...]."""
+        """Buffer for the gradient of each segment, [segments, ...]."""
         if self.segments == 1:
             parts = torch.empty_like(like).unsqueeze(0)
         else:
@@ -138,7 +138,7 @@ class KernelArgs(ctypes.Structure):
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """In the dtype of the computation."""
+    """The tensor in the compute dtype."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 

@@ -1,8 +1,8 @@
 """Attention in Triton: scores stay on the chip, forward and backward.
 
-Rows of up to 1,024 keys (fewer in float32 or at large head_dim) are worked on whole; longer ones in
-tiles, with a row's threshold found by computing the scores again. Without a GPU the kernels run in
-Triton's interpreter (TRITON_INTERPRET=1).
+Rows of up to 1,024 keys (fewer in float32 or at large head_dim) stay in one tile; longer rows take
+several, and finding the threshold recomputes the scores. Without a GPU the kernels run in Triton's
+interpreter (TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
 FIXED_ALPHA = {
     1.0: get_spec("softmax").kernel,
-    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares in place of powers
+    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares instead of powers
     2.0: get_spec("sparsemax").kernel,
 }
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why the Triton kernels cannot do the call, None if they can."""
+    """Why the Triton kernels do not support the call, None if they do."""
     if not INSTALLED:
         return "triton is not installed; pip install triton"
     spec, query = inputs.mapping.spec, inputs.query
@@ -62,9 +62,9 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def _kernel(inputs: AttentionInputs) -> Kernel | None:
-    """The mapping's kernel; entmax has cheaper ones where alpha is fixed at 1, 1.5 or 2."""
+    """The mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
     kernel = inputs.mapping.spec.kernel
-    # a compiled graph must not be built again for each value of a schedule
+    # do not recompile graphs for each value of a schedule
     if kernel is None or kernel.name != "entmax" or torch.compiler.is_compiling():
         return kernel
     alpha = inputs.mapping.value("alpha")

@@ -1,8 +1,8 @@
-"""What both backward kernels do, and the first of them: one program for a block of queries.
+"""Shared backward code, and the first backward kernel: one program per block of queries.
 
-It sums what the gradients of a row need and stores it for the second (backward_keys.py). Where all
-queries of a head fit into one block (WHOLE) it gives the gradients to keys and values as well.
-No atomics: every number is written once.
+It stores row sums for the second kernel (backward_keys.py). If all queries of a head fit into one
+block (WHOLE), it also computes the gradients of keys and values. No atomics: every value is written
+once.
 """
 
 import triton
@@ -26,7 +26,7 @@ from sparse_attn.kernels.triton.solve import is_live
 
 @triton.jit
 def load_statistics(saved, indices, row_ids, num_rows, inside, MAP: tl.constexpr):
-    """What the forward kernel stored of a block of rows."""
+    """Load what the forward kernel stored for a block of rows."""
     a = tl.load(saved + row_ids, mask=inside, other=0.0)
     b = tl.load(saved + num_rows + row_ids, mask=inside, other=0.0)
     c, d, e = a, a, a
@@ -87,7 +87,7 @@ def query_rows(
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """dq of a block of rows, having stored the rows' `Gradient` and the one to the parameter."""
+    """dq of a block of rows; stores the rows' `Gradient` and the parameter gradient."""
     if SHAPE.short:
         tile = load_tile(0, keys, values, do, stats, site, theta, drop, MAP, FLAGS, SHAPE)
     first, last = key_range(site, SHAPE, FLAGS)
@@ -129,7 +129,7 @@ def query_rows(
 
 @triton.jit
 def store_keys(dk, dv, ds, tile, do, site, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Gradients to the keys and values of a head whose queries are all in this block."""
+    """Gradients of the keys and values of a head whose queries are all in this block."""
     to_keys = tl.dot(tl.trans(ds), site.q, input_precision=FLAGS.precision)
     to_values = tl.dot(tl.trans(tile.used.to(do.dtype)), do, input_precision=FLAGS.precision)
     store_rows(dk, tile.columns, site.all_keys, to_keys, SHAPE)
@@ -152,7 +152,7 @@ def bwd_dq_kernel(
 ):  # fmt: skip
     """Grid: blocks of queries, fastest, times batch x heads; arguments as `fwd_kernel`.
 
-    MOMENTS: the sums over a row are needed, and not only delta, which `out` gives as well.
+    MOMENTS: whether other row sums than delta, which follows from `out`, are needed.
     """
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks

@@ -1,4 +1,4 @@
-"""The second backward kernel: one program for a block of keys of one key head."""
+"""The second backward kernel: one program per block of keys of a key head."""
 
 import triton
 import triton.language as tl

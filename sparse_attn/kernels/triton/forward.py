@@ -1,4 +1,4 @@
-"""The forward kernel: one program for a block of queries of one head."""
+"""The forward kernel: one program per block of queries of a head."""
 
 import triton
 import triton.language as tl
@@ -23,7 +23,7 @@ from sparse_attn.kernels.triton.solve import is_live, statistics, tile_at
 def pointwise_rows(
     site, keys, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):
-    """out of a block of rows, with the normaliser kept up to date tile by tile."""
+    """out of a block of rows, with an online normaliser."""
     top = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
     out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
@@ -57,7 +57,7 @@ def solved_rows(
     site, keys, values, alive, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """out of a block of rows whose weights need statistics of the whole row first."""
+    """out of a block of rows whose weights depend on statistics of the whole row."""
     kept = 0.0
     if SHAPE.short:
         columns = tl.arange(0, SHAPE.block_n)
@@ -68,7 +68,7 @@ def solved_rows(
     stats, slack = statistics(block, theta, MAP, FLAGS, SHAPE)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
     out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    tl.debug_barrier()  # the marks of the last pass
+    tl.debug_barrier()  # wait for the live marks of the last pass
     for start in range(first, last, SHAPE.block_n):
         if is_live(alive, start, MAP, SHAPE):
             s, columns = tile_at(start, block, FLAGS, SHAPE)
@@ -121,7 +121,7 @@ def fwd_kernel(
     """Grid: blocks of queries, fastest, times batch x heads.
 
     scaling = (scale, softcap); pairs, sizes and the constants as in names.py. HALF is SHAPE with
-    half as many keys, for heads whose padding leaves no more, or None.
+    half as many keys, for heads with enough padding, or None.
     """
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks

@@ -49,7 +49,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 @triton_forward.register_fake
 def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
-    """Empty outputs of the forward pass; `out` in the layout that Transformers goes on with."""
+    """Empty outputs of the forward pass; `out` in the layout that Transformers expects."""
     inputs = OperatorInputs(*arguments)
     batch, heads, rows, dim = inputs.query.shape
     out = inputs.query.new_empty(batch, rows, heads, dim)

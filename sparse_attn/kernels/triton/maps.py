@@ -1,4 +1,4 @@
-"""The mappings' lines in the Triton kernels: weights, slopes and row gradients.
+"""The mappings in Triton: weights, slopes and row gradients.
 
 A row is described by its `Statistics`, five numbers and two keys, `low` and `high`:
 
@@ -8,8 +8,8 @@ A row is described by its `Statistics`, five numbers and two keys, `low` and `hi
 | threshold  | max s     | t           | 1 / sum    | share of high  | d quantile / d r   |
 | projection | max s     | temperature | tau        | d b / d sum s  | d b / d parameter  |
 
-Where b = 0 only the maxima are left, no score has a gradient, and d is the slack within which the
-backward kernels take a score for the maximum.
+If b = 0, only the maxima keep weight, gradients are 0, and d is the slack within which the backward
+kernels treat a score as the maximum.
 
 Every gradient has the form ds = slope (g - gamma) / temperature + kappa, where g is the gradient
 to the weight, less `pull` at the keys `low` and `high` that own the quantile of r-softmax (`low`
@@ -19,15 +19,15 @@ alone, the maximum of t-softmax).
 import triton
 import triton.language as tl
 
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # log 0 as a number: a row of zeros comes out uniform
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite log 0: rows of zeros become uniform
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal number
-FAR_OUT = tl.constexpr(1e9)  # where z^2 is all of z^2 + eps; its square would overflow at 1.8e19
-E_MIN = tl.constexpr(1e-7)  # entmax with alpha - 1 below this is softmax to the last digit
+FAR_OUT = tl.constexpr(1e9)  # beyond it z^2 + eps = z^2; z^2 overflows at 1.8e19
+E_MIN = tl.constexpr(1e-7)  # below this alpha - 1, entmax equals softmax in float32
 
 
 @triton.jit
 def nan_of(theta):
-    """NaN of a parameter, which spoils its rows; 0 of any number, infinity included."""
+    """NaN for a NaN parameter, which makes its rows NaN; else 0, also for infinity."""
     return tl.where(theta == theta, 0.0, float("nan"))
 
 
@@ -38,7 +38,7 @@ def log_sigmoid(x):
 
 @triton.jit
 def tanh(x):
-    """By the series where 2 sigmoid(2x) - 1 would cancel."""
+    """tanh, by its series where 2 sigmoid(2x) - 1 cancels."""
     square = x * x
     near = x * (1.0 - square * (1.0 / 3 - square * (2.0 / 15 - square * (17.0 / 315))))
     return tl.where(tl.abs(x) < 0.1, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
@@ -72,7 +72,7 @@ def log_g(s, theta, MAP: tl.constexpr):
         f = log_sigmoid(s)
     else:
         f = s
-    return f + (s - s) + nan_of(theta)  # NaN and inf must spoil the row
+    return f + (s - s) + nan_of(theta)  # NaN and inf must make the row NaN
 
 
 @triton.jit
@@ -103,8 +103,8 @@ def log_g_slopes(s, theta, MAP: tl.constexpr):
 def within(y, t, slack, columns, low, MAP: tl.constexpr):
     """Weights relu(1 + y/t) of t- and r-softmax before e^y, and where they are not 0; y <= 0.
 
-    Scores computed again in another kernel need not match to the last bit: the key that owns the
-    quantile is outside by its index, and at t = 0 a maximum is what comes within `slack` of it.
+    Recomputed scores may differ in the last bits: the key that owns the quantile is excluded by
+    index, and at t = 0 scores within `slack` of the maximum count as maxima.
     """
     inside = y > -t
     if MAP.kind == "r-softmax":
@@ -116,7 +116,7 @@ def within(y, t, slack, columns, low, MAP: tl.constexpr):
 
 @triton.jit
 def scaled(s, top, temperature, slack):
-    """y = (s - max s) / temperature; temperature 0 leaves the maxima, as in `within`."""
+    """y = (s - max s) / temperature; temperature 0 keeps the maxima, as in `within`."""
     shifted = s - top
     cold = (temperature == 0.0) & (shifted >= -slack)
     return tl.where(cold | (shifted == 0.0), 0.0, shifted / temperature)
@@ -164,7 +164,7 @@ def exponent(theta, MAP: tl.constexpr):
 def powers(y, tau, e, MAP: tl.constexpr):
     """p = (1 + e (y - tau))_+^(1/e) and its slope u = p^(1-e); y = -inf gives 0 and 0."""
     base = 1.0 + e * (y - tau)
-    base = tl.where(base < 0.0, 0.0, base)  # maximum would lose a NaN
+    base = tl.where(base < 0.0, 0.0, base)  # tl.maximum would drop a NaN
     if MAP.kind == "entmax-1.5":
         return base * base, base
     elif MAP.kind == "entmax":

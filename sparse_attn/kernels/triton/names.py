@@ -1,4 +1,4 @@
-"""Names for what the kernels hand to each other."""
+"""Named tuples passed between the kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Map(NamedTuple):
 
     family: str  # pointwise, threshold or projection
     kind: str
-    skip: bool  # tiles without support, where no gradient is left either
+    skip: bool  # skip tiles without support, which have no gradient either
 
 
 class Flags(NamedTuple):
-    """Compile-time: what happens to scores between q k^T and the mapping."""
+    """Compile-time: operations on the scores between q k^T and the mapping."""
 
     mask: bool
     padding: bool  # one row of the mask serves all queries and heads
@@ -23,7 +23,7 @@ class Flags(NamedTuple):
     softcap: bool
     causal: bool
     window: int  # 0 for none
-    precision: str  # of products of float32: "tf32x3" (as good as float32) or "tf32"
+    precision: str  # of float32 products: "tf32x3" (float32 accuracy) or "tf32"
     lengths: bool
     dropout: bool
 
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     dim: int
     block_d: int  # dim padded to a power of two
     short: bool  # one tile holds all keys
-    halved: bool  # and half of them at that, the rest being padding
+    halved: bool  # and half of it suffices, the rest being padding
 
 
 class Sizes(NamedTuple):
@@ -69,7 +69,7 @@ class Pairs(NamedTuple):
 
 # On the device, where all types are Triton's:
 
-# a block of queries of one head, and what its scores need beside the keys; n_keys without padding
+# a block of queries of one head, and the inputs of its scores; n_keys excludes padding
 Site = namedtuple(
     "Site",
     "q rows n_rows n_keys all_keys scale softcap mask mask_m mask_n bias bias_m bias_n",
@@ -79,12 +79,12 @@ Matrix = namedtuple("Matrix", "pointer stride")
 # the scores of a block of queries, tile by tile; keys: a Matrix; kept: the only tile, where the
 # shape is short; alive: a mark for each tile, whether it may hold support
 Block = namedtuple("Block", "site keys kept first last alive")
-# what describes a row; see maps.py
+# statistics of a row; see maps.py
 Statistics = namedtuple("Statistics", "a b c d e low high")
-# what the choice of dropped weights hangs on
+# determines which weights are dropped
 Drop = namedtuple("Drop", "seed head rate")
-# what the backward pass knows of a tile; chain = ds / d(q k^T), used = p after dropout, g = dL / dp
+# values of a tile in the backward pass; chain = ds / d(q k^T), used = p after dropout, g = dL / dp
 Tile = namedtuple("Tile", "k columns s chain p used g u by_theta")
-# what the gradient of a row hangs on beside its tile; extra: pull of a threshold row, kappa of a
+# row sums for the gradient; extra: pull of a threshold row, kappa of a
 # projection
 Gradient = namedtuple("Gradient", "gamma extra")

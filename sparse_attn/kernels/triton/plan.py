@@ -1,4 +1,4 @@
-"""Which kernel, tiles and arguments a call gets."""
+"""Choose the kernel, tiles and arguments of a call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
-SHORT = 1024  # keys of a row that stay on the chip, at most
-ROWS_HELD = 6  # rows in shared memory for each of a tile, by what the compiler reports, at most
-HOPPER = 232448  # bytes of shared memory of a block, where there is no device to ask
-WHOLE = 128  # queries of a head whose backward pass is one program,
-WHOLE_BYTES = 256  # if their rows are no larger
+SHORT = 1024  # most keys of a row kept on chip
+ROWS_HELD = 6  # most rows in shared memory per row of a tile, as the compiler reports
+HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
+WHOLE = 128  # most queries of a head for a backward pass in one program,
+WHOLE_BYTES = 256  # and most bytes per row
 
 
 def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -24,7 +24,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     batch, heads, rows, _ = query.shape
     key_heads, keys = inputs.key.shape[1:3]
     full = (batch, heads, rows, keys)
-    nothing = (query, 0, 0, 0, 0)  # the flags leave it out, and no one reads it
+    nothing = (query, 0, 0, 0, 0)  # placeholder that the flags exclude
     wide = nothing if mask is None else _pointed(mask.expand(full).view(torch.uint8))
     pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias.expand(full))))
     run_time = {
@@ -38,7 +38,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     flags = Flags(
         mask=mask is not None,
-        # the same row of the mask for every query and head: what is past its end is padding
+        # one mask row for all queries and heads: keys past its end are padding
         padding=mask is not None and pairs.mask_h == pairs.mask_m == 0,
         bias=bias is not None,
         softcap=inputs.softcap > 0,
@@ -56,7 +56,7 @@ def _pointed(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def product_precision() -> str:
-    """How float32 is multiplied, as the user set it for PyTorch's own products."""
+    """Precision of float32 products, as set in PyTorch."""
     setting = torch.backends.cuda.matmul.fp32_precision
     if setting == "none":
         setting = torch.backends.fp32_precision  # type: ignore[attr-defined]
@@ -64,18 +64,18 @@ def product_precision() -> str:
 
 
 def block_of(length: int) -> int:
-    """Side of a block that holds `length`: a power of two, and enough for a product."""
+    """Block size for `length`: a power of two, large enough for tl.dot."""
     return max(16, triton.next_power_of_2(length))
 
 
 def row_bytes(tensor: Tensor) -> int:
-    """Shared memory for one row of queries, keys or values; float32 is held in two halves."""
+    """Shared memory for one row of queries, keys or values; float32 is stored in two halves."""
     halves = 2 if tensor.dtype == torch.float32 else 1
     return block_of(tensor.shape[3]) * tensor.element_size() * halves
 
 
 def shared_memory(tensor: Tensor) -> int:
-    """Bytes of shared memory that one program may use."""
+    """Shared memory available to one program, in bytes."""
     if tensor.device.type != "cuda":
         return HOPPER
     properties = torch.cuda.get_device_properties(tensor.device)
@@ -83,36 +83,36 @@ def shared_memory(tensor: Tensor) -> int:
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether the GPU has the products the kernels use, and room for their smallest tiles."""
+    """Whether the GPU supports the kernels' products and fits their smallest tiles."""
     able = torch.version.hip is None and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
     return able and ROWS_HELD * 16 * row_bytes(tensor) <= shared_memory(tensor)
 
 
 def is_short(key: Tensor) -> bool:
-    """Whether a whole row of scores, and the keys under it, fit on the chip."""
-    # a third is left for queries and scratch; keys are padded to a power of two
+    """Whether a row of scores and its keys fit on chip."""
+    # leave a third for queries and scratch; keys are padded to a power of two
     room = shared_memory(key) * 2 // 3 // row_bytes(key)
     return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
 
 
 def tile_side(key: Tensor) -> int:
-    """Queries and keys of a tile where a row takes several: the largest of 64, 32 and 16."""
+    """Tile size for rows of several tiles: the largest of 64, 32 and 16 that fits."""
     side = shared_memory(key) // (ROWS_HELD * row_bytes(key))
     return 64 if side >= 64 else 32 if side >= 32 else 16
 
 
 def fits_whole(key: Tensor) -> bool:
-    """Whether queries, keys, values and gradients of a whole head fit on the chip."""
+    """Whether queries, keys, values and gradients of a whole head fit on chip."""
     return 4 * WHOLE * row_bytes(key) <= min(shared_memory(key), 4 * WHOLE * WHOLE_BYTES)
 
 
 def skips(inputs: OperatorInputs) -> bool:
-    """Whether tiles without support are marked and passed over."""
+    """Whether tiles without support are marked and skipped."""
     return inputs.skips and not is_short(inputs.key)
 
 
 def tiled(key: Tensor) -> Shape:
-    """SHAPE where a row takes several tiles."""
+    """SHAPE for rows of several tiles."""
     side, dim = tile_side(key), key.shape[3]
     return Shape(side, side, dim, block_of(dim), False, False)
 
@@ -138,7 +138,7 @@ def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
 
 
 def half_of(shape: Shape, flags: Flags) -> Shape | None:
-    """SHAPE for heads whose padding leaves at most half of the keys."""
+    """SHAPE for heads whose padding is at least half of the keys."""
     padded = flags.lengths or flags.padding
     if not (padded and shape.short and shape.block_n >= 64):
         return None

@@ -40,7 +40,7 @@ def store_rows(matrix, rows, n, values, SHAPE: tl.constexpr):
 
 @triton.jit
 def load_pairs(pointer, stride_m, stride_n, rows, columns, n_rows, n_keys):
-    """A tile of a mask or bias (queries, keys) that may be larger than 2^31, [rows, columns]."""
+    """A tile [rows, columns] of a mask or bias, with 64-bit offsets."""
     offsets = rows.to(tl.int64)[:, None] * stride_m + columns.to(tl.int64)[None, :] * stride_n
     inside = (rows < n_rows)[:, None] & (columns < n_keys)[None, :]
     return tl.load(pointer + offsets, mask=inside, other=0)
@@ -59,7 +59,7 @@ def scores_of(k, columns, site, FLAGS: tl.constexpr):
     if FLAGS.bias:
         bias = load_pairs(site.bias, site.bias_m, site.bias_n, rows, columns, site.n_rows, n_keys)
         s += bias.to(tl.float32)
-    # rows beyond the end would find support everywhere, and keep every tile alive
+    # rows past the end would have support everywhere and keep every tile alive
     valid = (columns < n_keys)[None, :] & (rows < site.n_rows)[:, None]
     if FLAGS.causal:
         valid = valid & (columns[None, :] <= rows[:, None])
@@ -164,7 +164,7 @@ def mixed(x):
 def dropped(x, drop, columns, site):
     """x with a share `rate` of its entries 0 and the rest scaled by 1 / (1 - rate).
 
-    The choice hangs on seed, head, row and column alone, so that every kernel makes the same one.
+    The choice depends only on seed, head, row and column, so that all kernels agree.
     """
     head = drop.head.to(tl.uint32)
     first = mixed(drop.seed.to(tl.uint32) ^ mixed(head))

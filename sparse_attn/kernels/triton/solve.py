@@ -1,7 +1,7 @@
 """Row statistics of the mappings that are not pointwise: maximum, quantile, threshold.
 
-Where a row fits on the chip (SHORT) its tile of scores is computed once and kept; else each pass
-computes it again, tile by tile, and tiles in which nothing is left are passed over.
+If a row fits on chip (SHORT), its scores are computed once and kept; otherwise each pass recomputes
+them tile by tile and skips tiles without support.
 """
 
 import triton
@@ -20,10 +20,10 @@ from sparse_attn.kernels.triton.names import Statistics
 from sparse_attn.kernels.triton.scores import load_rows, scores_of
 
 FAR = tl.constexpr(2147483647)
-COUNTS = tl.constexpr(16)  # bisection steps by counting alone; ties are left to the second stage
-STEPS = tl.constexpr(40)  # of Newton's method, which takes 2 to 14
-RECOMPUTED = tl.constexpr(1e-5)  # by how much scores may differ when computed again
-SETTLED = tl.constexpr(1e-6)  # a step of tau below which the next one is lost in rounding
+COUNTS = tl.constexpr(16)  # bisection steps by counting; the second stage handles ties
+STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
+RECOMPUTED = tl.constexpr(1e-5)  # relative difference of recomputed scores
+SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def tile_at(start, block, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.jit
 def first_of(hit, columns):
-    """Lowest key at which a row of `hit` is true, FAR if none."""
+    """First key at which a row of `hit` is true, FAR if none."""
     return tl.min(tl.where(hit, columns[None, :], FAR), 1)
 
 
@@ -58,10 +58,10 @@ def survey(
     block, reach, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Maximum and the first key that has it, minimum, sum and number of the valid scores of a row.
+    """Maximum, its first key, minimum, sum and number of the valid scores of a row.
 
-    The sum is NaN or infinite where a score is. With `skip`, a tile all of whose scores are `reach`
-    or more below the maximum so far is marked dead: the maximum only grows.
+    The sum is NaN or infinite if a score is. With `skip`, a tile whose scores are all at least
+    `reach` below the running maximum is marked dead, since the maximum only grows.
     """
     top = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
     bottom = tl.full([SHAPE.block_m], float("inf"), tl.float32)
@@ -93,8 +93,8 @@ def quantile(
 ):  # fmt: skip
     """Linear-interpolation quantile of a row's n valid scores, as its distance from the maximum.
 
-    Any bound below which `need` scores lie gives the order statistic as the largest of them, so
-    the row is not sorted: the bound is bisected by counting.
+    Bisects a bound with `need` scores below it, by counting; the largest of these is the order
+    statistic, so the row is not sorted.
 
     Returns the distance t, the keys that own the lower and the upper order statistic, the share of
     the upper, and dQ/dr.
@@ -128,7 +128,7 @@ def snap(
 ):  # fmt: skip
     """The order statistic in [low, high], and what `quantile` returns.
 
-    With both ends on scores each step drops at least one distinct score: ties cannot hold it up.
+    Both ends are scores, so that each step drops a distinct score, even with ties.
     """
     hit = low == high
     middle = high
@@ -144,7 +144,7 @@ def snap(
             under = (s <= middle[:, None]) & (s != float("-inf"))
             count += tl.sum(under.to(tl.float32), 1)
             largest = tl.maximum(largest, tl.max(tl.where(under, s, float("-inf")), 1))
-            # in the first step the lower end moves up onto a score, later past the middle
+            # the first step moves the lower end up onto a score, later ones past the middle
             over = tl.where(step == 0, s >= floor[:, None], s > middle[:, None])
             over = over & (s != float("-inf"))
             smallest = tl.minimum(smallest, tl.min(tl.where(over, s, float("inf")), 1))
@@ -182,8 +182,8 @@ def project(
 ):  # fmt: skip
     """tau with sum p = 1 for entmax((s - top) / temperature).
 
-    Newton on the convex (sum p)^e, e = alpha - 1: from 0 the iterates rise to the root and never
-    pass it, so that a tile without support stays without.
+    Newton on the convex (sum p)^e, e = alpha - 1: from 0 the iterates rise to the root without
+    passing it, so that a tile without support never regains it.
     """
     e = exponent(theta, MAP)
     tau = tl.full([SHAPE.block_m], 0.0, tl.float32)
@@ -192,7 +192,7 @@ def project(
     while go:
         total = tl.full([SHAPE.block_m], 0.0, tl.float32)
         slope = tl.full([SHAPE.block_m], 0.0, tl.float32)
-        tl.debug_barrier()  # the marks of the pass before
+        tl.debug_barrier()  # wait for the live marks of the last pass
         for start in range(block.first, block.last, SHAPE.block_n):
             if is_live(block.alive, start, MAP, SHAPE):
                 s, _ = tile_at(start, block, FLAGS, SHAPE)
@@ -222,7 +222,7 @@ def statistics(
         reach = reach * (1.0 - theta)
     top, at_top, bottom, total, n = survey(block, reach, MAP, FLAGS, SHAPE)
     spoiled = total - total + nan_of(theta)
-    bottom = tl.where(spoiled == 0.0, bottom, top)  # nothing to select in a spoiled row
+    bottom = tl.where(spoiled == 0.0, bottom, top)  # nothing to select in a NaN row
     slack = RECOMPUTED * tl.maximum(tl.abs(top), tl.abs(bottom))
     zero = n * 0.0
     if MAP.family == "threshold":

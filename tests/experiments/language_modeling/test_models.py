@@ -182,7 +182,7 @@ def test_the_feed_forward_model_starts_at_zero_and_without_layers_is_linear():
 @pytest.mark.parametrize("mapping", ["spherical-softmax", "softmax-abs"])
 def test_a_start_that_never_moves_is_refused(mapping: str):
     head = HeadConfig(mapping=mapping, tie=False)
-    with pytest.raises(ValueError, match="has no slope at scores of 0"):
+    with pytest.raises(ValueError, match="has gradient 0 at scores of 0"):
         model(FEED_FORWARD, head)
     for net in (
         model(dataclasses.replace(FEED_FORWARD, output_std=0.1), head),

@@ -255,7 +255,7 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     assert best["dynamic"]["lr"] in LRS
     # by the files of another corpus, and without those that the run had
     other = write_ptb(tmp_path / "other", "the end of another text\n" * 30)
-    with pytest.raises(ValueError, match="its corpus has 6 words, that of the run had 10"):
+    with pytest.raises(ValueError, match="its corpus has 6 words, the run's had 10"):
         measure(MeasureConfig(config.output_dir, data_dir=other))
 
 

@@ -101,7 +101,7 @@ def test_a_resnet_of_torchvision_has_the_weights_of_the_file(weights: Path) -> N
 def test_what_is_wrong_with_a_backbone_of_torchvision(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="backbone=torchvision://resnet19: expected one of resnet"):
         resnet("torchvision://resnet19", str(weights))
-    with pytest.raises(FileNotFoundError, match=r"none.pth: there is no such file"):
+    with pytest.raises(FileNotFoundError, match=r"none.pth: no such file"):
         resnet("torchvision://resnet18", str(tmp_path / "none.pth"))
     torch.save({"fc.weight": torch.zeros(2)}, weights)
     with pytest.raises(ValueError, match=r"resnet18.pth: not a state dict of this network"):
