@@ -121,7 +121,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (train("--measures.rank_contexts", "99"), "contexts=99: expected 1 to 79"),
         (train("--measures.simlex", "nowhere.txt"), "No such file.*nowhere.txt"),
         (train("--measures.dynamic", "{}"), "batch=100: expected at most 40"),
-        (train("--head.mapping", "r-softmax"), "returns zeros, whose -log p cannot train"),
+        (train("--head.mapping", "r-softmax"), "returns zeros, whose -log p is infinite"),
         (report(), "holds no record of a run"),
         (report(config="{"), r"config\.json is not readable"),
         (report(config="[1]"), r"config\.json: not of a run"),

@@ -262,7 +262,7 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (coco2017(lambda old: json.loads(old) | PERSON), ValueError, "same categories .*got person,"),
     (coco2017({"images": []}), ValueError, "got a file without 'annotations'"),
     (coco2017("{"), ValueError, r"instances_val2017.json: not JSON"),
-    (coco2017(None), FileNotFoundError, r"no file .*instances_val2017.json; expected"),
+    (coco2017(None), FileNotFoundError, r"no such file: .*instances_val2017.json; expected"),
     (
         changed(lambda f: own(f, ()), "train/a.png", ""),
         FileNotFoundError,
@@ -277,7 +277,7 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (hub(label_column="one"), ValueError, "'one': expected a list of names or numbers"),
     (hub(dataset="./none"), ConnectionError, r"split 'train' from .* use source: folder"),
     (lambda folder: load_images(ImageConfig("voc2007")), ValueError, "images.data_dir=None: exp"),
-    (lambda f: load_images(own(f / "none", ())), FileNotFoundError, "data_dir=.*none: there is no"),
+    (lambda f: load_images(own(f / "none", ())), FileNotFoundError, "data_dir=.*none: no such"),
     # texts
     *((text("validation.csv", content), ValueError, says) for says, content in TEXT_TABLES.items()),
     *(
