@@ -166,11 +166,11 @@ class RunConfig:
     def comparable(self) -> dict[str, Any]:
         """What determines a run's result: runs with equal values are the same run."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
-        if self.limit is None:  # as in the records of before there was one
+        if self.limit is None:  # as in older records
             del content["limit"]
         task = get_task(self.task)
         if task.root is not None:
-            # a task of one's own is what its file says, not where that lies
+            # identify a custom task by its content, not its path
             own = {key: value for key, value in asdict(task).items() if key != "root"}
             content["task"] = json.loads(json.dumps(own))
         return content

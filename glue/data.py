@@ -99,7 +99,7 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
 
 
 def _tell_blank(places: list[str], task: Task) -> None:
-    """An error in a file of one's own; GLUE's are what the published numbers are for."""
+    """Raise for blank texts in your own files; warn for GLUE's, which published numbers include."""
     more = f", and {len(places) - 1} more" if len(places) > 1 else ""
     if task.root is not None:
         raise ValueError(f"{places[0]}{more}; fill it in or delete the row")

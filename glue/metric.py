@@ -52,8 +52,8 @@ def spearmanr(references: np.ndarray, predictions: np.ndarray) -> float:
 def _correlation(
     function: Callable[..., Any], references: np.ndarray, predictions: np.ndarray
 ) -> float:
-    # 0/0 by the formula. 0, as for Matthews' correlation: a model that says the same of every text
-    # has told nothing, the best epoch can still be picked, and JSON records stay free of NaN.
+    # 0/0 by the formula; 0, as for Matthews' correlation, so that the best epoch can be chosen and
+    # JSON records stay free of NaN
     if _constant(references) or _constant(predictions):
         return 0.0
     with warnings.catch_warnings():

@@ -1,8 +1,7 @@
-"""The base class of experiments, which gives them train, sweep and report.
+"""Base class of experiments, with the commands train, sweep and report.
 
-An experiment is data, a model, a run of it and a page about many runs. All else is here and in the
-modules beside this one: the command line and what it says of wrong input, the claim of a folder,
-the records of a sweep and how it goes on after a kill, the report as Markdown and HTML.
+An experiment defines its data, model, run and report. This package provides the rest: the command
+line and its errors, locking of folders, records and resumption of sweeps, Markdown and HTML.
 """
 
 from __future__ import annotations
@@ -237,7 +236,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """What the records of a sweep show.
 
         Raises:
-            ValueError: no sweep of this experiment is there.
+            ValueError: no sweep of this experiment in the folder.
         """
         from pipeline.sweep.records import SWEEP_FILE, read_content
         from pipeline.sweep.results import Results
@@ -258,7 +257,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             faults = results.faults
             reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
             raise ValueError(
-                f"{folder}: no record of the sweep in {SWEEP_FILE} is there{reason}; start it with "
+                f"{folder}: no records of the sweep in {SWEEP_FILE}{reason}; start it with "
                 f"`python -m {self.name} sweep`, or name the folder that it writes to"
             )
         return results

@@ -15,17 +15,16 @@ import torch
 from sparse_attn.files import DRAFT, UnwrittenError, reason, whole
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-# safetensors and tokenizers put the system's words into errors of their own; torch.save, which
-# writes a path by C++, says no more than that a stream failed
+# safetensors and tokenizers wrap the system's message in their own errors; torch.save, which writes
+# through C++, reports only a failed stream
 _WORDS = (*map(os.strerror, _DISK), "iostream")
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Raise `UnwrittenError` about `path` where the block fails for want of room on a disk.
+    """Raise `UnwrittenError` about `path` if the block fails on a full or read-only disk.
 
-    torch, safetensors and tokenizers each have a way of their own to say so. Other errors, of which
-    a training has many kinds, stay what they are.
+    torch, safetensors and tokenizers report this in different ways. Other errors pass unchanged.
     """
     try:
         yield
@@ -36,7 +35,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _of_disk(error: BaseException | None) -> bool:
-    """Whether a disk stands behind an error, by its number or its words."""
+    """Whether a disk caused an error, by its number or message."""
     while error is not None and not isinstance(error, UnwrittenError):
         by_number = isinstance(error, OSError) and error.errno in _DISK
         if by_number or any(words in str(error) for words in _WORDS):

@@ -72,15 +72,15 @@ def fit(
 
     Args:
         model: set to train() before `train_epoch` and to eval() before `evaluate`.
-        optimizer: its state belongs to the checkpoint.
-        train_epoch: trains epoch k = 0, 1, ... and returns at least its mean "loss". To be resumed
-            exactly it draws the order of the data from `epoch_generator`.
+        optimizer: its state is part of the checkpoint.
+        train_epoch: trains epoch k = 0, 1, ... and returns at least its mean "loss". Draw the
+            order of the data from `epoch_generator` to make resumption exact.
         evaluate: returns at least "score", higher is better.
-        epochs: at most so many.
+        epochs: maximum number of epochs.
         after_epoch: called with the progress; may change learning rates; True ends the training.
-        checkpoint: file written after every epoch, whole or not at all. If it is there already,
-            training goes on from it.
-        label: of the progress bar, which is shown on a terminal alone.
+        checkpoint: file written atomically after every epoch; if it exists, training resumes from
+            it.
+        label: title of the progress bar, shown only on a terminal.
 
     Raises:
         DivergedError: a training loss or a score is NaN or infinite.

@@ -25,16 +25,16 @@ def claim_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
 
 
 def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> None:
-    """Write nothing, and raise if this run may not have the folder.
+    """Raise if this run may not use the folder; writes nothing.
 
     Args:
         folder: output_dir of the run.
-        content: what decides the run's result.
-        resume: whether the run is to go on with what is there.
+        content: the settings that decide the result.
+        resume: whether to resume the run in the folder.
 
     Raises:
-        ValueError: output_dir belongs to a run with another config, or to one that should be
-            resumed or has ended, or there is none to resume.
+        ValueError: output_dir belongs to a run with another config, or to one that needs resume or
+            has finished, or there is no run to resume.
     """
     config, results = folder / CONFIG_FILE, folder / RESULTS_FILE
     if not config.exists():

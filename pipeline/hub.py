@@ -13,7 +13,7 @@ SECONDS = 3
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether the name of a model is none of a folder or of something in a package."""
+    """Whether a model name is a hub id, not a folder or package path."""
     return "://" not in model and not model.startswith(("/", ".", "~")) and not Path(model).exists()
 
 

@@ -11,10 +11,10 @@ import torch
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device; `auto` is cuda where there is one.
+    """The device; `auto` is cuda if available.
 
     Raises:
-        ValueError: cuda, where there is none.
+        ValueError: cuda is not available.
     """
     cuda = torch.cuda.is_available()
     if name == "cuda" and not cuda:

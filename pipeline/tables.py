@@ -44,7 +44,7 @@ def read_rows(
 
 
 def require(columns: Collection[str], needed: Collection[str], where: str) -> None:
-    """Raise ValueError unless each of the columns needed is there once."""
+    """Raise ValueError unless every needed column occurs exactly once."""
     for column in needed:
         if list(columns).count(column) != 1:
             found = "no" if column not in columns else "more than one"
@@ -110,7 +110,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     start = 1
     try:
         for cells in reader:
-            if cells:  # a blank line between rows is none of them
+            if cells:  # skip blank lines
                 yield start, cells
             start = reader.line_num + 1
     except csv.Error as error:

@@ -13,18 +13,18 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-# options that no field of a config stands for
+# options without a config field
 BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
 
 
 def explain(
     message: str, arguments: Sequence[str], prog: str, commands: dict[str, tuple[type, ...]]
 ) -> str:
-    """What to tell the user in place of jsonargparse's message, which may take ten lines.
+    """A one-line error to replace jsonargparse's message, which may take ten lines.
 
     Args:
-        message: jsonargparse's.
-        arguments: what it has refused.
+        message: jsonargparse's message.
+        arguments: the refused arguments.
         prog: the command, as in `python -m NAME`.
         commands: the dataclasses whose fields are the options of each sub-command.
     """
@@ -66,12 +66,12 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
-    """The key that was meant, "" where none is near; [] for a key that there is."""
+    """The closest known keys, [""] if none is close; [] for a known key."""
     hints: tuple[Any, ...] = configs
     for position, part in enumerate(path):
         sections = [hint for hint in hints if isinstance(hint, type) and is_dataclass(hint)]
         labelled = [get_args(hint)[1] for hint in hints if get_origin(hint) is dict]
-        if labelled:  # under labels of the user's own
+        if labelled:  # below user-defined labels
             hints = tuple(inner for hint in labelled for inner in _alternatives(hint))
             continue
         if not sections:

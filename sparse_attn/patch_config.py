@@ -18,7 +18,7 @@ HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for th
 MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
 KEYS = (NAME, HEAD, MULTILABEL)
 VERSION = 1
-# asked for by a patched model without attention: there is none, so a plain from_pretrained fails
+# no such attention exists: makes a plain from_pretrained fail for models without patched attention
 ONLY_BY_US = "sparse_attn.load_pretrained"
 # what `patch_model` changes in a config
 SWITCHED = (NAME, "attn_implementation", "_attn_implementation_internal", "_output_attentions")

@@ -1,4 +1,4 @@
-"""What stands in a page in place of its markers, HTML comments that other readers do not see.
+"""Replaces the markers of a page, HTML comments that other renderers hide.
 
     <!-- site: results glue -->                  a table of website/results.py
     <!-- site: curves softmax sparsemax -->      the picture of draw_curves

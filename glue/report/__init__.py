@@ -1,4 +1,4 @@
-"""`python -m glue report`: what a sweep has found, as a page and a table of numbers."""
+"""`python -m glue report`: the results of a sweep, as a page and a CSV table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _csv(rows: list[Row]) -> str:
 
 
 def _line(row: Row) -> dict[str, Any]:
-    """Plain numbers, scores as shares; None becomes an empty field."""
+    """The table as plain numbers, scores as shares; None becomes an empty field."""
     found = row.difference
     return {
         "task": row.task,

@@ -1,4 +1,4 @@
-"""How the numbers of the report were made, and what they cannot tell."""
+"""Methods of the report and their limits."""
 
 from __future__ import annotations
 

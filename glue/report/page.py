@@ -1,4 +1,4 @@
-"""Everything the report says, block by block."""
+"""The blocks of the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.report.spread import Difference
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
-    """The report; `rows` are those of `make_rows`."""
+    """The report; `rows` come from `make_rows`."""
     answer, *more = verdict(sweep, rows)
     found: list[Block] = [*map(Status, status(sweep)), answer, *_differences(rows)]
     found += [Bullets(more), overview(sweep, rows)]
@@ -39,7 +39,7 @@ def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
 
 
 def _differences(rows: list[Row]) -> list[Plot]:
-    """All differences from softmax in one plot, if there are some."""
+    """A forest plot of all differences from softmax, if any."""
     found: dict[str, dict[str, Difference]] = defaultdict(dict)
     for row in rows:
         if row.difference:

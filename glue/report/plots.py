@@ -1,4 +1,4 @@
-"""The plots of one task. Each function returns its figure, or None where it has nothing to show."""
+"""The plots of one task; each function returns a figure, or None without data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.sweep.records import Record
 
 
 def make_plots(sweep: Sweep, task: str) -> list[Plot]:
-    """All plots that have something to show."""
+    """All plots with data."""
     made = ((title, caption, draw(sweep, task)) for title, caption, draw in _PLOTS)
     return [
         Plot(f"{task}-{title.lower().replace(' ', '-')}", f"{task}: {title}", caption, figure)
@@ -213,7 +213,7 @@ def _look(sweep: Sweep, mapping: str) -> dict[str, Any]:
 
 
 def _by_parameter(runs: list[Record]) -> dict[str, dict[float, list[float]]]:
-    """For each parameter with several values: the scores at each of them."""
+    """Scores by parameter value, for each parameter with several values."""
     found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in runs:
         for parameter, value in record.config["mapping"]["params"].items():

@@ -1,4 +1,4 @@
-"""What Balazy et al. 2023 report for fine-tuned BERT, to stand beside our numbers."""
+"""Published numbers of Balazy et al. 2023 for fine-tuned BERT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACCURACY = {
 
 
 def published(task: str, candidate: CandidateConfig) -> float | None:
-    """The paper's accuracy in percent for the mapping a candidate ends as; None if it has none."""
+    """The paper's accuracy in percent for the final mapping of a candidate, or None."""
     if candidate.layers is not None or candidate.learn:
         return None
     name = candidate.name.removeprefix(MIXED)

@@ -1,4 +1,4 @@
-"""The runs of a sweep as the report counts them, under either protocol."""
+"""The runs of a sweep that the report counts, under either protocol."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pipeline.sweep.results import Results
 
 
 class Sweep(Results):
-    """A GLUE sweep, whole or half done."""
+    """A complete or partial GLUE sweep."""
 
     @property
     def fair(self) -> bool:
-        """Whether settings were chosen on held-out rows, and not on the dev set."""
+        """Whether settings were chosen on held-out rows, not on the dev set."""
         return bool(self.sweep.protocol == "fair")
 
     @property
     def others(self) -> list[str]:
-        """Every mapping but the one that they are compared with."""
+        """Every mapping except the baseline."""
         return [mapping for mapping in self.mappings if mapping != BASELINE]
 
     def searched(self, task: str, mapping: str) -> list[Record]:
-        """Finished trials, or finished points of the grid, in their order."""
+        """Finished trials or grid points, in order."""
         return [r for r in self.of_stage((task, mapping), "trial", "grid") if r.results]
 
     def scored(self, task: str, mapping: str) -> dict[int, Record]:
-        """The runs that count, by seed: final ones, or each seed's best point of the grid."""
+        """The runs that count, by seed: final runs, or the best grid point of each seed."""
         counting = [r for r in self.counting((task, mapping)) if r.results]
         if self.fair:
             return {record.index: record for record in counting}
@@ -39,18 +39,18 @@ class Sweep(Results):
         return dict(sorted(best.items()))
 
     def first(self, task: str) -> Record | None:
-        """A finished run of a task: one that counts, or else one of the search."""
+        """A finished run of a task: one that counts, or else a trial."""
         scored = [run for m in self.mappings for run in self.scored(task, m).values()]
         searched = [run for m in self.mappings for run in self.searched(task, m)]
         return next(iter(scored + searched), None)
 
     def metric(self, task: str) -> str | None:
-        """What the score of a task is; None before a run has finished."""
+        """The main metric of a task; None before a run has finished."""
         first = self.first(task)
         return None if first is None else str(results_of(first)["main_metric"])
 
     def searches(self, mapping: str) -> int:
-        """Settings tried for a mapping: trials, or points of the grid for one seed."""
+        """Number of settings tried for a mapping: trials, or grid points per seed."""
         if self.fair:
             return int(self.sweep.trials)
         combinations = self.sweep.mappings[mapping].combinations
@@ -58,7 +58,7 @@ class Sweep(Results):
 
 
 def first_split(record: Record) -> str:
-    """The split that the score is of."""
+    """The split of the score."""
     return next(iter(results_of(record)["predictions"]))
 
 

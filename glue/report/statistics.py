@@ -1,4 +1,4 @@
-"""How sure a difference is: intervals, p-values, their correction, and what was tried for it."""
+"""Statistics of differences: intervals, p-values, detectable effects and expected best scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.report.spread import LEVEL, paired_p
 RESAMPLES = 9999
 POWER = 0.8
 _SEED = 20240229
-# numbers that one batch of resamples may hold: 9999 resamples of a large dev set fill the memory
+# indices per batch of resamples: 9999 resamples of a large dev set would exhaust memory
 _BATCH = 2**22
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -23,13 +23,13 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Difference:
-    """What a mapping's score is above the baseline's, on shares and not on hundreds.
+    """Difference of a mapping from the baseline, in shares, not percent.
 
     seeds: pairs of runs with the same seed.
     value: mean over the pairs of metric(mapping) - metric(baseline).
     low, high: its 95 % interval.
     p: two-sided, of no difference; in [2 / (RESAMPLES + 1), 1].
-    detectable: smallest true difference that so many pairs show with 80 % power; None if unknown.
+    detectable: smallest true difference detected with 80 % power; None if unknown.
     """
 
     seeds: int
@@ -49,18 +49,17 @@ def compare(
 ) -> Difference:
     """d* = mean over seeds s* of metric(mapping[s*, e*]) - metric(baseline[s*, e*]).
 
-    The crossed bootstrap: seeds s* and examples e* are drawn anew, each with replacement and
-    independently, the same ones for both. The interval is that of percentiles (Efron & Tibshirani
-    1993, ch. 13); p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
-    & Hinkley 1997, eq. 4.11, or that of a paired t-test over seeds where it is larger: few seeds
-    that happen to lie on one side make every resample do so. Of one seed only the examples are
-    drawn anew.
+    The crossed bootstrap: seeds s* and examples e* are resampled independently with replacement,
+    jointly for both mappings. The interval is the percentile interval (Efron & Tibshirani 1993,
+    ch. 13); p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
+    & Hinkley 1997, eq. 4.11, or the p of a paired t-test over seeds if larger: with few
+    seeds, all on one side, every resample is too. With one seed, only examples are resampled.
 
     Args:
         metric: a name in `glue.metric.METRICS`.
         labels: (examples,)
-        mapping, baseline: (seeds, examples), what was predicted; row i of both has the same seed.
-        resamples: B, RESAMPLES if left out.
+        mapping, baseline: (seeds, examples), predictions; row i of both has the same seed.
+        resamples: B, RESAMPLES by default.
     """
     statistic = _statistic(metric, labels, mapping, baseline)
     seeds, examples = mapping.shape
@@ -89,7 +88,7 @@ def compare(
 
 def p_value(distribution: np.ndarray) -> float:
     """min(1, 2 (1 + min(#{d <= 0}, #{d >= 0})) / (B + 1)) over the B values d."""
-    # a difference of nothing may come out as 1e-17
+    # a difference of 0 may be computed as 1e-17
     values = np.round(distribution, 12)
     tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
     return min(1.0, 2 * (1 + tail) / (len(values) + 1))
@@ -99,7 +98,7 @@ def _statistic(
     metric: str, labels: np.ndarray, mapping: np.ndarray, baseline: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     if metric == "accuracy":
-        # whole numbers: exact, and one gather a resample
+        # integers are exact, and one gather per resample suffices
         gained = (mapping == labels).astype(np.int32) - (baseline == labels)
         return lambda seeds, rows: float(
             gained[seeds].sum(0)[rows].sum() / (len(seeds) * len(rows))
@@ -118,9 +117,9 @@ def _statistic(
 
 
 def quick_metric(metric: str, labels: np.ndarray) -> Metric:
-    """The function of METRICS, or one that gives the same in a tenth of the time."""
+    """The function of METRICS, or an equivalent one ten times as fast."""
     if metric == "matthews_correlation" and set(np.unique(labels)) <= {0, 1}:
-        # of two classes it is Pearson's correlation
+        # for two classes it equals Pearson's correlation
         return METRICS["pearson"]
     if metric == "f1":
         return _f1
@@ -128,7 +127,7 @@ def quick_metric(metric: str, labels: np.ndarray) -> Metric:
 
 
 def _f1(references: np.ndarray, predictions: np.ndarray) -> float:
-    """2 TP / (#(reference = 1) + #(prediction = 1)); 0 where both are 0."""
+    """2 TP / (#(reference = 1) + #(prediction = 1)); 0 if both are 0."""
     positive = int(references.sum() + predictions.sum())
     return 2 * int((references * predictions).sum()) / positive if positive else 0.0
 
@@ -137,7 +136,7 @@ def detectable_effect(differences: Sequence[float]) -> float | None:
     """delta with P(paired t-test at 5 % rejects | true difference delta) = 0.8, for n pairs.
 
     delta = effect size (Cohen's d, from the noncentral t) times the differences' standard
-    deviation. None for fewer than two pairs, or if all differ by the same.
+    deviation. None for fewer than two pairs or constant differences.
     """
     if len(differences) < 2:
         return None

@@ -1,4 +1,4 @@
-"""One row for each task and mapping: scores, how sure they are, what they cost."""
+"""One row per task and mapping: scores, differences and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.sweep.results import ended
 
 @dataclass(frozen=True)
 class Setting:
-    """Hyper-parameters, and the seeds that were run with them."""
+    """Hyper-parameters and the seeds run with them."""
 
     learning_rate: float
     params: dict[str, Any]
@@ -30,19 +30,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one mapping on one task. Scores are shares; None is what is not known.
+    """Results of one mapping on one task. Scores are shares; None if unknown.
 
-    scores: of the runs that count, by seed.
-    one_class: how many of them say the same of every example.
+    scores: scores of the runs that count, by seed.
+    one_class: number of these runs that predict one class only.
     metrics: means of the task's other metrics.
-    failed, diverged: runs of all stages.
-    difference: to softmax, over the seeds that both have.
+    failed, diverged: numbers of runs, over all stages.
+    difference: from softmax, over common seeds.
     holm_tasks, holm_all: its p after Holm's correction over the tasks of this mapping, and over
         all differences of the table.
-    settings: those of the runs that count.
-    sparsity: share of exact zeros in attention on the split that is scored.
-    seconds: of training: of the processor if `cpu`, by the clock otherwise.
-    ratio: seconds over those of softmax on the same device.
+    settings: settings of the runs that count.
+    sparsity: share of exact zeros in attention on the scored split.
+    seconds: training time: CPU time if `cpu`, else wall-clock time.
+    ratio: seconds divided by those of softmax on the same device.
     published: the paper's accuracy in percent.
     """
 
@@ -81,7 +81,7 @@ class Row:
 
     @property
     def significant(self) -> bool:
-        """Whether it differs after correction over all comparisons, by more than one seed."""
+        """Whether it differs after correction over all comparisons, with more than one seed."""
         return (
             self.difference is not None
             and self.difference.seeds > 1
@@ -136,7 +136,7 @@ def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
         return None
     ours, base = sweep.scored(task, mapping), sweep.scored(task, BASELINE)
     seeds = [seed for seed in ours if seed in base]
-    # a pair is one on the same examples
+    # pairs must share their examples
     seeds = [seed for seed in seeds if labels(ours[seed]) == labels(base[seeds[0]])]
     seeds = [seed for seed in seeds if labels(base[seed]) == labels(base[seeds[0]])]
     if not seeds:
@@ -182,19 +182,19 @@ def _other_metrics(records: list[Record]) -> dict[str, float]:
 
 
 def labels(record: Record) -> list[float]:
-    """The labels of the split that the score is of."""
+    """The labels of the scored split."""
     found: list[float] = results_of(record)["predictions"][first_split(record)]["labels"]
     return found
 
 
 def predicted(record: Record) -> list[float]:
-    """What was predicted for each example of the split that the score is of."""
+    """The prediction for each example of the scored split."""
     found: list[float] = results_of(record)["predictions"][first_split(record)]["predicted"]
     return found
 
 
 def sparsity(record: Record) -> dict[str, Any]:
-    """mean, per_layer and per_head on the split that the score is of."""
+    """mean, per_layer and per_head on the scored split."""
     found: dict[str, Any] = results_of(record)["sparsity"][first_split(record)]
     return found
 

@@ -1,4 +1,4 @@
-"""What the numbers say, in sentences made from them."""
+"""The conclusions, as sentences built from the numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.report.spread import LEVEL
 from pipeline.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
-# below so many seeds a significant difference is told with a warning
+# with fewer seeds, significant differences come with a warning
 FEW = 5
 SELECTED_ON_DEV = (
     "Protocol paper: each score is the best point of a grid, picked on the very dev set it is "
@@ -25,7 +25,7 @@ SELECTED_ON_DEV = (
 
 
 def status(sweep: Sweep) -> list[str]:
-    """How much of the sweep is there, and what its protocol cannot tell."""
+    """How complete the sweep is, and the limits of its protocol."""
     there, expected = len(sweep.records), sweep.expected
     lines = []
     if there < expected:
@@ -42,7 +42,7 @@ def status(sweep: Sweep) -> list[str]:
 
 
 def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
-    """What differs from softmax and what does not, what could have been seen, what went wrong."""
+    """Which mappings differ from softmax, the detectable effects, and failures."""
     compared = [(row, row.difference) for row in rows if row.difference]
     if not compared:
         missing = [f"{r.task} {r.mapping}" for r in rows if r.mapping == BASELINE and not r.scores]
@@ -77,7 +77,7 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
 
 
 def _named(sentence: str, found: list[str]) -> list[str]:
-    """The sentence about what was found, if anything was."""
+    """A summary of the significant differences."""
     return [sentence.format(text.listing(found))] if found else []
 
 
@@ -95,7 +95,7 @@ def _summary(sweep: Sweep, compared: Compared) -> str:
 
 
 def _equal_budget(sweep: Sweep) -> list[str]:
-    """What the paper's protocol should have compared: the best of equally many points."""
+    """The comparison missing from the paper's protocol: the best of equally many points."""
     sizes = {sweep.searches(mapping) for mapping in sweep.mappings}
     if sweep.fair or len(sizes) == 1:
         return []
@@ -140,10 +140,10 @@ def _few_seeds(compared: Compared) -> list[str]:
 
 
 def _not_significant(compared: Compared) -> list[str]:
-    """What is likely all the same, and what is not shown at all."""
+    """Differences that are likely but not settled, and the rest."""
     lines, seen = [], set[str]()
     for word, side in (("better", 1), ("worse", -1)):
-        # one pair says nothing of the mapping
+        # one pair is no evidence
         found = [
             (row, d)
             for row, d in compared

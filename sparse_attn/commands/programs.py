@@ -20,7 +20,7 @@ PROGRAMS = {
 
 
 def run_program(name: str, *arguments: str) -> NoReturn:
-    """`python -m` the program's module, in place of this process.
+    """Replace this process by `python -m` of the program's module.
 
     Exits with 2 and one line if this is no clone, or without what the program runs on.
     """

@@ -165,7 +165,7 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
         weight = curvature.detach().masked_fill(~valid, 0.0)
         pull = (valid.sum(-1, keepdim=True) - 2) / 4 + (weight * x.detach()).sum(-1, keepdim=True)
         alpha = pull / weight.sum(-1, keepdim=True)
-    # log(1 + e^xi) - xi/2 - lambda xi^2, of which large parts cancel
+    # log(1 + e^xi) - xi/2 - lambda xi^2, whose large terms cancel
     constant = F.softplus(-xi) + xi / 2 - xi * torch.tanh(xi / 2) / 4
     away = x - alpha
     terms = away * (1 / 2 + curvature * away) + constant

@@ -87,7 +87,7 @@ def _tsallis(p: Tensor, alpha: Value) -> Tensor:
     log_p = p.masked_fill(p == 0, 1.0).log()
     y = e * log_p
     small = y.abs() < 1e-2
-    # (p^e - 1) / e = log p * expm1(y) / y, of which the series ends where float64 does
+    # (p^e - 1) / e = log p * expm1(y) / y; the series is truncated at float64 precision
     series = 1 + y / 2 * (1 + y / 3 * (1 + y / 4 * (1 + y / 5 * (1 + y / 6 * (1 + y / 7)))))
     far = y.masked_fill(small, 1.0)
     slope = log_p * torch.where(small, series, torch.expm1(far) / far)
