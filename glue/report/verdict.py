@@ -77,7 +77,7 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
 
 
 def _named(sentence: str, found: list[str]) -> list[str]:
-    """A summary of the significant differences."""
+    """The sentence with the found items, or nothing if there are none."""
     return [sentence.format(text.listing(found))] if found else []
 
 

@@ -152,7 +152,7 @@ def test_runs_of_another_sweep_do_not_count(tmp_path: Path) -> None:
     for file in (tmp_path / "two/runs").iterdir():
         if not (tmp_path / "one/runs" / file.name).exists():
             file.unlink()
-    with pytest.raises(ValueError, match=r"no record of the sweep .* \(27 not usable: few"):
+    with pytest.raises(ValueError, match=r"no records of the sweep .* \(27 not usable: few"):
         page_of(tmp_path / "two")
 
 

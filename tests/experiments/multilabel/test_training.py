@@ -191,7 +191,8 @@ def test_the_command_line_says_that_a_run_has_diverged(tmp_path: Path) -> None:
     given = f"train --output_dir {tmp_path / 'run'} --synthetic.rows 100 --train.device cpu"
     with pytest.raises(SystemExit, match=r"^error: .* diverged; lower train\.learning_rate$"):
         main([*given.split(), "--train.learning_rate", "1e30"])
-    assert not (tmp_path / "run/results.json").exists()
+    results = json.loads((tmp_path / "run/results.json").read_text("utf-8"))
+    assert results["status"] == "diverged"
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
