@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
         "with softmax and r-softmax. Writes runs/demo/report.html, overwriting an earlier one; "
         "needs no network, and less than five minutes on two cores.",
     )
-    parser.parse_args(arguments)
+    rest = parser.parse_known_args(arguments)[1]
+    if rest:
+        parser.exit(2, f"error: {rest[0]}: unknown; the demo takes no options\n")
     with interruption("the same command starts over"), input_errors():
         os.chdir(ROOT)
         shutil.rmtree(FOLDER, ignore_errors=True)

@@ -98,6 +98,7 @@ def retrieve() -> dict[str, Any]:
             zeros, right = measure(setting, encoder, bar)
             if setting.name == "softmax":
                 softmax = right
+            tqdm.write(f"{setting.title}: {right.mean():.1%} right, {zeros:.1%} exact zeros")
             rows.append(
                 {
                     "mapping": setting.name,

@@ -79,7 +79,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
         check_sweep(sweep, plan)
 
-    def seconds(self, config: RunConfig) -> float:
+    def seconds(self, config: RunConfig) -> float | None:
         from glue.train import seconds
 
         return seconds(config)

@@ -34,6 +34,7 @@ from glue.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
 from pipeline.config import ScheduleConfig
 from pipeline.files import named
+from pipeline.fitting import DivergedError
 from pipeline.machine import device_name, peak_memory_mib, versions
 from pipeline.sweep.plan import Plan
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
@@ -177,8 +178,8 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
                 raise ValueError(f"mappings.{label}: {error}") from None
 
 
-def seconds(config: RunConfig) -> float:
-    """About how long a run takes: a few steps and rows, scaled up."""
+def seconds(config: RunConfig) -> float | None:
+    """About how long a run takes: a few steps and rows, scaled up; None if they diverge."""
     train, task = config.train, get_task(config.task)
     data = subset(
         load_task(task, config.data_dir), config.train_rows, config.selection, config.limit
@@ -188,11 +189,14 @@ def seconds(config: RunConfig) -> float:
         short = replace(
             config,
             output_dir=folder,
-            limit=TRIAL_STEPS * train.batch_size,
+            limit=max(TRIAL_STEPS * train.batch_size, math.ceil(1 / (config.selection or 1))),
             evaluate="end",
             train=replace(train, max_steps=TRIAL_STEPS),
         )
-        results = assemble(short).perform()
+        try:
+            results = assemble(short).perform()
+        except DivergedError:
+            return None
     assert results is not None  # in one process
     took, rows = results["seconds"], results["rows"]
     steps = train.max_steps or train.epochs * math.ceil(sizes.pop("train") / train.batch_size)

@@ -150,7 +150,7 @@ def input_errors() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        sys.exit(f"error: {error.name} is not installed; pip install '.[{EXTRAS[error.name]}]'")
+        sys.exit(f"error: {error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
 

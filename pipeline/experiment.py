@@ -182,10 +182,11 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         except DivergedError as error:
             if self.is_main_process:
                 outcome = {**error.results, "status": "diverged", "error": str(error)}
-                self._finish(config, folder, outcome)
+                self._write(config, folder, outcome)
             raise
         if results is not None:
-            self._finish(config, folder, results)
+            self._write(config, folder, results)
+            self.tidy(folder)
         return results
 
     @property
@@ -193,13 +194,12 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """Whether this process writes; others train beside it."""
         return True
 
-    def _finish(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
+    def _write(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
         from pipeline.files import write_json
         from pipeline.folders import RESULTS_FILE
 
         results["config"] = asdict(cast(Any, config))
         write_json(folder / RESULTS_FILE, results)
-        self.tidy(folder)
 
     def tidy(self, folder: Path) -> None:
         """Delete what a run no longer needs once its results are written."""
@@ -230,7 +230,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         folder, plan = Path(sweep.output_dir), self.plan(sweep)
         check_folder(folder, sweep.content())
         self.check(sweep, plan)
-        return forecast(folder, plan, partial(_seconds, self.name), resources)
+        tells = type(self).seconds is not Experiment.seconds
+        return forecast(folder, plan, partial(_seconds, self.name) if tells else None, resources)
 
     def read(self, folder: Path) -> Results:
         """What the records of a sweep show.

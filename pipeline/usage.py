@@ -95,7 +95,7 @@ def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
         option, equals, value = word.partition("=")
         given = value if equals else following
         # a section may also be a YAML file
-        plain = re.fullmatch(r"[\w-]+", given) and given != "null" and not Path(given).exists()
+        plain = re.fullmatch(r"[\w-]+", given) and given != "null" and not Path(given).is_file()
         if plain and option.startswith("--") and f"{option[2:]}.name" in keys:
             option += ".name"
         spelled.append(option + equals + value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparse_attn.commands import main, programs
-from tests.commands import ROOT, refusal
+from tests.commands import ROOT, refusal, run
 
 
 @pytest.mark.parametrize("name", programs.PROGRAMS)
@@ -23,9 +23,17 @@ def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPat
     with pytest.raises(Replaced) as replaced:
         main([name, "train", "--help"])
     module = programs.PROGRAMS[name]
-    command = [sys.executable, "-m", module, "train", "--help"]
+    command = [sys.executable, "-P", "-m", module, "train", "--help"]
     assert replaced.value.args == (sys.executable, command, str(ROOT))
     assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
+
+
+def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:
+    for name in ("glue", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('another program')")
+    path = {"PYTHONPATH": str(ROOT)}
+    done = run("-P", "-m", "sparse_attn", "glue", "trian", cwd=tmp_path, env=path)
+    assert done.stderr == "error: trian: unknown; did you mean train?\n"
 
 
 def test_what_is_missing(

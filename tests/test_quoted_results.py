@@ -162,3 +162,17 @@ def test_retrieval_in_the_readme() -> None:
     assert f"of {record['questions']} questions" in text
     assert f"{record['candidates']} sentences for {shares[0]} with softmax, {shares[1]}" in text
     assert f"and {shares[2]} with as many dropped at random" in text
+
+
+def test_glue_in_the_readme() -> None:
+    sparse = [row for row in GLUE if row["mapping"] in ("sparsemax", "sparsehourglass")]
+    zeros = sorted(round(100 * float(row["sparsity"])) for row in sparse)
+    lower = sorted(round(-100 * float(row["difference"])) for row in sparse)
+    (ours,) = {f"{100 * float(r['sparsity']):.0f}" for r in GLUE if r["mapping"] == "r-softmax"}
+    text = page("README.md")
+    assert f"with {ours} % zeros by r-softmax cannot be told" in text
+    assert f"with {zeros[0]} % to {zeros[-1]} %, end {lower[0]} to {lower[-1]} points" in text
+    assert [int(row["significant"]) for row in sparse].count(1) == 1
+    assert (
+        f"significantly in one of {['', 'one', 'two', 'three', 'four'][len(sparse)]} cases" in text
+    )

@@ -65,6 +65,7 @@ class Run:
             try:
                 training.run()
             except DivergedError as error:
+                checkpoint.unlink(missing_ok=True)  # it would only diverge again
                 raise DivergedError(str(error), self._results(training, folder)) from None
         results = self._results(training, folder) | {"status": "finished"}
         return results | measures(model, corpus, config.evaluation, config.measures)

@@ -20,7 +20,8 @@ def forest(
     Args:
         differences: differences of each task, by mapping.
         label: axis label.
-        settled: (task, mapping) of filled marks, others are open; None fills all.
+        settled: (task, mapping) of filled marks, others are open; None fills those whose interval
+            excludes 0.
 
     Returns:
         The figure, or None if no difference has an interval.
@@ -37,7 +38,8 @@ def forest(
             row, colour = names.index(name), looks[name]["color"]
             if difference.interval:
                 axes.plot(difference.interval, [row, row], color=colour, lw=2)
-            fill = colour if settled is None or (task, name) in settled else "white"
+            filled = difference.side != 0 if settled is None else (task, name) in settled
+            fill = colour if filled else "white"
             axes.plot([difference.value], [row], "o", color=colour, markerfacecolor=fill, ms=7)
         first = place % 2 == 0  # the panel to its right shares the rows
         axes.set_yticks(range(len(names)), [canvas.name(n) for n in names] if first else [])

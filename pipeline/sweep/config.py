@@ -33,6 +33,5 @@ class Resources:
         if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
             raise ValueError(
                 f"gpus_per_run={self.gpus_per_run}: expected a number in [0, 1]; a run of `glue` "
-                "on "
-                "several GPUs is `accelerate launch -m glue train`"
+                "on several GPUs is `accelerate launch -m glue train`"
             )

@@ -1,4 +1,4 @@
-"""Forecast of a sweep: remaining runs, time and disk space."""
+"""What a sweep has still to do, before it starts: runs, time and disk."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pipeline.report.text import counted
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun
 from pipeline.sweep.pool import Failure, environments
 from pipeline.sweep.records import Record, read_records
 from pipeline.sweep.run import make_pool
 
-LARGEST_RECORD = 1.0  # MB; upper bound over all experiments
+TYPICAL_RECORD = 0.1  # MB; GLUE's hold a prediction for each example
 
 
 def forecast(
     folder: Path,
     plan: Plan,
-    seconds: Callable[[PlannedRun], float | None],
+    seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,
 ) -> list[str]:
-    """The forecast as lines for the terminal; writes nothing.
+    """Lines for the terminal; nothing is written.
 
     Args:
-        folder: output_dir of the sweep, possibly with some records.
+        folder: output_dir of the sweep, which may hold some of its records.
         plan: the runs.
-        seconds: estimates the time of a run by a short trial, if available; called in another
-            process, for tasks without a finished run.
-        resources: where to run.
+        seconds: times a run by a short trial, in another process, for each task without a finished
+            run; None where no trial can be made.
+        resources: where the runs are to take place.
     """
     found = plan.own(read_records(folder)).by_hash
     done = {key: record for key, record in found.items() if record.status != "failed"}
@@ -42,38 +41,43 @@ def forecast(
     for mapping in dict.fromkeys(mapping for _, mapping in due):
         cells = [f"{task} {count}" for (task, label), count in due.items() if label == mapping]
         lines.append(f"  {mapping}: {', '.join(cells)}")
-    slots = 1 if resources.address else len(environments(resources))
     times = _times(plan, list(done.values()), seconds, resources)
     if None in times.values():
         lines.append("time: not known before the first run has finished")
     else:
-        total = sum(count * (times[task] or 0) for (task, _), count in due.items()) / slots
-        lines.append(
-            f"time: about {timedelta(seconds=round(total))}, {counted(slots, 'run')} at once"
-        )
+        total = sum(count * (times[task] or 0) for (task, _), count in due.items())
+        slots = 1 if resources.address else len(environments(resources))
+        about = timedelta(seconds=round(total / slots))
+        at_once = "one run after another" if slots == 1 else f"{slots} runs at once"
+        lines.append(f"time: about {about}, {at_once}")
     free = shutil.disk_usage(_existing(folder)).free / 1e9
-    most = LARGEST_RECORD * sum(due.values())
-    lines.append(f"disk: at most {most:,.0f} MB of records, no weights; {free:,.1f} GB are free")
+    most = TYPICAL_RECORD * sum(due.values())
+    lines.append(f"disk: about {most:,.0f} MB of records, no weights; {free:,.1f} GB are free")
     return lines
 
 
 def _times(
     plan: Plan,
     done: list[Record],
-    seconds: Callable[[PlannedRun], float | None],
+    seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,
 ) -> dict[str, float | None]:
-    """Seconds per run, by task."""
+    """Seconds of a run, by task."""
     first = {task: runs[0] for (task, _), runs in reversed(plan.first.items())}
-    times: dict[str, float | None] = {}
+    known: dict[str, float] = {}
     for task in first:
-        known = [_seconds(r.results) for r in done if r.task == task and r.results]
-        if known:
-            times[task] = fmean(known)
+        taken = [_seconds(r.results) for r in done if r.task == task and r.results]
+        if taken:
+            known[task] = fmean(taken)
+
+    if seconds is None:
+        mean = fmean(known.values()) if known else None
+        return {task: known.get(task, mean) for task in first}
 
     def untold() -> list[PlannedRun]:
         return [run for task, run in first.items() if task not in times]
 
+    times: dict[str, float | None] = dict(known)
     with make_pool(seconds, resources, fresh=True) as pool:
         for run, outcome in pool.results(untold, lambda _: None):
             if isinstance(outcome, Failure):
@@ -83,11 +87,11 @@ def _times(
 
 
 def _seconds(results: dict[str, Any]) -> float:
-    """Seconds of a run; GLUE records training separately."""
+    """Of a run; GLUE's tell training apart."""
     found = results["seconds"]
     return float(found["total"] if isinstance(found, dict) else found)
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or its nearest existing parent."""
+    """The folder, or the nearest one above it that is there."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

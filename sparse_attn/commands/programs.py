@@ -25,14 +25,17 @@ def run_program(name: str, *arguments: str) -> NoReturn:
     Exits with 2 and one line if this is no clone, or without what the program runs on.
     """
     root, module = Path(__file__).parents[2], PROGRAMS[name]
-    if not (root / module.replace(".", "/") / "__main__.py").exists():
-        _refuse(f"{name}: only in a clone of the repository; pip install -e '.[glue]' there")
+    # site-packages may hold other packages of such names
+    ours = (root / "pyproject.toml").exists() and (root / "pipeline").is_dir()
+    if not ours:
+        _refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
     if find_spec("jsonargparse") is None:
-        _refuse(f"{name}: jsonargparse is not installed; pip install -e '.[glue]'")
+        _refuse(f"{name}: jsonargparse is not installed; pip install -e '.[demo]'")
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     os.execve(
         sys.executable,
-        [sys.executable, "-m", module, *arguments],
+        # -P: no module of the working directory comes before ours
+        [sys.executable, "-P", "-m", module, *arguments],
         {**os.environ, "PYTHONPATH": path},
     )
 

@@ -46,7 +46,7 @@ class FactoredSphericalHead(nn.Module):
     steps; `head.matrix.refresh()`, which costs O(vocab d^2), removes it.
 
     Not supported: momentum, Adam, tied weights, a dense gradient of W, and training in several
-        processes, which exchange nothing.
+    processes, which exchange nothing.
 
     Source: Vincent, de Brebisson & Bouthillier 2015 (the update); de Brebisson & Vincent 2016
     (the losses).

@@ -127,7 +127,7 @@ class AttentionRecord:
         """Values of the mappings' parameters over the calls, by name, (snapshots, layers, heads).
 
         At most a thousand snapshots, evenly spaced: of more calls, every second, fourth, ... is
-            kept. NaN if the mapping of a layer has no such parameter.
+        kept. NaN if the mapping of a layer has no such parameter.
         """
         names = {name for call in self._snapshots for layer in call for name in layer}
         shape = (len(self._snapshots), len(self.layers), self._heads())

@@ -173,7 +173,7 @@ def _pair_hinge(d: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """sum of max(0, d_i - d_j) over i in left and j in right, (..., n) -> (...).
 
     Piecewise linear in d, with counts as slopes: how many of right an entry of left is above, minus
-        how many of left an entry of right is below. A tie has slope 0, like max(0, 0).
+    how many of left an entry of right is below. A tie has slope 0, like max(0, 0).
     """
     # so far apart that no difference of them would be finite
     most = torch.finfo(d.dtype).max / 2

@@ -67,7 +67,6 @@ def test_a_run_that_diverges_is_one_line(evaluate: str, asked: Asked, tmp_path: 
     found = json.loads((tmp_path / "run/results.json").read_text())
     assert found["status"] == "diverged"
     assert "lower train.learning_rate" in found["error"]
-    assert not list((tmp_path / "run").glob("checkpoint-*"))
     with pytest.raises(SystemExit, match="holds a diverged run of this config"):
         main(asked(tmp_path / "run", *wild, "--resume"))
 

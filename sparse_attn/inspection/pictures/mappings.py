@@ -33,8 +33,8 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     """p_1 of the scores (z, 0) against z in [-5, 5], one line a mapping.
 
     If a mapping drops one of the two, each mapping gets a row below the lines, thick where one
-        probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
-        where the mapping jumps.
+    probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
+    where the mapping jumps.
 
     Args:
         mappings: names, drawn with the parameters' defaults, or `Mapping`s without `heads`.
