@@ -1,4 +1,4 @@
-"""What several runs say together: their mean and spread, and differences of pairs with one seed."""
+"""Statistics over seeds: mean and standard deviation, and paired differences."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ LEVEL = 0.05
 
 
 class Estimate(NamedTuple):
-    """Mean over n seeds, and their standard deviation with n - 1: None for one, or an infinity."""
+    """Mean over n seeds and sample standard deviation (n - 1); None for one seed or infinities."""
 
     mean: float
     sd: float | None
     n: int
 
     def text(self, pattern: str) -> str:
-        """`1.23 ± 0.04`, or one number where the seeds do not differ or there is one.
+        """`1.23 ± 0.04`, or one number if the seeds agree or there is one.
 
         Args:
-            pattern: of `str.format`, such as "{:.2f}".
+            pattern: `str.format` pattern, such as "{:.2f}".
         """
         mean = pattern.format(self.mean)
         return f"{mean} ± {pattern.format(self.sd)}" if self.sd else mean
 
 
 class Difference(NamedTuple):
-    """Mean over n pairs of runs with one seed, its 95 % t interval and p: None for one pair."""
+    """Mean over n pairs with the same seed, its 95 % t interval and p; None for one pair."""
 
     value: float
     interval: tuple[float, float] | None
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
     @property
     def side(self) -> int:
-        """1 where the interval is above 0, -1 where it is below, 0 where it is neither."""
+        """1 if the interval is above 0, -1 if below, else 0."""
         low, high = self.interval or (0, 0)
         return 1 if low > 0 else -1 if high < 0 else 0
 
@@ -66,7 +66,7 @@ def estimate(values: Iterable[float]) -> Estimate | None:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """ours - theirs over the seeds that both have; None without one, or where one is infinite.
+    """ours - theirs over their common seeds; None without any, or if a value is infinite.
 
     Interval: mean +- t(0.975, n - 1) sd / sqrt(n), Student's for paired differences.
     """
@@ -81,7 +81,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of a paired t-test; without a spread 1 if all differ by 0, else 0."""
+    """Two-sided p of a paired t-test; without spread 1 if all differences are 0, else 0."""
     if len(differences) < 2 or float(np.std(differences)) < 1e-12:
         return 0.0 if np.any(differences) else 1.0
     return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
@@ -90,7 +90,7 @@ def paired_p(differences: Sequence[float]) -> float:
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """max over j <= i of min(1, (m - j + 1) p_(j)), p_(1) <= ... <= p_(m) (Holm 1979).
 
-    None stays None and is not among the m.
+    None stays None and does not count towards m.
     """
     known = [value for value in values if value is not None]
     corrected = iter(multipletests(known, method="holm")[1] if known else ())
