@@ -147,7 +147,10 @@ def _not_significant(compared: Compared) -> list[str]:
         found = [
             (row, d)
             for row, d in compared
-            if not row.significant and d.seeds > 1 and d.p < LEVEL and side * d.value > 0
+            if not row.significant
+            and d.seeds > 1
+            and d.p < LEVEL
+            and min(side * d.low, side * d.high) > 0
         ]
         seen |= {row.cell for row, _ in found}
         each = [

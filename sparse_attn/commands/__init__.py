@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(
         prog="sparse-attn",
         description="Other probability mappings than softmax in Transformers: list them, see them.",
-        epilog=f"In a clone also {', '.join(PROGRAMS)}: as `python -m {PROGRAMS['glue']}` and so "
-        "on, each with a --help of its own.",
+        epilog=f"In a clone also: {', '.join(PROGRAMS)}; see sparse-attn glue --help and so on.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):

@@ -153,7 +153,7 @@ def test_sparsity_with_layers_that_did_not_run() -> None:
     assert names[::3] == ["encoder.0.0.SelfAttention", "decoder.0.1.EncDecAttention"]
     assert cells(figure, (4, 1))[0].max() < 0.95
     assert [np.isnan(line).all() for line in ydata(pictures.draw_support(record))][2:] == [True] * 4
-    with pytest.raises(ValueError, match="record: saw no call of the model"):
+    with pytest.raises(ValueError, match="record: has no call of the whole model"):
         pictures.draw_parameters(record)
 
 

@@ -98,7 +98,7 @@ def reported(
 
 def images(folder: Path, out: Path, name: str, long: str) -> None:
     losses = {"softmax": SweptLoss("softmax", [0.1, 0.2]), name: SweptLoss("sparsemax", [0.1, 0.2])}
-    sweep = ImageSweep("", losses, 2, ImageData())
+    sweep = ImageSweep(output_dir="", losses=losses, runs=2, data=ImageData())
     results = {
         "seed": 0,
         "measure": "negll",

@@ -93,22 +93,29 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "seeds", "said"),
+    ("low", "high", "seeds", "p", "said"),
     [
-        (-0.08, -0.02, 3, "Likely worse, not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0.030"),
-        (0.02, 0.08, 3, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0.030"),
-        (-0.02, 0.08, 3, "No difference shown: sharp (RTE)."),
-        (0.02, 0.08, 1, "No difference shown: sharp (RTE)."),
+        (
+            -0.08,
+            -0.02,
+            3,
+            0.03,
+            "Likely worse, not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0",
+        ),
+        (0.02, 0.08, 3, 0.03, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0"),
+        (0.02, 0.08, 3, 0.12, "No difference shown: sharp (RTE)."),
+        (-0.02, 0.08, 3, 0.03, "No difference shown: sharp (RTE)."),
+        (0.02, 0.08, 1, 0.03, "No difference shown: sharp (RTE)."),
     ],
 )
 def test_what_is_not_significant(
-    low: float, high: float, seeds: int, said: str, tmp_path: Path
+    low: float, high: float, seeds: int, p: float, said: str, tmp_path: Path
 ) -> None:
-    """An interval that leaves out 0 is told from one that does not; one pair tells nothing."""
+    """Likely is what interval and p agree on; one pair tells nothing."""
     fill(tmp_path, make_config())
     sweep = read_sweep(tmp_path)
     value = 0.05 if high > 0.05 else -0.05
-    made = statistics.Difference(seeds, value, low, high, 0.03, None)
+    made = statistics.Difference(seeds, value, low, high, p, None)
     rows = [
         replace(row, difference=row.difference and made, holm_all=row.difference and 0.2)
         for row in make_rows(sweep)
