@@ -146,6 +146,8 @@ def _find(task: Task, data_dir: str | Path | None, split: str) -> Path:
     path = below(Path(base) / task.folder, task.splits[split], f"{task.name}: splits.{split}")
     if path.is_file():
         return path
+    if not Path(base).is_dir():
+        raise FileNotFoundError(f"data_dir={base}: no such folder; expected {_layout(task)}")
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent

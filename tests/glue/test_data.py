@@ -127,6 +127,8 @@ def test_a_missing_folder_shows_the_nearest_one(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="holds: nothing"):
         load_task(TASKS["MNLI"], tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="no: no such folder; expected data_dir/MNLI"):
+        load_task(TASKS["MNLI"], tmp_path / "no")
 
 
 def test_broken_rows_of_qqp_are_all_named(tmp_path: Path):

@@ -126,3 +126,11 @@ def test_memory_is_set_by_the_chunk():
 def test_rows_meet_the_words_of_their_own_cluster_only():
     """In one chunk: the shortlist for all, the largest cluster for one row in fourteen."""
     assert peak(512, 512) < peak(512, 512, rare=1.0) - 2 * 256 * SCORE_ROW
+
+
+def test_a_state_dict_loads_into_another_head() -> None:
+    one, other = (adaptive_head(BY_NAME["sigsoftmax"]) for _ in range(2))
+    hidden = random_hidden(3)
+    assert not torch.equal(other.log_prob(hidden), one.log_prob(hidden))
+    other.load_state_dict(one.state_dict())
+    torch.testing.assert_close(other.log_prob(hidden), one.log_prob(hidden), rtol=0, atol=0)
