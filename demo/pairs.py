@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
+
+from pipeline.tables import read_rows
 
 PAIRS = Path(__file__).parent / "data" / "pairs.tsv"
 
@@ -17,9 +18,6 @@ class Pair(NamedTuple):
     distractor: str
 
 
-def read_pairs(path: Path = PAIRS) -> list[Pair]:
-    """The rows of a TSV file with a header."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        next(rows)
-        return [Pair(*row) for row in rows]
+def read_pairs() -> list[Pair]:
+    """The rows of the file."""
+    return [Pair(**row) for _, row in read_rows(PAIRS, Pair._fields)]

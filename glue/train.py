@@ -58,9 +58,10 @@ class Run:
     versions: dict[str, str]
 
     def perform(self, _: Path | None = None) -> dict[str, Any] | None:
-        """Fine-tune, evaluate and save the model; returns the content of results.json (main
-        process)."""
-        # which Trainer needs even where nothing is to be kept
+        """Fine-tune, evaluate and save the model; the content of results.json in the main process.
+
+        Trainer needs output_dir even where nothing is kept.
+        """
         config, folder = self.config, Path(self.config.output_dir)
         checkpoint = last_complete_checkpoint(folder) if config.resume else None
         trainer = self.trainer
@@ -137,9 +138,7 @@ def assemble(config: RunConfig) -> Run:
     enable_progress_bars()
     schedule = config.mapping.schedule_of_run()
     task = get_task(config.task)
-    data = subset(
-        load_task(task, config.data_dir), config.train_rows, config.selection, config.limit
-    )
+    data = load_data(config, task)
     set_seed(config.train.seed)
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
@@ -157,6 +156,12 @@ def assemble(config: RunConfig) -> Run:
         schedule,
         versions(*PACKAGES),
     )
+
+
+def load_data(config: RunConfig, task: Task) -> DatasetDict:
+    """The rows that a run trains and is measured on; raises as `assemble`."""
+    data = load_task(task, config.data_dir)
+    return subset(data, config.train_rows, config.selection, config.limit)
 
 
 def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
@@ -181,10 +186,7 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
 def seconds(config: RunConfig) -> float | None:
     """About how long a run takes: a few steps and rows, scaled up; None if they diverge."""
     train, task = config.train, get_task(config.task)
-    data = subset(
-        load_task(task, config.data_dir), config.train_rows, config.selection, config.limit
-    )
-    sizes = {split: len(rows) for split, rows in data.items()}
+    sizes = {split: len(rows) for split, rows in load_data(config, task).items()}
     with TemporaryDirectory() as folder:
         short = replace(
             config,
