@@ -161,7 +161,7 @@ class SweepConfig:
                     "would never be tried; use more trials or fewer values"
                 )
             if not candidate.is_ramped:
-                from sparse_attn.mappings.controls import MIXED
+                from sparse_attn.mappings.derived import MIXED
 
                 name = candidate.name.removeprefix(MIXED)
                 raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, cast
 
 from torch import Tensor
 
-from sparse_attn.mappings.controls import random_drop_softmax, temperature_softmax, top_k_softmax
+from sparse_attn.mappings.controls import random_drop_softmax, temperature_softmax
 from sparse_attn.mappings.monotone import monotone, plif
 from sparse_attn.mappings.pointwise import (
     normalized_relu,
@@ -25,6 +25,8 @@ from sparse_attn.mappings.projection import (
     sparsehourglass,
     sparsemax,
 )
+from sparse_attn.mappings.truncated import threshold_softmax, top_k_softmax, top_p_softmax
+from sparse_attn.mappings.unnormalized import clipped_softmax, relu, sigmoid, softpick
 from sparse_attn.mappings.weighted import r_softmax, t_softmax, weighted_softmax
 
 P = ParamSpec("P")
@@ -49,6 +51,7 @@ def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return cast(Callable[P, Tensor], log_function)
 
 
+log_clipped_softmax = log_form(clipped_softmax)
 log_entmax = log_form(entmax)
 log_monotone = log_form(monotone)
 log_normalized_relu = log_form(normalized_relu)
@@ -56,9 +59,12 @@ log_normalized_sigmoid = log_form(normalized_sigmoid)
 log_plif = log_form(plif)
 log_r_softmax = log_form(r_softmax)
 log_random_drop_softmax = log_form(random_drop_softmax)
+log_relu = log_form(relu)
+log_sigmoid = log_form(sigmoid)
 log_sigsoftmax = log_form(sigsoftmax)
 log_softmax = log_form(softmax)
 log_softmax_abs = log_form(softmax_abs)
+log_softpick = log_form(softpick)
 log_sparsecone = log_form(sparsecone)
 log_sparsegen = log_form(sparsegen)
 log_sparsehourglass = log_form(sparsehourglass)
@@ -67,11 +73,15 @@ log_spherical_softmax = log_form(spherical_softmax)
 log_t_softmax = log_form(t_softmax)
 log_taylor_softmax = log_form(taylor_softmax)
 log_temperature_softmax = log_form(temperature_softmax)
+log_threshold_softmax = log_form(threshold_softmax)
 log_top_k_softmax = log_form(top_k_softmax)
+log_top_p_softmax = log_form(top_p_softmax)
 log_weighted_softmax = log_form(weighted_softmax)
 
 __all__ = [
+    "clipped_softmax",
     "entmax",
+    "log_clipped_softmax",
     "log_entmax",
     "log_monotone",
     "log_normalized_relu",
@@ -79,9 +89,12 @@ __all__ = [
     "log_plif",
     "log_r_softmax",
     "log_random_drop_softmax",
+    "log_relu",
+    "log_sigmoid",
     "log_sigsoftmax",
     "log_softmax",
     "log_softmax_abs",
+    "log_softpick",
     "log_sparsecone",
     "log_sparsegen",
     "log_sparsehourglass",
@@ -90,7 +103,9 @@ __all__ = [
     "log_t_softmax",
     "log_taylor_softmax",
     "log_temperature_softmax",
+    "log_threshold_softmax",
     "log_top_k_softmax",
+    "log_top_p_softmax",
     "log_weighted_softmax",
     "monotone",
     "normalized_relu",
@@ -98,9 +113,12 @@ __all__ = [
     "plif",
     "r_softmax",
     "random_drop_softmax",
+    "relu",
+    "sigmoid",
     "sigsoftmax",
     "softmax",
     "softmax_abs",
+    "softpick",
     "sparsecone",
     "sparsegen",
     "sparsehourglass",
@@ -109,6 +127,8 @@ __all__ = [
     "t_softmax",
     "taylor_softmax",
     "temperature_softmax",
+    "threshold_softmax",
     "top_k_softmax",
+    "top_p_softmax",
     "weighted_softmax",
 ]

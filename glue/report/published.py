@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glue.sweep import CandidateConfig
-from sparse_attn.mappings.controls import MIXED
+from sparse_attn.mappings.derived import MIXED
 
 SOURCE = (
     "Balazy, Struski, Smieja & Tabor 2023, r-softmax: Generalized Softmax with Controllable "

@@ -85,7 +85,7 @@ def in_full(spec: MappingSpec) -> str:
 
 
 def _explained(spec: MappingSpec) -> str:
-    from sparse_attn.mappings.controls import MIXED, mixed
+    from sparse_attn.mappings.derived import MIXED, mixed
 
     documented: Any = mixed if spec.name.startswith(MIXED) else spec.function
     if isinstance(documented, partial):  # whose docstring is Python's
@@ -98,7 +98,7 @@ def _takes(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
 
 
 def _parameter(parameter: ParameterSpec) -> str:
-    return f"{parameter.name} = {parameter.default:g} in {parameter.range}"
+    return f"{parameter.name} = {parameter.shown_default} in {parameter.range}"
 
 
 def _use(parameter: ParameterSpec) -> str:
@@ -141,5 +141,5 @@ def _public(spec: MappingSpec, prefix: str = "") -> str:
 
 
 def _patch(spec: MappingSpec) -> str:
-    values = "".join(f", {p.name}={p.default:g}" for p in _takes(spec))
+    values = "".join(f", {p.name}={p.shown_default}" for p in _takes(spec))
     return f'sparse_attn.patch_model(model, "{spec.name}"{values})'

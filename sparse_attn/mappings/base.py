@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 Value: TypeAlias = float | Tensor
+Mass: TypeAlias = Literal["one", "at most one", "free"]
 RowMap: TypeAlias = Callable[..., Tensor]
 Loss: TypeAlias = Callable[..., Tensor]
-Family: TypeAlias = Literal["pointwise", "threshold", "projection"]
+Family: TypeAlias = Literal["pointwise", "threshold", "projection", "free"]
 INF = math.inf
 DERIVED: Any = None
 
@@ -31,7 +32,7 @@ class ParameterSpec:
 
     Attributes:
         name: keyword of the mapping's function and of `Mapping`.
-        default: the value if none is given.
+        default: the value if none is given; None for one that each row derives from its length.
         low, high: ends of the range.
         low_open, high_open: whether that end is excluded.
         per_entry: whether it broadcasts to the scores instead of to their rows.
@@ -40,7 +41,7 @@ class ParameterSpec:
     """
 
     name: str
-    default: float
+    default: Any
     low: float = -INF
     high: float = INF
     low_open: bool = False
@@ -66,13 +67,18 @@ class ParameterSpec:
         """Which `values`, any shape, are in the range, ends too: learned ones round to them."""
         return (values >= self.low) & (values <= self.high)
 
+    @property
+    def shown_default(self) -> str:
+        """The default for a reader: a number, or None."""
+        return "None" if self.default is None else f"{self.default:g}"
+
     def check(self, value: float) -> None:
         """Raise ValueError if `value` is NaN or outside the range."""
         if not self.contains(value):
             raise ValueError(
                 f"{self.name}={value} is out of range: expected a {'whole ' * self.whole}number in "
                 f"{self.range}; "
-                f"the default is {self.default:g}"
+                f"the default is {self.shown_default}"
             )
 
 
@@ -83,8 +89,12 @@ class Kernel:
     Attributes:
         name: their name for it.
         family: which code it shares: "pointwise" needs only the sum of a row, "threshold" also its
-            maximum and a threshold, "projection" the solution of an equation.
+            maximum and a threshold, "projection" the solution of an equation, "free" what it needs
+            itself, for rows that need not sum to one.
         parameter: name of its one scalar parameter.
+        instead: name of the parameter that stands in, negated, while `parameter` is None.
+        constants: names of parameters that must have their defaults.
+        scaled: whether the scores are first multiplied by the factor of `scaled-NAME`.
         skips: whether scores outside the support have neither a share nor a slope, so that tiles
             without support can be skipped.
     """
@@ -93,6 +103,9 @@ class Kernel:
     family: Family
     parameter: str | None = None
     skips: bool = False
+    instead: str | None = None
+    constants: tuple[str, ...] = ()
+    scaled: bool = False
 
 
 class LibraryLosses(Mapping[str, Loss]):
@@ -128,6 +141,8 @@ class MappingSpec:
         weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
             initial value of every tensor argument of `function`. Such a mapping is always learned.
         options: the keyword arguments of `weights`.
+        mass: what a row sums to. Only mappings with mass "one" are distributions, which heads and
+            losses need.
         zeros: whether exact zeros can occur at valid positions.
         dense: for a mapping with zeros, `(**arguments) -> bool`: whether these arguments of
             `function` exclude them.
@@ -150,6 +165,7 @@ class MappingSpec:
     parameters: tuple[ParameterSpec, ...] = ()
     weights: Callable[..., dict[str, Tensor]] | None = None
     options: tuple[ParameterSpec, ...] = ()
+    mass: Mass = "one"
     zeros: bool = False
     dense: Callable[..., bool] | None = None
     translation_invariant: bool = False
@@ -178,29 +194,30 @@ def library_spec(
     function: Callable[..., Tensor],
     *parameters: ParameterSpec,
     family: Family | None = None,
-    skips: bool = False,
     losses: Mapping[str, str] | None = None,
+    kernel: dict[str, Any] | None = None,
     **facts: Any,
 ) -> MappingSpec:
     """The record of a mapping of this library, named after its function.
 
     Args:
         parameters: those of `function`, in its order.
-        family, skips: as in `Kernel`; None without a kernel.
+        family: as in `Kernel`; None without a kernel.
         losses: names of functions of `sparse_attn.losses`.
+        kernel: other fields of `Kernel`.
         **facts: other fields of `MappingSpec`.
     """
     name = function.__name__.replace("_", "-")
     scalar = parameters[0].name if parameters else None
-    kernel = Kernel(name, family, scalar, skips) if family else None
-    own = LibraryLosses(dict(losses or {}))
-    return MappingSpec(name, function, parameters=parameters, losses=own, kernel=kernel, **facts)
+    own = Kernel(name, family, scalar, **(kernel or {})) if family else None
+    by_name = LibraryLosses(dict(losses or {}))
+    return MappingSpec(name, function, parameters=parameters, losses=by_name, kernel=own, **facts)
 
 
 def on_rows(
     row_map: RowMap,
     scores: Tensor,
-    *parameters: Value,
+    *parameters: Value | None,
     mask: Tensor | None,
     dim: int,
     checks: tuple[ParameterSpec, ...] = (),
@@ -225,7 +242,8 @@ def on_rows(
     top = rows.detach().amax(-1, keepdim=True)
     spoiled = top - top
     for value in values:
-        spoiled = spoiled + value.detach().masked_fill(~value.isnan(), 0.0)
+        if value is not None:
+            spoiled = spoiled + value.detach().masked_fill(~value.isnan(), 0.0)
     result = result + spoiled
     lowest = torch.finfo(scores.dtype).min
     if log and lowest > torch.finfo(rows.dtype).min:
@@ -243,7 +261,7 @@ def on_named_rows(
     mask: Tensor | None = None,
     dim: int = -1,
     log: bool = False,
-    **values: Value,
+    **values: Value | None,
 ) -> Tensor:
     """`on_rows` with `parameters` by name: what a `MappingSpec` calls.
 
@@ -259,12 +277,12 @@ def on_named_rows(
 
 def _prepare(
     scores: Tensor,
-    parameters: tuple[Value, ...],
+    parameters: tuple[Value | None, ...],
     mask: Tensor | None,
     dim: int,
     checks: tuple[ParameterSpec, ...],
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Rows last, in at least float32, the boolean mask, and parameters shaped (..., 1)."""
+) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+    """Rows last, in at least float32, the boolean mask, and parameters shaped (..., 1) or None."""
     if not scores.is_floating_point():
         raise TypeError(
             f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"
@@ -275,7 +293,10 @@ def _prepare(
         valid = valid & aligned("mask", mask, scores).movedim(dim, -1)
     # 0 under the mask keeps NaN and infinities there out of values and gradients alike
     rows = rows.masked_fill(~valid, 0.0)
-    values = [per_row(v, check, rows) for v, check in zip(parameters, checks, strict=True)]
+    values = [
+        None if v is None else per_row(v, check, rows)
+        for v, check in zip(parameters, checks, strict=True)
+    ]
     return rows, valid, values
 
 

@@ -1,35 +1,29 @@
 """Controls: what a comparison must rule out before it credits a sparse mapping.
 
-Sharpening (temperature-softmax), truncation (top-k-softmax), regularisation by missing keys
-(random-drop-softmax); and `mixed`, the ramp for mappings without their own path from softmax.
+Sharpening (temperature-softmax) and regularisation by missing keys (random-drop-softmax);
+truncation is top-k-softmax.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from sparse_attn.mappings.base import (
-    INF,
-    MappingSpec,
     ParameterSpec,
     Value,
     library_spec,
-    on_named_rows,
     on_rows,
 )
-from sparse_attn.mappings.pointwise import normalize, softmax
+from sparse_attn.mappings.pointwise import normalize
+from sparse_attn.mappings.truncated import softmax_where
 from sparse_attn.mappings.weighted import R
 
 # a learned temperature gets as near to the end of its range as it likes, and 1/T must stay finite
 TEMPERATURE = ParameterSpec("temperature", default=1.0, low=1e-3, high_open=True)
-K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
 DROPPED = replace(R, learnable=False)
-MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
-MIXED = "mixed-"
 
 
 def _over_temperature(z: Tensor, temperature: Tensor) -> Tensor:
@@ -66,38 +60,6 @@ def temperature_softmax(
     )
 
 
-def _softmax_where(keep: Tensor, rows: Tensor, log: bool) -> Tensor:
-    kept = rows.masked_fill(~keep, -INF)
-    return kept.log_softmax(-1) if log else kept.softmax(-1)
-
-
-def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
-    """Keep scores not below the k-th largest valid one."""
-    ordered = rows.detach().masked_fill(~valid, -INF).sort(-1, descending=True).values
-    n = rows.shape[-1]
-    # a k that is NaN spoils the row in the end, but must still be an index
-    place = k.nan_to_num(1.0).clamp(max=n).ceil().long() - 1
-    place = place.expand(*rows.shape[:-1], 1)
-    return _softmax_where((rows >= ordered.gather(-1, place)) & valid, rows, log)
-
-
-def top_k_softmax(
-    scores: Tensor, k: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
-) -> Tensor:
-    """Softmax over the ceil(k) largest valid scores, exactly 0 elsewhere; ties with the k-th stay.
-
-    Equal to softmax if k is at least the number of valid positions. k gets no gradient.
-    Source: Gupta et al. 2021 (arXiv 2106.06899); a control for truncation without reweighting.
-
-    Args:
-        k: in [1, inf]; a float, so that a schedule can move it, or a tensor broadcastable to the
-            shape of the rows.
-
-    Other arguments, returns and errors as `softmax`; ValueError also for k out of range.
-    """
-    return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, log=log, checks=(K,))
-
-
 def _scrambled(rows: Tensor) -> Tensor:
     """A pseudo-random integer for every score, from the bits of its float32 value."""
     # + 0.0 makes -0.0 the same as 0.0
@@ -115,7 +77,7 @@ def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> T
     # positions out of play rank behind all others
     priority = _scrambled(rows).masked_fill(~valid, 1 << 32)
     threshold = priority.sort(-1).values.gather(-1, dropped.clamp(max=last))
-    return _softmax_where((priority >= threshold) & valid, rows, log)
+    return softmax_where((priority >= threshold) & valid, rows, log)
 
 
 def random_drop_softmax(
@@ -137,63 +99,6 @@ def random_drop_softmax(
     return on_rows(_random_drop_rows, scores, r, mask=mask, dim=dim, log=log, checks=(DROPPED,))
 
 
-def _mixed_rows(
-    rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool
-) -> Tensor:
-    *own, mix = values
-    function = spec.log_function if log else spec.function
-    named = {p.name: value.squeeze(-1) for p, value in zip(spec.parameters, own, strict=True)}
-    far = function(rows, **named, mask=valid)
-    if not log:
-        return torch.lerp(softmax(rows, mask=valid), far, mix)
-    near = softmax(rows, mask=valid, log=True)
-    with torch.no_grad():
-        # -inf for the side that has no share, and where neither has a share
-        top = torch.maximum(near + torch.log1p(-mix), far + mix.log())
-        impossible = top == -INF
-        top = top.masked_fill(impossible, 0.0)
-    # e^80 is finite, and only a share of 0, or less than e^-80, can meet more than that
-    near, far = ((side - top).clamp(max=80.0).exp() for side in (near, far))
-    total = torch.lerp(near, far, mix).masked_fill(impossible, 1.0)
-    return (top + total.log()).masked_fill(impossible, -INF)
-
-
-def _has_softmax(mix: Value, **arguments: Value) -> bool:
-    return bool((mix < 1).all()) if isinstance(mix, Tensor) else mix < 1
-
-
-def mixed(spec: MappingSpec) -> MappingSpec:
-    """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
-
-    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros only at mix = 1.
-
-    Raises:
-        ValueError: the mapping has tensor arguments (learned maps, which start as softmax anyway;
-            weighted softmax), or already has a `mix`.
-    """
-    if spec.weights is not None or any(p.per_entry for p in spec.parameters):
-        raise ValueError(
-            f"mapping={MIXED + spec.name!r}: {spec.name} has tensor arguments, which cannot be "
-            "mixed; use it alone"
-        )
-    if any(p.name == MIX.name for p in spec.parameters):
-        raise ValueError(
-            f"mapping={MIXED + spec.name!r}: {spec.name} has a parameter {MIX.name} already; use "
-            "it alone"
-        )
-    parameters = (*spec.parameters, MIX)
-    row_map = partial(_mixed_rows, spec=spec)
-    return MappingSpec(
-        MIXED + spec.name,
-        partial(on_named_rows, row_map=row_map, parameters=parameters),
-        parameters=parameters,
-        zeros=spec.zeros,
-        dense=_has_softmax,
-        translation_invariant=spec.translation_invariant,
-        source=f"a ramp for {spec.source}",
-    )
-
-
 SPECS = (
     library_spec(
         temperature_softmax,
@@ -201,13 +106,6 @@ SPECS = (
         translation_invariant=True,
         log_g=_over_temperature,
         source="control: sharpening without zeros",
-    ),
-    library_spec(
-        top_k_softmax,
-        K,
-        zeros=True,
-        translation_invariant=True,
-        source="control: zeros without reweighting; Gupta et al. 2021",
     ),
     library_spec(
         random_drop_softmax,

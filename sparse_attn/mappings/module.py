@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn.mappings.base import ParameterSpec, softplus_inverse
+from sparse_attn.mappings.derived import SINK
 from sparse_attn.mappings.registry import get_spec
 
 
@@ -29,6 +30,8 @@ class Mapping(nn.Module):
         num_heads: H for one learned value per head, applied to scores (..., H, Q, K); None for a
             single value.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
+            Every mapping whose weights compete also takes `sink`, the score of a virtual key of
+            value 0 (`get_spec`).
 
     Raises:
         ValueError: an unknown name, a value out of range, or a learned parameter that starts at the
@@ -45,12 +48,12 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        self.spec = get_spec(name)
+        self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
+        self.spec = get_spec(name, sink=SINK.name in (*parameters, *self.learned))
         self.name = name
         if num_heads is not None and num_heads < 1:
             raise ValueError(f"num_heads={num_heads}: expected at least 1, or None for one value")
         self.num_heads = num_heads
-        self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
         self._check_names(parameters)
         self.options = {
             option.name: parameters.get(option.name, option.default) for option in self.spec.options
@@ -90,7 +93,11 @@ class Mapping(nn.Module):
         for name, initial in weights.items():
             self.register_parameter(name, nn.Parameter(initial))
 
-    def _learn(self, parameter: ParameterSpec, value: float | Sequence[float]) -> None:
+    def _learn(self, parameter: ParameterSpec, value: float | Sequence[float] | None) -> None:
+        if value is None:
+            raise ValueError(
+                f"learn={parameter.name!r}: give {parameter.name} a number to start from"
+            )
         initial = _numbers(parameter.name, value).reshape(-1)
         if len(initial) not in (1, self.num_heads or 1):
             raise ValueError(
@@ -111,8 +118,10 @@ class Mapping(nn.Module):
         """Names of the parameters that are not learned."""
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
 
-    def set_value(self, name: str, value: float | Sequence[float]) -> None:
+    def set_value(self, name: str, value: float | Sequence[float] | None) -> None:
         """Set the fixed parameter `name` to `value`, a number or one per head.
+
+        None if that is its default.
 
         Raises:
             TypeError: the mapping has no such fixed parameter, or `value` is not a number.
@@ -124,6 +133,10 @@ class Mapping(nn.Module):
                 f"{', '.join(self.fixed) or 'none'}"
             )
         spec = next(p for p in self.spec.parameters if p.name == name)
+        if value is None and spec.default is None:
+            self._buffers.pop(name, None)
+            setattr(self, name, None)
+            return
         values = None if isinstance(value, float) else _numbers(name, value)
         if values is None or values.dim() == 0:
             spec.check(cast(float, value))
@@ -140,44 +153,64 @@ class Mapping(nn.Module):
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
 
-    def value(self, name: str) -> float | Tensor:
-        """The current value of `name`: a float, or a tensor [1] or [num_heads] with its graph."""
+    def value(self, name: str) -> Any:
+        """The current value of `name`: a float, or a tensor [1] or [num_heads] with its graph.
+
+        None for one that each row derives.
+        """
         if name in self.learned:
             spec = next(p for p in self.spec.parameters if p.name == name)
             return into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 
-    def read(self, name: str) -> float | Tensor:
-        """As `value`: a float, or a tensor [1] or [num_heads], even if offloaded."""
+    def read(self, name: str) -> Any:
+        """As `value`, even if offloaded."""
         hook = getattr(self, "_hf_hook", None)
         if hook is None or name not in self.learned:
             return self.value(name)
         hook.pre_forward(self)
         return hook.post_forward(self, self.value(name))
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | None = None,
+        dim: int = -1,
+        sink: Tensor | None = None,
+    ) -> Tensor:
         """p = map(scores; parameters), as the function of that name.
 
         Args:
             scores: any shape, floating point; (..., H, Q, K) with `num_heads`.
             mask: boolean, True = takes part, broadcastable to scores.
             dim: the dimension to normalise.
+            sink: the score of a virtual key, broadcastable to the rows, for a mapping without the
+                parameter `sink`.
 
         Returns:
-            Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`.
+            Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`;
+            ValueError also for a sink that the mapping cannot have.
         """
-        return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
+        if sink is None:
+            return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
+        function = get_spec(self.name, sink=True).function
+        return function(scores, **{**self.arguments(), SINK.name: sink}, mask=mask, dim=dim)
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether it has the parameter `sink`."""
+        return SINK in self.spec.parameters
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """log p, in nats: -inf at exact zeros and masked positions. Else as `forward`."""
         return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
-    def arguments(self) -> dict[str, float | Tensor]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of the spec's functions besides the scores, by name, in order.
 
         A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1].
         """
-        arguments: dict[str, float | Tensor] = {n: getattr(self, n) for n in self.weight_names}
+        arguments: dict[str, Any] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)
             if isinstance(value, Tensor) and not spec.per_entry:

@@ -265,7 +265,7 @@ def entmax(
 
 
 _library = partial(library_spec, family="projection", zeros=True)
-_skipping = partial(_library, translation_invariant=True, skips=True)
+_skipping = partial(_library, translation_invariant=True, kernel={"skips": True})
 SPECS = (
     _skipping(
         sparsemax,

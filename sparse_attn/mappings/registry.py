@@ -6,12 +6,21 @@ import difflib
 import inspect
 from functools import partial
 
-from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
+from sparse_attn.mappings import (
+    controls,
+    derived,
+    monotone,
+    pointwise,
+    projection,
+    truncated,
+    unnormalized,
+    weighted,
+)
 from sparse_attn.mappings.base import Loss, MappingSpec
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
-    for module in (pointwise, weighted, projection, monotone, controls)
+    for module in (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
     for spec in module.SPECS
 }
 
@@ -26,16 +35,22 @@ def own_losses() -> dict[str, Loss]:
     return {name: spec.own_loss for name, spec in _SPECS.items() if spec.own_loss is not None}
 
 
-def get_spec(name: str) -> MappingSpec:
-    """The record of the mapping `name`.
+def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
+    """The record of the mapping `name`, with the parameter `sink` if asked for.
 
-    `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters.
+    `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters;
+    `scaled-NAME` is NAME((delta + beta (log n)^gamma) z).
 
     Raises:
-        ValueError: an unknown name; the message lists the nearest names, or all.
+        ValueError: an unknown name; the message lists the nearest names, or all. A mapping that
+            cannot be mixed, scaled or given a sink.
     """
-    if name not in _SPECS and str(name).startswith(controls.MIXED):
-        return controls.mixed(get_spec(name.removeprefix(controls.MIXED)))
+    if name not in _SPECS and str(name).startswith(derived.SCALED):
+        return derived.scaled(get_spec(name.removeprefix(derived.SCALED), sink=sink))
+    if sink:
+        return derived.with_sink(get_spec(name))
+    if name not in _SPECS and str(name).startswith(derived.MIXED):
+        return derived.mixed(get_spec(name.removeprefix(derived.MIXED)))
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(_SPECS)}"

@@ -1,0 +1,216 @@
+"""Mappings made of another: `mixed-NAME`, `scaled-NAME`, and any mapping with a sink."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_attn.mappings.base import (
+    INF,
+    MappingSpec,
+    ParameterSpec,
+    Value,
+    on_rows,
+)
+from sparse_attn.mappings.pointwise import softmax
+
+MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
+MIXED = "mixed-"
+DELTA = ParameterSpec("delta", default=0.0, low=0.0, high_open=True)
+BETA = ParameterSpec("beta", default=0.43, low=0.0, high_open=True)
+GAMMA = ParameterSpec("gamma", default=1.0, low=0.0, high_open=True)
+SCALED = "scaled-"
+SINK = ParameterSpec("sink", default=0.0, low_open=True, high_open=True)
+
+
+def _call(
+    spec: MappingSpec,
+    rows: Tensor,
+    valid: Tensor,
+    values: list[Tensor | None],
+    log: bool,
+    **weights: Tensor,
+) -> Tensor:
+    """The mapping of a record on rows, with the values of its parameters in order."""
+    function = spec.log_function if log else spec.function
+    named = {
+        p.name: None if value is None else value.squeeze(-1)
+        for p, value in zip(spec.parameters, values, strict=True)
+    }
+    return function(rows, **weights, **named, mask=valid)
+
+
+def _mixed_rows(
+    rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool
+) -> Tensor:
+    *own, mix = values
+    far = _call(spec, rows, valid, [*own], log)
+    if not log:
+        return torch.lerp(softmax(rows, mask=valid), far, mix)
+    near = softmax(rows, mask=valid, log=True)
+    with torch.no_grad():
+        # -inf for the side that has no share, and where neither has a share
+        top = torch.maximum(near + torch.log1p(-mix), far + mix.log())
+        impossible = top == -INF
+        top = top.masked_fill(impossible, 0.0)
+    # e^80 is finite, and only a share of 0, or less than e^-80, can meet more than that
+    near, far = ((side - top).clamp(max=80.0).exp() for side in (near, far))
+    total = torch.lerp(near, far, mix).masked_fill(impossible, 1.0)
+    return (top + total.log()).masked_fill(impossible, -INF)
+
+
+def _has_softmax(mix: Value, **arguments: Value) -> bool:
+    return bool((mix < 1).all()) if isinstance(mix, Tensor) else mix < 1
+
+
+def mixed(spec: MappingSpec) -> MappingSpec:
+    """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
+
+    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros only at mix = 1.
+
+    Raises:
+        ValueError: the mapping has tensor arguments (learned maps, which start as softmax anyway;
+            weighted softmax), or already has a `mix`.
+    """
+    if spec.weights is not None:
+        raise ValueError(
+            f"mapping={MIXED + spec.name!r}: {spec.name} has tensor arguments, which cannot be "
+            "mixed; use it alone"
+        )
+    _refuse_parameters(spec, MIXED, "mixed", MIX)
+    return _derived(
+        spec,
+        (*spec.parameters, MIX),
+        _mixed_rows,
+        name=MIXED + spec.name,
+        dense=_has_softmax,
+        kernel=None,
+        color=None,
+        source=f"a ramp for {spec.source}",
+    )
+
+
+def length_factor(n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
+    """delta + beta (log n)^gamma, of the number n of valid positions."""
+    factor: Tensor = delta + beta * n.log() ** gamma
+    return factor
+
+
+def _scaled_rows(
+    rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool, **weights: Tensor
+) -> Tensor:
+    *own, delta, beta, gamma = values
+    n = valid.sum(-1, keepdim=True).to(rows)
+    return _call(spec, rows * length_factor(n, delta, beta, gamma), valid, [*own], log, **weights)
+
+
+def scaled(spec: MappingSpec) -> MappingSpec:
+    """p = map((delta + beta (log n)^gamma) z), n the number of valid positions.
+
+    Keeps the sharpness of a row as it gets longer. delta = 0, gamma = 1 of softmax is
+    Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399, with the mean of the learned beta as
+    default), of entmax ASEntmax with fixed coefficients (Vasylenko et al. 2025, arXiv 2506.16640).
+    The parameters `delta`, `beta` and `gamma` in [0, inf) come after those of the mapping. A sink
+    is not multiplied, nor counted.
+
+    Raises:
+        ValueError: the mapping has a value for each score (weighted softmax), or one of these
+            parameters.
+    """
+    _refuse_parameters(spec, SCALED, "scaled", DELTA, BETA, GAMMA)
+    return _derived(
+        spec,
+        (*spec.parameters, DELTA, BETA, GAMMA),
+        _scaled_rows,
+        name=SCALED + spec.name,
+        dense=None if spec.dense is None else partial(_dense_of, spec=spec),
+        kernel=None if spec.kernel is None else replace(spec.kernel, scaled=True),
+        source=f"Nakanishi 2025, for {spec.source}",
+    )
+
+
+def _dense_of(spec: MappingSpec, **arguments: Value) -> bool:
+    assert spec.dense is not None
+    names = [p.name for p in spec.parameters]
+    return spec.dense(**{name: value for name, value in arguments.items() if name in names})
+
+
+def _sink_rows(
+    rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool, **weights: Tensor
+) -> Tensor:
+    *own, sink = values
+    rows = torch.cat([rows, sink.expand(*rows.shape[:-1], 1)], -1)
+    valid = torch.cat([valid, torch.ones_like(valid[..., :1])], -1)
+    return _call(spec, rows, valid, [*own], log, **weights)[..., :-1]
+
+
+def with_sink(spec: MappingSpec) -> MappingSpec:
+    """p = map((z, sigma)) without its last entry: a virtual key of score sigma and value 0.
+
+    sigma = 0 of softmax is "softmax off by one", e^z / (1 + sum e^z). A row sums to at most one.
+    The parameter `sink`, sigma in (-inf, inf), comes after those of the mapping. Attention sinks:
+    Xiao et al. 2023 (arXiv 2309.17453); one learned number a head: GPT-OSS.
+
+    Raises:
+        ValueError: the mapping has a value for each score (weighted softmax); its rows need not sum
+            to one, so that a sink takes nothing away (sigmoid); or it has a sink already.
+    """
+    if spec.mass == "free":
+        raise ValueError(
+            f"sink: {spec.name} has no sink, for the weights of a row do not compete; leave it out"
+        )
+    _refuse_parameters(spec, "", "given a sink", SINK)
+    return _derived(
+        spec, (*spec.parameters, SINK), _sink_rows, mass="at most one", translation_invariant=False
+    )
+
+
+def _derived(
+    spec: MappingSpec, parameters: tuple[ParameterSpec, ...], row_map: Any, **facts: Any
+) -> MappingSpec:
+    """The record with more parameters and another function; no losses, no log g."""
+    function = partial(_on_rows, row_map=row_map, parameters=parameters, spec=spec)
+    return replace(
+        spec,
+        function=function,
+        log_function=partial(function, log=True),
+        parameters=parameters,
+        **{"log_g": None, "losses": {}, "multilabel_only": (), "predicts": None, **facts},
+    )
+
+
+def _on_rows(
+    scores: Tensor,
+    *,
+    row_map: Any,
+    parameters: tuple[ParameterSpec, ...],
+    spec: MappingSpec,
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
+    **arguments: Any,
+) -> Tensor:
+    """`on_rows` with parameters by name, and the tensors of a learned mapping."""
+    given = [arguments.pop(p.name, p.default) for p in parameters]
+    options = {"spec": spec, **arguments}
+    return on_rows(
+        row_map, scores, *given, mask=mask, dim=dim, checks=parameters, log=log, **options
+    )
+
+
+def _refuse_parameters(spec: MappingSpec, prefix: str, done: str, *added: ParameterSpec) -> None:
+    """Raise for a mapping with a value for each score, or with a parameter of these names."""
+    name = prefix + spec.name
+    if any(p.per_entry for p in spec.parameters):
+        raise ValueError(
+            f"mapping={name!r}: {spec.name} has a value for each score, which cannot be {done}; "
+            "use it alone"
+        )
+    if taken := [p.name for p in added if p.name in [own.name for own in spec.parameters]]:
+        raise ValueError(
+            f"mapping={name!r}: {spec.name} has a parameter {taken[0]} already; use it alone"
+        )
