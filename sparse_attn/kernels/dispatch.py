@@ -34,6 +34,7 @@ def attention(
     mask: Tensor | None = None,
     key_lengths: Tensor | None = None,
     bias: Tensor | None = None,
+    sink: Tensor | None = None,
     softcap: float | None = None,
     causal: bool = False,
     window: int | None = None,
@@ -52,6 +53,8 @@ def attention(
         key_lengths: (B,) integers; keys from there on are padding and not computed. Clamped to [0,
             K].
         bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
+        sink: (H,), the score of a virtual key of value 0 for each head, for a mapping without the
+            parameter `sink`.
         softcap: scores become softcap * tanh(scores / softcap) before the bias.
         causal: query i attends to keys j <= i.
         window: query i attends to keys with |i - j| < window.
@@ -70,7 +73,19 @@ def attention(
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
     inputs = AttentionInputs(
-        query, key, value, mapping, mask, key_lengths, bias, softcap, causal, window, scale, dropout
+        query,
+        key,
+        value,
+        mapping,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        sink=sink,
+        softcap=softcap,
+        causal=causal,
+        window=window,
+        scaling=scale,
+        dropout=dropout,
     )
     return run(inputs, impl).output
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from sparse_attn.kernels.operators import OperatorInputs
-from sparse_attn.mappings import Mapping
+from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.mappings.base import Kernel, check_boolean
+from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
 
 
 class AttentionOutput(NamedTuple):
@@ -35,6 +36,7 @@ class AttentionInputs:
     mask: Tensor | None = None  # bool, broadcasts to [B, H, Q, K]
     key_lengths: Tensor | None = None  # [B]
     bias: Tensor | None = None  # broadcasts to [B, H, Q, K]
+    sink: Tensor | None = None  # [H], of the call; a mapping may have its own
     softcap: float | None = None
     causal: bool = False
     window: int | None = None
@@ -46,6 +48,7 @@ class AttentionInputs:
 
     def __post_init__(self) -> None:
         self._check_tensors()
+        self._check_sink()
         self._check_masks()
         self._check_numbers()
 
@@ -76,19 +79,50 @@ class AttentionInputs:
         inputs = (self.query, self.key, self.value)
         return any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
 
+    @property
+    def has_sink(self) -> bool:
+        """Whether the call or the mapping has a virtual key."""
+        return self.sink is not None or self.mapping.has_sink
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """The score of each head's virtual key, (H,), with its graph; None without sinks."""
+        if self.mapping.has_sink:
+            return self.parameter(SINK.name)
+        return (
+            None if self.sink is None else self.query.new_zeros((), dtype=self._exact) + self.sink
+        )
+
+    @property
+    def kernel_reason(self) -> str | None:
+        """Why the mapping's kernel does not compute this call, None if it does."""
+        kernel = self.mapping.spec.kernel
+        if kernel is None:
+            return f"there is no kernel for {self.mapping.name}"
+        for p in self.mapping.spec.parameters:
+            if p.name in kernel.constants and (
+                p.name in self.mapping.learned or self.mapping.value(p.name) != p.default
+            ):
+                return f"the kernels have {p.name} = {p.shown_default} alone"
+        if kernel.scaled and self.softcap is not None:
+            return f"{self.mapping.name} scales the scores after softcap, the kernels before"
+        return None
+
     def for_operator(self, kernel: Kernel | None = None) -> OperatorInputs:
         """As the operators take them; `kernel` is the mapping's own if None."""
         kernel = kernel or self.mapping.spec.kernel
         assert kernel is not None
+        query, bias = self._scaled() if kernel.scaled else (self.query, self.bias)
         seed = torch.randint(2**62, (1,), device=self.query.device) if self.dropout else None
         return OperatorInputs(
-            self.query,
+            query,
             self.key,
             self.value,
-            self.parameter(kernel.parameter),
+            self._theta(kernel),
+            self.sinks,
             self.mask,
             self.key_lengths,
-            self.bias,
+            bias,
             seed,
             kernel.name,
             kernel.family,
@@ -100,6 +134,33 @@ class AttentionInputs:
             # clamped to the longest row, so that sums do not overflow
             0 if self.window is None else min(self.window, 2**30),
         )
+
+    def _scaled(self) -> tuple[Tensor, Tensor | None]:
+        """Query and bias, in float32 at least, times the factor of `scaled-NAME` for each row."""
+        counted = self.counted()
+        n = self.query.new_full((), self.shape[3], dtype=self._exact)
+        if counted is not None:
+            n = counted.sum(-1).to(self._exact)  # [B, H, Q], each may be 1
+        values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
+        factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
+        if self.bias is None:
+            return self.query * factor, None
+        # the factor may be 0
+        masked = self.bias == -torch.inf
+        return self.query * factor, (self.bias * factor).masked_fill(masked, -torch.inf)
+
+    def _theta(self, kernel: Kernel) -> Tensor:
+        """The parameter of the kernel for each head, (H,)."""
+        name = kernel.parameter
+        if name is not None and self.mapping.value(name) is None:
+            if kernel.instead is None:
+                return self.query.new_full((self.shape[1],), torch.inf, dtype=self._exact)
+            name = kernel.instead
+        return self.parameter(name)
+
+    @property
+    def _exact(self) -> torch.dtype:
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     def parameter(self, name: str | None) -> Tensor:
         """The mapping's parameter `name` for each head, (H,), with its graph; 0 for None.
@@ -114,8 +175,7 @@ class AttentionInputs:
                     f"query, got {value.numel()}"
                 )
             value = value.to(self.query.device)
-        dtype = torch.float64 if self.query.dtype == torch.float64 else torch.float32
-        return self.query.new_ones(self.shape[1], dtype=dtype) * value
+        return self.query.new_ones(self.shape[1], dtype=self._exact) * value
 
     def valid(self, rows: slice = slice(None)) -> Tensor | None:
         """Keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
@@ -179,9 +239,23 @@ class AttentionInputs:
                 f"{tuple(v.shape)}"
             )
 
+    def _check_sink(self) -> None:
+        if self.sink is None:
+            return
+        if self.sink.shape != self.query.shape[1:2] or not self.sink.is_floating_point():
+            raise ValueError(
+                f"sink: expected {self.query.shape[1]} floating-point numbers, one for each head "
+                f"of query, got {self.sink.dtype} of shape {tuple(self.sink.shape)}"
+            )
+        if self.mapping.has_sink:
+            raise ValueError(
+                f"sink: {self.mapping.name} has one of its own; leave out one of the two"
+            )
+        get_spec(self.mapping.name, sink=True)
+
     def _check_kinds(self) -> None:
         needed = ("query", "key", "value")
-        for name in (*needed, "mask", "key_lengths", "bias"):
+        for name in (*needed, "mask", "key_lengths", "bias", "sink"):
             tensor = getattr(self, name)
             if tensor is None and name not in needed:
                 continue

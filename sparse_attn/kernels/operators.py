@@ -20,6 +20,7 @@ class OperatorInputs(NamedTuple):
     key: Tensor  # [B, Hkv, K, D]
     value: Tensor  # [B, Hkv, K, Dv]
     parameter: Tensor  # [H], of the mapping
+    sink: Tensor | None  # [H], scores of the virtual keys
     mask: Tensor | None
     key_lengths: Tensor | None
     bias: Tensor | None
@@ -43,14 +44,15 @@ _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymI
 _TYPES |= {kind: kind.__name__ for kind in (str, bool, float)}
 INPUTS = ", ".join(f"{_TYPES[kind]} {n}" for n, kind in get_type_hints(OperatorInputs).items())
 _TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
-_PARAMETER, _BIAS = map(OperatorInputs._fields.index, ("parameter", "bias"))
+_PARAMETER, _SINK, _BIAS = map(OperatorInputs._fields.index, ("parameter", "sink", "bias"))
 
 
 def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outputs: bool) -> None:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
     forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs if saves_outputs,
-    want_parameter, want_bias) -> gradients of query, key, value, parameter and, if wanted, bias.
+    want_parameter, want_bias) -> gradients of query, key, value, parameter, sink and bias, the
+    last two empty if there is none.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -66,6 +68,8 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outpu
         gradients[:_PARAMETER] = found[:_PARAMETER]
         if wanted[0]:
             gradients[_PARAMETER] = found[_PARAMETER]
+        if ctx.needs_input_grad[_SINK]:
+            gradients[_SINK] = found[_SINK]
         if wanted[1]:
             gradients[_BIAS] = found[-1].to(inputs[_BIAS].dtype)
         return tuple(gradients)

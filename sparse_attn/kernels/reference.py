@@ -45,7 +45,8 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
     if inputs.bias is not None:
         scores = scores + inputs.bias
-    return inputs.mapping(scores, inputs.valid())
+    sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], one for each row
+    return inputs.mapping(scores, inputs.valid(), sink=sink)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:

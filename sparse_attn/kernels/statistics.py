@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# 1 if any key is valid; valid keys; keys with p > 0; -sum p log p in nats; mass on special keys; 1
-# if these are known and any key is valid
-COLUMNS = ("rows", "valid", "support", "entropy", "special", "named")
+# 1 if any key is valid; valid keys; keys with p > 0; -sum q log q in nats, q = p / sum p; p on
+# special keys; 1 if these are known and any key is valid; sum p
+COLUMNS = ("rows", "valid", "support", "entropy", "special", "named", "mass")
 
 
 def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) -> Tensor:
@@ -24,8 +24,9 @@ def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) ->
     spoiled = total * 0  # NaN for a NaN row
     some = (count > 0).to(p.dtype)
     support = (p > 0).sum(-1) + spoiled
-    entropy = torch.special.entr(p).sum(-1)
-    mass, named = spoiled, torch.zeros_like(some)
+    size = total.masked_fill(total == 0, 1.0)
+    entropy = torch.special.entr(p).sum(-1) / size + size.log()
+    on_special, named = spoiled, torch.zeros_like(some)
     if special is not None:
-        mass, named = (p * special[:, None, None, :]).sum(-1) + spoiled, some
-    return torch.stack([some, count, support, entropy, mass, named], dim=-1)
+        on_special, named = (p * special[:, None, None, :]).sum(-1) + spoiled, some
+    return torch.stack([some, count, support, entropy, on_special, named, total], dim=-1)

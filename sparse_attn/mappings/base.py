@@ -92,7 +92,7 @@ class Kernel:
             maximum and a threshold, "projection" the solution of an equation, "free" what it needs
             itself, for rows that need not sum to one.
         parameter: name of its one scalar parameter.
-        instead: name of the parameter that stands in, negated, while `parameter` is None.
+        instead: name of the parameter that they take while `parameter` is None; without one inf.
         constants: names of parameters that must have their defaults.
         scaled: whether the scores are first multiplied by the factor of `scaled-NAME`.
         skips: whether scores outside the support have neither a share nor a slope, so that tiles

@@ -1,5 +1,6 @@
 """The statistics of rows that the CPU kernels count on the way, beside those of the weights."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -52,14 +53,21 @@ def test_all_count_alike(name: str, parameters: dict[str, Any]) -> None:
 
 
 def test_what_the_columns_hold() -> None:
-    weights = torch.tensor([[[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]])
-    valid = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
+    """Entropy is that of the row divided by its mass."""
+    rows = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.25, 0.25, 0.0]]
+    weights = torch.tensor([[rows]])
+    valid = torch.tensor([[True] * 3, [True, True, False], [False] * 3, [True] * 3])
     special = torch.tensor([[True, False, True]])
-    rows = statistics.of_weights(weights, valid, special)[0, 0]
-    expected = [[1, 3, 2, 0.5**0.5, 0.5, 1], [1, 2, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0]]
-    expected[0][3] = torch.log(torch.tensor(2.0)).item()
-    torch.testing.assert_close(rows, torch.tensor(expected))
-    assert statistics.of_weights(weights, valid, None)[..., 4:].eq(0).all()
+    found = statistics.of_weights(weights, valid, special)[0, 0]
+    bit = math.log(2)
+    expected = [
+        [1, 3, 2, bit, 0.5, 1, 1],
+        [1, 2, 1, 0, 1, 1, 1],
+        [0, 0, 0, 0, 0, 0, 0],
+        [1, 3, 2, bit, 0.25, 1, 0.5],
+    ]
+    torch.testing.assert_close(found, torch.tensor(expected))
+    assert statistics.of_weights(weights, valid, None)[..., 4:6].eq(0).all()
 
 
 def test_dropout_is_not_measured() -> None:

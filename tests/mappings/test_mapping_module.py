@@ -62,7 +62,8 @@ def test_calls_its_function(name, argument, value):
 def test_every_name_has_defaults(name):
     module, scores = Mapping(name), scores_of(3, 7)
     p = module(scores)
-    close(p.sum(-1), torch.ones(3), **FLOAT32)
+    if module.spec.mass == "one":
+        close(p.sum(-1), torch.ones(3), **FLOAT32)
     close(module.log(scores).exp(), p, **FLOAT32)
     assert name in repr(module)
     assert module.name == name

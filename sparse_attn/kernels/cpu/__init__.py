@@ -14,14 +14,17 @@ from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
+PENDING = "top-p-softmax threshold-softmax softpick clipped-softmax sigmoid relu".split()
+
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why these kernels do not support the call, None if they do."""
     if inputs.query.device.type != "cpu":
         return f"the tensors are on {inputs.query.device}, not on the CPU"
-    if inputs.mapping.spec.kernel is None:
+    kernel = inputs.mapping.spec.kernel
+    if kernel is not None and kernel.name in PENDING:
         return f"there is no kernel for {inputs.mapping.name}"
-    return _build_error()
+    return inputs.kernel_reason or _build_error()
 
 
 @torch.compiler.assume_constant_result
@@ -34,7 +37,8 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
     out, statistics = _forward(*inputs.for_operator(), inputs.special_keys, inputs.need_statistics)
     rows = statistics.detach() if inputs.need_statistics else None
-    return AttentionOutput(out.transpose(1, 2), statistics=rows)
+    # a scaled query is in float32
+    return AttentionOutput(out.transpose(1, 2).to(inputs.query.dtype), statistics=rows)
 
 
 @custom_op(
@@ -78,14 +82,15 @@ def _out_shape(inputs: OperatorInputs) -> tuple[int, int, int, int]:
     schema=f"(Tensor grad, {INPUTS}, bool want_parameter, bool want_bias) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key, value, parameter and bias, the last empty if not wanted."""
+    """Gradients of query, key, value, parameter, sink and bias; those not there are empty."""
     *given, want_parameter, want_bias = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     query, key, value = args.tensors
     by_bias = query.new_zeros(_bias_shape(inputs, want_bias))
     if not (grad.numel() and args.keys):
-        found = [torch.zeros_like(t) for t in (query, key, value, inputs.parameter)]
+        by_head = query.new_zeros(1, *query.shape[:2], 1, 2)
+        found = [torch.zeros_like(t) for t in (query, key, value)]
     else:
         args.want_parameter = want_parameter
         args.point("out", rows_dense(grad.to(query.dtype).transpose(1, 2)))
@@ -94,16 +99,22 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         by_query = torch.empty_like(query)
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)
-        by_parameter = args.by_segment("grad_parameter", query.new_empty(*query.shape[:2], 1, 1))
+        # of the parameter, and of the sink
+        by_head = args.by_segment("grad_parameter", query.new_empty(*query.shape[:2], 1, 2))
         args.run(backward=True)
         found = [by_query, _joined(by_key, key), _joined(by_value, value)]
-        found.append(by_parameter.sum((0, 1, 3, 4)))
-    found = [t.to(wanted.dtype) for t, wanted in zip(found, inputs[:4], strict=True)]
-    return [*found, by_bias]
+    by_parameter, by_sink = (by_head[..., i].sum((0, 1, 3)) for i in range(2))
+    found = [t.to(wanted.dtype) for t, wanted in zip(found, inputs[:3], strict=True)]
+    by_sink = by_sink.to(inputs.parameter.dtype)[: len(_sink(inputs))].clone()
+    return [*found, by_parameter.to(inputs.parameter.dtype), by_sink, by_bias]
 
 
 def _bias_shape(inputs: OperatorInputs, wanted: bool) -> tuple[int, ...]:
     return inputs.bias.shape if inputs.bias is not None and wanted else (0,)
+
+
+def _sink(inputs: OperatorInputs) -> Tensor:
+    return inputs.parameter.new_empty(0) if inputs.sink is None else inputs.sink
 
 
 def _joined(parts: Tensor, like: Tensor) -> Tensor:
@@ -117,7 +128,7 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*given)
     found = [torch.empty_like(rows_dense(exact(t)), dtype=t.dtype) for t in inputs[:3]]
     by_bias = exact(inputs.query).new_empty(_bias_shape(inputs, want_bias))
-    return [*found, torch.empty_like(inputs.parameter), by_bias]
+    return [*found, *map(torch.empty_like, (inputs.parameter, _sink(inputs))), by_bias]
 
 
 register("cpu", _forward, _backward, saves_outputs=False)

@@ -41,7 +41,7 @@ class KernelArgs(ctypes.Structure):
         *_fields(ctypes.c_int64, "segments segment_rows tile_rows threads all_batches all_heads"),
         *_fields(ctypes.c_int64, "want_parameter causal window"),
         *_fields(ctypes.c_double, "scale softcap dropout"),
-        *_fields(ctypes.c_void_p, "seed key_lengths parameter special_keys statistics"),
+        *_fields(ctypes.c_void_p, "seed key_lengths parameter sink special_keys statistics"),
         *_fields(View, "query key value mask bias out"),
         *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
     )
@@ -64,6 +64,8 @@ class KernelArgs(ctypes.Structure):
         if inputs.bias is not None:
             self.point("bias", _flat(inputs.bias.to(query.dtype)).expand(shape))
         self.parameter = self._pointer(inputs.parameter.double().contiguous())
+        if inputs.sink is not None:
+            self.sink = self._pointer(inputs.sink.double().contiguous())
         if inputs.key_lengths is not None:
             self.key_lengths = self._pointer(inputs.key_lengths.to(torch.int64).contiguous())
         if inputs.seed is not None:

@@ -34,7 +34,7 @@ struct KernelArgs {  // as in kernel_args.py
   int64_t want_parameter, causal, window;
   double scale, softcap, dropout;
   const int64_t *seed, *key_lengths;
-  const double *parameter;
+  const double *parameter, *sink;  // of each head; sink or null
   const uint8_t *special_keys;  // (batch, keys), or null
   void *statistics;             // (batch, heads, queries, STATISTICS), or null
   View query, key, value, mask, bias;
@@ -47,13 +47,13 @@ template <class T> T *at(const View &view, int64_t b, int64_t h, int64_t row, in
          segment * view.stride[3];
 }
 
-constexpr int64_t STATISTICS = 6;  // columns, as statistics.py names them
+constexpr int64_t STATISTICS = 7;  // columns, as statistics.py names them
 
 struct Range {
   int64_t from, to;
 };
 
-struct Columns : Range {  // the keys of a tile, and the whole vectors that hold them
+struct Columns : Range {  // the keys of a tile, and the whole vectors that hold them and the sink
   int64_t first, width;
 };
 
@@ -174,13 +174,13 @@ template <class T> struct Task {
     int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
     int64_t groups = a.heads / a.key_heads;
     for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++) {
-      T by_theta = 0;
+      Slopes by = {};
       for (int64_t i = segment * a.segment_rows; i < end; i += a.tile_rows) {
         int64_t rows = std::min(a.tile_rows, end - i);
-        if (backward) by_theta += tile_backward(b, h, i, rows);
+        if (backward) tile_backward(b, h, i, rows, by);
         else tile_forward(b, h, i, rows);
       }
-      if (backward) *at<T>(a.grad_parameter, b, h, 0, segment) = by_theta;
+      if (backward) std::memcpy(at<T>(a.grad_parameter, b, h, 0, segment), &by, sizeof by);
     }
     if (!backward) return;
     copy_back<T>(sum_keys, a.keys, a.dim, 1, at<T>(a.grad_key, b, key_head, 0, segment),
@@ -189,11 +189,17 @@ template <class T> struct Task {
                  a.grad_value.stride[2]);
   }
 
+  struct Slopes {  // of a head
+    T theta, sink;
+  };
+
   // the scores of a tile, -inf where masked, and the columns they are in
   Columns score(int64_t b, int64_t h, int64_t start, int64_t rows) {
     Range keys = tile_range(a, b, h, start, rows);
     int64_t first = keys.from / PANEL<T> * PANEL<T>;
     int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
+    // a sink is one more score, beyond those that meet a value
+    int64_t mapped = width && a.sink ? padded<T>(keys.to - first + 1) : width;
     copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
                    queries);
     multiply<T>({queries, dim, 1}, keys_t + first * a.dim, PANEL<T>, PANEL<T> * a.dim, rows, a.dim,
@@ -213,9 +219,10 @@ template <class T> struct Task {
       }
       if (a.mask.data) hide(x, at<uint8_t>(a.mask, b, h, start + i, first), own);
       std::fill(x, x + own.from, -INF<T>);
-      std::fill(x + own.to, x + width, -INF<T>);
+      std::fill(x + own.to, x + mapped, -INF<T>);
+      if (mapped && a.sink) x[keys.to - first] = (T)a.sink[h];
     }
-    return {keys, first, width};
+    return {keys, first, mapped};
   }
 
   void hide(T *__restrict x, const uint8_t *__restrict mask, Range own) {
@@ -251,6 +258,7 @@ template <class T> struct Task {
       T bad = std::numeric_limits<T>::quiet_NaN();
       for (int64_t j = 0; j < row.n; j++) x[j] = x[j] != -INF<T> ? bad : 0;
       if (g) std::copy(x, x + row.n, g);
+      if (a.sink) x[keys.to - keys.first] = 0;
       if (a.statistics) measure(row, b, h, i, keys.first);
       return row.valid ? bad : 0;
     }
@@ -261,26 +269,29 @@ template <class T> struct Task {
     if (g) return map.backward(row);
     map.forward(row);
     if (!a.statistics) return 0;
+    if (a.sink) x[keys.to - keys.first] = 0;
     measure(row, b, h, i, keys.first);
     if (a.seed) EACH_VECTOR(row, j) store<T>(x + j, load(x + j) * load(keep + j));
     return 0;
   }
 
   void measure(const Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t first) {
-    Vec<T> entropy = Vec<T>{}, mass = Vec<T>{}, total = Vec<T>{};
+    Vec<T> entropy = Vec<T>{}, named = Vec<T>{}, total = Vec<T>{};
     Int<T> support = Int<T>{};
     EACH_VECTOR(row, j) {
       Vec<T> p = load(row.x + j);
       support -= (Int<T>)(p > 0);
       total += p;
       entropy -= p > 0 ? p * log(p) : Vec<T>{};
-      if (a.special_keys) mass += p * load(special + first + j);
+      if (a.special_keys) named += p * load(special + first + j);
     }
     T *result = (T *)a.statistics + ((b * a.heads + h) * a.queries + i) * STATISTICS;
-    T bad = sum<T>(total) * 0;  // NaN where the row is
-    result[0] = row.valid > 0, result[1] = row.valid, result[2] = count<T>(support) + bad;
-    result[3] = sum<T>(entropy) + bad, result[4] = sum<T>(mass) + bad;
-    result[5] = a.special_keys && row.valid;
+    T mass = sum<T>(total), bad = mass * 0;  // NaN where the row is
+    int64_t valid = row.valid - (a.sink != nullptr);
+    T size = mass == 0 ? T(1) : mass;
+    result[0] = valid > 0, result[1] = valid, result[2] = count<T>(support) + bad;
+    result[3] = sum<T>(entropy) / size + std::log(size), result[4] = sum<T>(named) + bad;
+    result[5] = a.special_keys && valid, result[6] = mass;
   }
 
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
@@ -292,16 +303,19 @@ template <class T> struct Task {
     copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.out, b, h, start), a.out.stride[2]);
   }
 
-  T tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows) {
+  void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by) {
     Columns keys = score(b, h, start, rows);
     int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
     copy_padded<T>(at<T>(a.out, b, h, start), a.out.stride[2], rows, a.value_dim, 1, outs);
     multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
-                PANEL<T> * a.value_dim, rows, a.value_dim, keys.width, grads, stride, false);
-    T by_theta = 0;
+                PANEL<T> * a.value_dim, rows, a.value_dim, keys.width ? padded<T>(keys.to - keys.first) : 0, grads,
+                stride, false);
     for (int64_t i = 0; i < rows && keys.width; i++) {
       T *x = scores + i * stride, *g = grads + i * stride;
-      by_theta += map_row(b, h, start + i, x, g, keys);
+      int64_t sink = keys.to - keys.first;
+      if (a.sink) std::fill(g + sink, g + keys.width, T(0));  // its value is 0
+      by.theta += map_row(b, h, start + i, x, g, keys);
+      if (a.sink) by.sink += g[sink];
       if (a.grad_bias.data) {
         T *bias = at<T>(a.grad_bias, b, h, start + i);
         for (int64_t j = keys.from; j < keys.to; j++)
@@ -318,7 +332,6 @@ template <class T> struct Task {
                 dim, outs, dim, false);
     copy_back<T>(outs, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
                  a.grad_query.stride[2]);
-    return by_theta;
   }
 };
 

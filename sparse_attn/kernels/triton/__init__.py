@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from sparse_attn.mappings.base import Kernel
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
     from sparse_attn.kernels.triton import launch, plan  # the first registers the operators
+PENDING = "top-p-softmax threshold-softmax softpick clipped-softmax sigmoid relu".split()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
@@ -35,8 +37,10 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
     if not INSTALLED:
         return "triton is not installed; pip install triton"
     spec, query = inputs.mapping.spec, inputs.query
-    if spec.kernel is None:
+    if spec.kernel is None or spec.kernel.name in PENDING or inputs.has_sink:
         return f"{spec.name} has no Triton kernel"
+    if (reason := inputs.kernel_reason) is not None:
+        return reason
     if query.device.type != "cuda" and not INTERPRETED:
         return f"it needs CUDA tensors, got {query.device.type} (or TRITON_INTERPRET=1)"
     if query.device.type == "cuda" and not plan.runs_on(query):
@@ -57,7 +61,9 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
 
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
-    out: Tensor = launch.triton_forward(*inputs.for_operator(_kernel(inputs)))[0]
+    given = inputs.for_operator(_kernel(inputs))
+    given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
+    out: Tensor = launch.triton_forward(*given)[0]
     return AttentionOutput(out.transpose(1, 2))
 
 
@@ -68,4 +74,5 @@ def _kernel(inputs: AttentionInputs) -> Kernel | None:
     if kernel is None or kernel.name != "entmax" or torch.compiler.is_compiling():
         return kernel
     alpha = inputs.mapping.value("alpha")
-    return kernel if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha, kernel)
+    fixed = kernel if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha, kernel)
+    return None if fixed is None else replace(fixed, scaled=kernel.scaled)

@@ -99,13 +99,14 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *saved, **options, SHAPE=tile, num_warps=4,
             )  # fmt: skip
-    return [dq, dk, dv, row_gradients[1].view(batch, heads, -1).sum((0, 2))]
+    by_parameter = row_gradients[1].view(batch, heads, -1).sum((0, 2))
+    return [dq, dk, dv, by_parameter, by_parameter.new_empty(0)]
 
 
 @triton_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*arguments).dense()
-    return [torch.empty_like(tensor) for tensor in inputs[:4]]
+    return [*map(torch.empty_like, inputs[:4]), inputs.parameter.new_empty(0)]
 
 
 register("triton", triton_forward, triton_backward, saves_outputs=True)
