@@ -14,7 +14,7 @@ from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
-PENDING = "top-p-softmax threshold-softmax softpick clipped-softmax sigmoid relu".split()
+PENDING = ["top-p-softmax", "threshold-softmax", "softpick", "clipped-softmax", "sigmoid", "relu"]
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:

@@ -21,7 +21,7 @@ from sparse_attn.mappings.base import Kernel
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
     from sparse_attn.kernels.triton import launch, plan  # the first registers the operators
-PENDING = "top-p-softmax threshold-softmax softpick clipped-softmax sigmoid relu".split()
+PENDING = ["top-p-softmax", "threshold-softmax", "softpick", "clipped-softmax", "sigmoid", "relu"]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
