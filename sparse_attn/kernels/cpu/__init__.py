@@ -14,16 +14,10 @@ from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
-PENDING = ["top-p-softmax", "threshold-softmax", "softpick", "clipped-softmax", "sigmoid", "relu"]
-
-
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why these kernels do not support the call, None if they do."""
     if inputs.query.device.type != "cpu":
         return f"the tensors are on {inputs.query.device}, not on the CPU"
-    kernel = inputs.mapping.spec.kernel
-    if kernel is not None and kernel.name in PENDING:
-        return f"there is no kernel for {inputs.mapping.name}"
     return inputs.kernel_reason or _build_error()
 
 

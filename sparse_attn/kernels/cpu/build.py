@@ -19,7 +19,10 @@ import torch
 
 LOGGER = logging.getLogger("sparse_attn")
 SOURCE = Path(__file__).parent
-SOURCES = ("rows.cpp", "gemm.h", "projections.h", "shares.h", "simd.h")
+SOURCES = (
+    *("rows.cpp", "maps.h", "gemm.h", "simd.h"),
+    *("shares.h", "projections.h", "truncated.h", "unnormalized.h"),
+)
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 VECTOR_FLAGS = {
     "AVX512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512",

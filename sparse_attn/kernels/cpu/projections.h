@@ -1,4 +1,4 @@
-// The mappings that are projections onto the simplex, on one row, and the table of all mappings.
+// The mappings that are projections onto the simplex, on one row.
 //
 // p = (1 + e (y - tau))_+^(1/e), y = (x - top) / temperature, u = p^(1-e);
 // ds = u (g - gamma) / temperature + kappa, gamma = sum u g / sum u.
@@ -215,40 +215,4 @@ template <class T> T entmax_backward(Row<T> &row) {
   if (e == T(0.5)) return project_backward(row, PowerTwo<T>{}, Temperature<T>{}, true);
   if (e == 0 && !row.want_theta) return share_backward<T, Softmax>(row);
   return project_backward(row, PowerAny<T>(e), Temperature<T>{}, true);
-}
-
-// ---- the table
-
-template <class T> struct Map {
-  const char *name;
-  void (*forward)(Row<T> &);
-  T (*backward)(Row<T> &);
-};
-
-#define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>}
-#define SPARSE(name, how) \
-  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>}
-template <class T> using Sigsoftmax = Sigmoid<T, true>;
-template <class T> using SigmoidOnly = Sigmoid<T, false>;
-
-template <class T> const Map<T> *find_map(const char *name) {
-  static const Map<T> maps[] = {
-      SHARE("softmax", Softmax),
-      SHARE("sigsoftmax", Sigsoftmax),
-      SHARE("taylor-softmax", Taylor),
-      SHARE("spherical-softmax", Spherical),
-      SHARE("softmax-abs", SoftmaxAbs),
-      SHARE("normalized-relu", Relu),
-      SHARE("normalized-sigmoid", SigmoidOnly),
-      SHARE("t-softmax", TSoftmax),
-      SHARE("r-softmax", RSoftmax),
-      SPARSE("sparsemax", none),
-      SPARSE("sparsegen", gen),
-      SPARSE("sparsecone", cone),
-      SPARSE("sparsehourglass", hourglass),
-      {"entmax", entmax_forward<T>, entmax_backward<T>},
-  };
-  for (const Map<T> &map : maps)
-    if (!std::strcmp(map.name, name)) return &map;
-  return nullptr;
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gemm.h"
-#include "projections.h"
+#include "maps.h"
 
 // between the buffers of a task, for AddressSanitizer to see when one is left
 #if defined(__SANITIZE_ADDRESS__)
