@@ -14,6 +14,7 @@ from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
+
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why these kernels do not support the call, None if they do."""
     if inputs.query.device.type != "cpu":
