@@ -39,6 +39,14 @@ MAPPINGS: dict[str, dict[str, Any]] = {
     "sparsegen": {"lam": 0.2},
     "sparsecone": {"q": 0.5},
     "sparsehourglass": {"q": 0.5},
+    "top-p-softmax": {"p": 0.9},
+    "threshold-softmax": {"lam": 0.01},
+    "softpick": {},
+    "clipped-softmax": {"alpha": 0.25},
+    "sigmoid": {},
+    "relu": {},
+    "scaled-softmax": {},
+    "softmax and a sink": {"sink": 0.0},
 }
 POINTWISE = ("sigsoftmax", "taylor-softmax", "spherical-softmax")
 CURVES = ("r-softmax", "sparsemax", "entmax", "sigsoftmax")
@@ -86,7 +94,8 @@ class Ours(Contestant):
             return choose(inputs)
 
     def _call(self, problem: Problem) -> tuple[Mapping, dict[str, Any]]:
-        return Mapping(self.mapping, **MAPPINGS[self.mapping]), {
+        name = self.mapping.partition(" ")[0]
+        return Mapping(name, **MAPPINGS[self.mapping]), {
             "mask": problem.mask if self.by == "mask" else None,
             "key_lengths": problem.key_lengths if self.by == "key_lengths" else None,
             "causal": problem.case.causal,

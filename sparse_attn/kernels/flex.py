@@ -17,12 +17,12 @@ LOG_ZERO = torch.finfo(torch.float32).min / 2
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why FlexAttention does not support the call, None if it does."""
     spec = inputs.mapping.spec
+    if inputs.has_sink:
+        return "FlexAttention is called without attention sinks"
     if spec.log_g is None or spec.weights is not None:
         return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"
     if len(spec.parameters) > 1 or any(p.per_entry for p in spec.parameters):
         return f"{spec.name} has more than one parameter, or one for each score"
-    if inputs.sink is not None:
-        return "it has no attention sinks"
     if inputs.key_lengths is not None:
         return "it would compute the padding that key_lengths leaves out"
     if inputs.query.dtype == torch.float64:

@@ -361,6 +361,12 @@ def shift_to_top(rows: Tensor, valid: Tensor) -> Tensor:
     return (rows - top).clamp(min=torch.finfo(rows.dtype).min).masked_fill(~valid, 0.0)
 
 
+def log_of(p: Tensor) -> Tensor:
+    """log p, -inf at 0, with finite slopes."""
+    zero = p == 0
+    return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
+
+
 def softplus_inverse(x: Tensor) -> Tensor:
     """The y with softplus(y) = x, for x > 0."""
     return x + torch.log(-torch.expm1(-x))

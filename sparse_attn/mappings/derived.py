@@ -111,9 +111,9 @@ def _scaled_rows(
 def scaled(spec: MappingSpec) -> MappingSpec:
     """p = map((delta + beta (log n)^gamma) z), n the number of valid positions.
 
-    Keeps the sharpness of a row as it gets longer. delta = 0, gamma = 1 of softmax is
-    Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399, with the mean of the learned beta as
-    default), of entmax ASEntmax with fixed coefficients (Vasylenko et al. 2025, arXiv 2506.16640).
+    Keeps the sharpness of a row as it gets longer; by default the factor is 1 at n = 10. delta = 0,
+    gamma = 1 of softmax is Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399), of entmax ASEntmax
+    with coefficients that do not depend on the input (Vasylenko et al. 2025, arXiv 2506.16640).
     The parameters `delta`, `beta` and `gamma` in [0, inf) come after those of the mapping. A sink
     is not multiplied, nor counted.
 

@@ -13,6 +13,7 @@ from sparse_attn.mappings.base import (
     ParameterSpec,
     Value,
     library_spec,
+    log_of,
     on_rows,
     shift_to_top,
 )
@@ -65,10 +66,7 @@ def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, l
     least = torch.finfo(rows.dtype).tiny * unit.clamp(min=1.0)
     temperature = temperature.masked_fill(temperature < least, 0.0)
     p = _project(_scale_below_top(rows, valid, temperature))
-    if not log:
-        return p
-    zero = p == 0
-    return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
+    return log_of(p) if log else p
 
 
 def _scale_below_top(rows: Tensor, valid: Tensor, temperature: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from sparse_attn.mappings.base import (
     ParameterSpec,
     Value,
     library_spec,
+    log_of,
     on_rows,
 )
 
@@ -27,11 +28,6 @@ def _number(valid: Tensor, rows: Tensor) -> Tensor:
     return valid.sum(-1, keepdim=True).to(rows)
 
 
-def _log(p: Tensor) -> Tensor:
-    zero = p == 0
-    return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
-
-
 def _softpick_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
     # where no score is above 0 every weight is 0, whatever m
     top = rows.masked_fill(~valid, -INF).amax(-1, keepdim=True).clamp(min=0.0)
@@ -43,7 +39,7 @@ def _softpick_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
         (rows - top).exp() - (-top).exp(),
     ).masked_fill(~valid, 0.0)
     p = F.relu(size) / (size.abs().sum(-1, keepdim=True) + EPS)
-    return _log(p) if log else p
+    return log_of(p) if log else p
 
 
 def softpick(
@@ -51,9 +47,8 @@ def softpick(
 ) -> Tensor:
     """p_i = max(0, e^{z_i - m} - e^{-m}) / (sum_j |e^{z_j - m} - e^{-m}| + 1e-8), m = max z.
 
-    Sums to at most one; exactly 0 where z_i <= 0. At least 0, m leaves rows without a positive
-    score at 0.
-    Source: Zuhri et al. 2025 (arXiv 2504.20966), eq. 3.
+    Sums to at most one; exactly 0 where z_i <= 0, so a row without a positive score is all zeros.
+    Source: Zuhri et al. 2025 (arXiv 2504.20966).
     Arguments, returns and errors as `softmax`, but for the sum.
     """
     return on_rows(_softpick_rows, scores, mask=mask, dim=dim, log=log)
@@ -71,7 +66,7 @@ def _clipped_rows(
     low = -alpha / _number(valid, rows) if gamma is None else gamma
     p = rows.masked_fill(~valid, -INF).softmax(-1)
     p = ((zeta - low) * p + low).clamp(0.0, 1.0)
-    return _log(p) if log else p
+    return log_of(p) if log else p
 
 
 def clipped_softmax(
@@ -126,7 +121,7 @@ def sigmoid(
 ) -> Tensor:
     """p_i = sigma(z_i + b), not normalised.
 
-    Source: Ramapuram et al. 2024 (arXiv 2409.04431), eq. 3.
+    Source: Ramapuram et al. 2024 (arXiv 2409.04431).
 
     Args:
         bias: b in (-inf, inf), a float or a tensor broadcastable to the shape of the rows; None for
@@ -140,7 +135,7 @@ def sigmoid(
 
 def _relu_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
     p = F.relu(rows) / _number(valid, rows)
-    return _log(p) if log else p
+    return log_of(p) if log else p
 
 
 def relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False) -> Tensor:
@@ -154,7 +149,7 @@ def relu(scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool
 
 _library = partial(library_spec, family="free")
 SPECS = (
-    _library(softpick, mass="at most one", zeros=True, source="Zuhri et al. 2025, eq. 3"),
+    _library(softpick, mass="at most one", zeros=True, source="Zuhri et al. 2025"),
     _library(
         clipped_softmax,
         GAMMA,
@@ -166,6 +161,6 @@ SPECS = (
         translation_invariant=True,
         source="Bondarenko et al. 2023, eq. 4",
     ),
-    _library(sigmoid, BIAS, mass="free", source="Ramapuram et al. 2024, eq. 3"),
+    _library(sigmoid, BIAS, mass="free", source="Ramapuram et al. 2024"),
     _library(relu, mass="free", zeros=True, source="Wortsman et al. 2023"),
 )
