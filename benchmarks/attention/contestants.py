@@ -23,7 +23,7 @@ from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
-# every mapping at one parameter value, the published one if any
+# every mapping at one parameter value, the published one if any; its name is the first word
 MAPPINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "r-softmax": {"r": 0.15},
@@ -57,6 +57,11 @@ BACKENDS = (  # the last on GPUs only
     SDPBackend.CUDNN_ATTENTION,
 )
 LONGEST_SORTED = 4096  # beyond it, sorting the scores takes seconds
+
+
+def mapping_of(title: str) -> Mapping:
+    """The mapping that an entry of MAPPINGS describes."""
+    return Mapping(title.partition(" ")[0], **MAPPINGS[title])
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,7 @@ class Ours(Contestant):
             return choose(inputs)
 
     def _call(self, problem: Problem) -> tuple[Mapping, dict[str, Any]]:
-        name = self.mapping.partition(" ")[0]
-        return Mapping(name, **MAPPINGS[self.mapping]), {
+        return mapping_of(self.mapping), {
             "mask": problem.mask if self.by == "mask" else None,
             "key_lengths": problem.key_lengths if self.by == "key_lengths" else None,
             "causal": problem.case.causal,

@@ -16,14 +16,13 @@ from torch import Tensor
 from benchmarks import plots
 from benchmarks.attention import cases, contestants, step
 from benchmarks.attention.cases import Case, Problem, problem
-from benchmarks.attention.contestants import BASE, MAPPINGS, Ours, Peer
+from benchmarks.attention.contestants import BASE, Ours, Peer, mapping_of
 from benchmarks.attention.peers import Forward
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.timing import DeviceClock, Task, wall_clock
 from sparse_attn.inspection.looks import styles
 from sparse_attn.kernels import attention
-from sparse_attn.mappings import Mapping
 
 PASSES = ("forward", "forward+backward")
 CHECKED = 2048  # longest rows checked against the reference
@@ -177,7 +176,7 @@ def _call(forward: Forward, data: Problem) -> Callable[[], tuple[Tensor, ...]]:
 
 
 def _expected(name: str, sample: Problem) -> list[Tensor]:
-    mapping = Mapping(name, **MAPPINGS[name])
+    mapping = mapping_of(name)
 
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         causal = sample.case.causal
