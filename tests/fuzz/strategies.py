@@ -126,7 +126,8 @@ def numbers(spec: ParameterSpec, dtype: torch.dtype) -> list[float]:
     """
     end = torch.finfo(dtype)
     sizes = [end.smallest_normal * end.eps, end.smallest_normal, 0.25, 2.0, 1e30, end.max]
-    values = [spec.default, spec.low, spec.high, *sizes, *(-x for x in sizes)]
+    default = [] if spec.default is None else [spec.default]
+    values = [*default, spec.low, spec.high, *sizes, *(-x for x in sizes)]
     for edge, inside in ((spec.low, math.inf), (spec.high, -math.inf)):
         edges = torch.tensor([edge, inside], dtype=dtype)
         values.append(torch.nextafter(*edges).item() if math.isfinite(edge) else 1.0)

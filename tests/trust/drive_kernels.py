@@ -28,6 +28,14 @@ from tests.kernels.problems import LEARNED
 
 DTYPES = (torch.float32, torch.float64, torch.float32, torch.float64, torch.float16, torch.bfloat16)
 FUSED = [name for name in mapping_names() if get_spec(name).kernel is not None]
+UNLEARNED = [
+    ("top-p-softmax", {"p": 0.7}),
+    ("threshold-softmax", {"lam": 0.05}),
+    ("softpick", {}),
+    ("clipped-softmax", {}),
+    ("sigmoid", {}),
+    ("relu", {}),
+]
 TAME, WILD = ("plain", "tied"), ("tiny", "large", "odd")
 ODD = (
     0.0,
@@ -60,16 +68,20 @@ def drawn(shape: tuple[int, ...], kind: str) -> Tensor:
 def mapping(heads: int, kind: str) -> Mapping:
     """Any mapping with a kernel, for all heads or each; its parameters at their ends if wild."""
     if kind in TAME or random.random() < 0.3:
-        name, values = random.choice(LEARNED)
-        learned = Mapping(name, learn=values, num_heads=random.choice([None, heads]), **values)
+        name, values = random.choice(LEARNED + UNLEARNED)
+        learn = values if (name, values) in LEARNED else ()
+        learned = Mapping(name, learn=learn, num_heads=random.choice([None, heads]), **values)
         for raw in learned.parameters():
             if kind == "odd":  # the ends of the range, to which a learned value rounds
                 raw.data[0] = random.choice([-math.inf, math.inf, math.nan])
         return learned
-    name, values = random.choice(FUSED), {}
-    for spec in get_spec(name).parameters:
-        known = numbers(spec, torch.float32)
-        values[spec.name] = random.choice([random.choices(known, k=heads), random.choice(known)])
+    name, values = random.choice([*FUSED, "scaled-softmax"]), {}
+    spec = get_spec(name, sink=get_spec(name).mass != "free" and random.random() < 0.3)
+    for parameter in spec.parameters:
+        if spec.kernel is not None and parameter.name not in spec.kernel.constants:
+            known = [parameter.default, *numbers(parameter, torch.float32)]
+            each = random.choices(known[1:], k=heads)
+            values[parameter.name] = random.choice([each, random.choice(known)])
     per_head = any(isinstance(value, list) for value in values.values())
     return Mapping(name, num_heads=heads if per_head else None, **values)
 
@@ -104,11 +116,15 @@ def draw(
     for name, (shape, of) in shapes.items():
         tensor = lay_out(drawn(shape, of).to(dtype), random.choice(LAYOUTS))
         options[name] = tensor.requires_grad_(random.random() < 0.7)
+    chosen = mapping(heads, kind)
+    scaled = chosen.spec.kernel is not None and chosen.spec.kernel.scaled
+    if not chosen.has_sink and chosen.spec.mass != "free" and random.random() < 0.2:
+        options["sink"] = drawn((heads,), kind).to(dtype).requires_grad_(random.random() < 0.7)
     call = AttentionInputs(
-        mapping=mapping(heads, kind),
+        mapping=chosen,
         causal=random.random() < 0.3,
         window=random.choice([None, None, 1, 4, 2**40]),
-        softcap=random.choice([None, None, None, 1e-3, 8.0]),
+        softcap=None if scaled else random.choice([None, None, None, 1e-3, 8.0]),
         scaling=random.choice([None, None, 0.0, -1.0, 1e30 if kind in WILD else 3.0]),
         dropout=random.choice([0.0, 0.0, 0.25, 0.999]),
         **options,
@@ -121,7 +137,7 @@ def solve(call: AttentionInputs, upstream: Tensor, implementation: Any = cpu) ->
     """The output and all gradients."""
     torch.manual_seed(1)  # the same weights are dropped
     out = implementation.attention(call).output
-    leaves = [t for t in (call.query, call.key, call.value, call.bias) if t is not None]
+    leaves = [t for t in (call.query, call.key, call.value, call.bias, call.sink) if t is not None]
     leaves = [t for t in (*leaves, *call.mapping.parameters()) if t.requires_grad]
     if not leaves:
         return [out]
