@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from sparse_attn.kernels.dispatch import run
@@ -23,12 +23,13 @@ OBSERVER = "_sparse_attn_observer"
 REACHED = "_sparse_attn_reached"  # set on an attention module by its first call of us
 MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
 REFUSED = {
-    "s_aux": "attention sinks",
-    "sinks": "attention sinks",
+    "sinks": "attention sinks that differ from query to query",
     "indices": "keys selected by an index",
     "block_indices": "blocks selected by an index",
     "cu_seq_lens_q": "packed sequences without a mask",
 }
+# model types that append additive entries to their mask, in its dtype: not to a boolean one
+ADDITIVE = ("deepseek_v4",)
 NOT_PATCHED = (
     f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
     "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path), "
@@ -66,6 +67,7 @@ def sparse_attention(
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with a mapping for softmax: p = map(scaling * q k^T), out = p v.
@@ -77,6 +79,7 @@ def sparse_attention(
         scaling: factor of the scores, 1/sqrt(D) if None.
         position_bias: added to the scaled scores before masking (T5).
         softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
+        s_aux: (H,), the model's own sinks: the score of a virtual key of value 0 (GPT-OSS).
 
     Returns:
         The output (B, Q, H, D), and the attention weights (B, H, Q, K) before dropout if they are
@@ -84,8 +87,9 @@ def sparse_attention(
 
     Raises:
         RuntimeError: the module holds no mapping.
-        NotImplementedError: the model passes attention sinks, key indices or packed lengths, which
-            no mapping defines, or position_bias and softcap together.
+        NotImplementedError: the model passes key indices, packed lengths or a sink for each query,
+            which no mapping defines, or position_bias and softcap together.
+        ValueError: `s_aux` for a mapping with a sink of its own, or that cannot have one.
     """
     mapping = getattr(module, NAME, None)
     if mapping is None:
@@ -115,6 +119,7 @@ def sparse_attention(
         mapping,
         mask=mask,
         bias=bias,
+        sink=s_aux,
         softcap=softcap,
         causal=causal and query.shape[2] > 1,
         scaling=scaling,
@@ -168,7 +173,7 @@ def _masking(
 
 
 def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Transformers' boolean mask, never omitted for causal attention.
+    """Transformers' boolean mask, never omitted for causal attention; of `ADDITIVE`, a float one.
 
     Raises:
         RuntimeError: the model uses this implementation but holds no mapping. A model that does not
@@ -178,6 +183,8 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     recorded = config is not None and isinstance(config._attn_implementation, Unsaved)
     if config is not None and getattr(config, NAME, None) is None and not recorded:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
+    if config is not None and config.model_type in ADDITIVE:
+        return eager_mask(*args, **kwargs)
     kwargs = {**kwargs, "allow_is_causal_skip": False}
     padding = kwargs.get("attention_mask")
     if padding is not None and padding.is_meta:

@@ -12,6 +12,8 @@ from typing import Any, cast
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sparse_attn.attention import NAME
+
 # a comment or a getattr, which gives eager attention whatever the name, is no lookup
 LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
 SOFTMAX = re.compile(
@@ -20,6 +22,10 @@ SOFTMAX = re.compile(
 )
 # what tells attention from a router or a head in a class of any name
 SOFTMAX_WEIGHTS = re.compile(r"\b\w*att(n|ention)\w* = .*softmax\(")
+
+# what an attention module passes as its sinks, one for each head, and as the keys it selects
+SINKS = re.compile(r"\bs_aux=self\.sinks\b")
+SELECTS = re.compile(r"\bindices=")
 
 # beside attention, modules that take its mask for one of padding; a boolean mask inverts that
 MASK_READERS = ("NllbMoeTop2Router",)
@@ -93,6 +99,27 @@ def computes_softmax(cls: type[nn.Module]) -> bool:
     if re.search("Attention|Attn", cls.__name__):
         return "" in sources or any(SOFTMAX.search(source) for source in sources)
     return any(SOFTMAX_WEIGHTS.search(source) for source in sources)
+
+
+def has_sinks(attention: nn.Module) -> bool:
+    """Whether the module passes learned sinks of its own, a score (H,) of one virtual key."""
+    return getattr(attention, "sinks", None) is not None and _passes_sinks(
+        cast(Hashable, type(attention))
+    )
+
+
+def unseen_sinks(attention: nn.Module) -> list[str]:
+    """Names of the parameters that look like sinks, unless the module passes them."""
+    if has_sinks(attention):
+        return []
+    names = [name for name, _ in attention.named_parameters()]
+    return [name for name in names if "sink" in name and f"{NAME}." not in name]
+
+
+@functools.cache
+def _passes_sinks(cls: type[nn.Module]) -> bool:
+    source = source_of_forward(cls)
+    return SINKS.search(source) is not None and SELECTS.search(source) is None
 
 
 def source_of_forward(cls: type[nn.Module]) -> str:

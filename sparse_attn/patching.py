@@ -20,7 +20,9 @@ from sparse_attn.layers import (
     attention_layers,
     computes_softmax,
     config_of,
+    has_sinks,
     root_of,
+    unseen_sinks,
 )
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.patch_config import (
@@ -79,9 +81,9 @@ def patch_model(
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
-            model that does not dispatch its attention or has attention sinks, a model loaded
-            without its learned parameters (see `load_pretrained`), or parameters to learn in a
-            model on the meta device.
+            model that does not dispatch its attention, a sink or a mapping that cannot have one for
+            layers with sinks of their own, a model loaded without its learned parameters (see
+            `load_pretrained`), or parameters to learn in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     if per not in ("layer", "head"):
@@ -252,9 +254,11 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
             f"{name}: {readers[0]} reads the additive attention mask as padding, which a boolean "
             "one would invert; use a model without it, such as M2M100 instead of NLLB-MoE"
         )
-    if any(getattr(layer.module, "sinks", None) is not None for layer in found):
+    if unseen := [f"{layer.name}.{n}" for layer in found for n in unseen_sinks(layer.module)]:
         raise ValueError(
-            f"{name} has attention sinks, which no mapping defines, so it cannot be patched"
+            f"{name} has attention sinks, {unseen[0]}, which it does not pass as s_aux, one for "
+            "each head and without selected keys, so its softmax cannot be replaced; use a model "
+            "that does, such as GPT-OSS"
         )
     if not is_patched(root) and any(hasattr(layer.module, NAME) for layer in found):
         raise ValueError(
@@ -355,7 +359,25 @@ def make_mapping(
             "is; load the weights first, then patch the model"
         )
     mapping = Mapping(name, learn=learn, num_heads=num_heads, **(parameters or {}))
+    if has_sinks(layer.module):
+        _check_sinks(layer, mapping)
     return mapping.to(device).train(layer.module.training)
+
+
+def _check_sinks(layer: AttentionLayer, mapping: Mapping) -> None:
+    """Raise for a mapping that cannot take the sinks that the layer passes."""
+    if mapping.has_sink:
+        raise ValueError(
+            f"sink: {layer.name} has learned sinks of its own, which {mapping.name} takes; leave "
+            "sink out"
+        )
+    try:
+        get_spec(mapping.name, sink=True)
+    except ValueError as error:
+        raise ValueError(
+            f"mapping={mapping.name!r}: {layer.name} has attention sinks, which {mapping.name} "
+            "cannot take; use one whose weights compete, such as softmax, entmax or r-softmax"
+        ) from error
 
 
 def _number_of_heads(layer: AttentionLayer) -> int:

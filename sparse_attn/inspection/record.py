@@ -127,7 +127,7 @@ class AttentionRecord:
         """Values of the mappings' parameters over the calls, by name, (snapshots, layers, heads).
 
         At most a thousand snapshots, evenly spaced: of more calls, every second, fourth, ... is
-        kept. NaN if the mapping of a layer has no such parameter.
+        kept. NaN if the mapping of a layer has no such parameter, or each row derives its value.
         """
         names = {name for call in self._snapshots for layer in call for name in layer}
         shape = (len(self._snapshots), len(self.layers), self._heads())
@@ -247,4 +247,8 @@ class AttentionRecord:
 def _values(mapping: Mapping) -> dict[str, float | Tensor]:
     values = {p.name: mapping.read(p.name) for p in mapping.spec.parameters if not p.per_entry}
     # learned ones change in place; no copy to the CPU here, which would wait for the GPU
-    return {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in values.items()}
+    return {
+        n: v.detach().clone() if isinstance(v, Tensor) else v
+        for n, v in values.items()
+        if v is not None
+    }

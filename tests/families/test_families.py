@@ -23,6 +23,7 @@ ALLOWED = {
     r"Router$|Gating$|Gate$": "which experts a token goes to",
     r"^Glm5NextTextIndexer$": "which keys are asked at all, not their weights",
     r"HyperConnection$": "how residual streams mix",
+    r"^DeepseekV4(CSACompressor|HCACompressor|Indexer)$": "how a window of keys becomes one",
     r"^GraniteSpeech5Encoder$": "CTC in the middle of the encoder",
     r"^Ovis2VisionModel$": "which visual words a patch is",
     r"^(SuperPointInterestPointDecoder|LightGlueMatchAssignmentLayer)$": "which pixels match",
@@ -41,6 +42,8 @@ SAMPLE = [
     ("canary", "CanaryModel", "accepted"),
     ("doge", "DogeModel", "accepted"),
     ("llava", "LlavaModel", "accepted"),
+    ("hy_v4", "HYV4Model", "refused"),
+    ("deepseek_v4", "DeepseekV4Model", "accepted"),
     ("mixtral", "MixtralModel", "accepted"),
     ("moonshine", "MoonshineModel", "accepted"),
 ]

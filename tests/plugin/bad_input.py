@@ -64,7 +64,40 @@ def head_not_linear(_):
     patch_lm_head(model, "sigsoftmax")
 
 
+def own_sinks(mapping, says, model="gpt-oss", **arguments):
+    return Wrong(
+        f"patch_model: {mapping} {arguments} of {model}",
+        lambda _: patch_model(BY_NAME[model].build(), mapping, **arguments),
+        ValueError,
+        says,
+    )
+
+
+def sinks_unseen(name, parameter):
+    """A model whose attention holds what looks like a sink, and passes none."""
+    model = BY_NAME["llama"].build()
+    model.layers[1].self_attn.register_parameter(name, parameter)
+    return patch_model(model, "softmax")
+
+
 ROWS = [
+    own_sinks("softmax", r"sink: layers\.0\.self_attn has .* of its own.*leave sink out", sink=0.0),
+    own_sinks("softmax", "sink: .* leave sink out", learn="sink", per="head"),
+    *(
+        own_sinks(name, rf"mapping='{name}': layers\.0.* has attention sinks.*such as softmax")
+        for name in ("sigmoid", "relu", "weighted-softmax", "scaled-relu")
+    ),
+    own_sinks("relu", "sink: relu has no sink, for the weights", model="bert", sink=0.0),
+    own_sinks("weighted-softmax", "cannot be given a sink", model="bert", sink=0.0),
+    *(
+        Wrong(
+            f"patch_model: {name} that is not passed",
+            lambda _, name=name: sinks_unseen(name, torch.nn.Parameter(torch.zeros(4))),
+            ValueError,
+            rf"LlamaModel has attention sinks, layers\.1\.self_attn\.{name}, which it does not",
+        )
+        for name in ("sinks", "attention_sink_bias")
+    ),
     schedule("shape='square': expected one of linear, cosine, cubic, constant", shape="square"),
     schedule("0 <= begin <= end <= 1", begin=-0.1),
     schedule("0 <= begin <= end <= 1", end=1.1),

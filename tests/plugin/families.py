@@ -180,6 +180,8 @@ class Family:
                 # tiny initial weights give nearly equal scores, which hide a wrong mapping
                 if parameter.dim() == 2 and not name.endswith("embeddings.weight"):
                     parameter.normal_(0, 0.4)
+                elif name.endswith(".sinks"):
+                    parameter.normal_()
         return model
 
 
@@ -264,6 +266,15 @@ FAMILIES = [
         {**LLAMA, "head_dim": 8, "query_pre_attn_scalar": 7, "sliding_window": 4},
         2,
         causal=True,
+    ),
+    Family(
+        "gpt-oss",
+        "GptOssModel",
+        {**LLAMA, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1,
+         "sliding_window": 4},
+        2,
+        causal=True,
+        head="GptOssForCausalLM",
     ),
     Family("vit", "ViTModel", VISION, 2, image_inputs, mask_4d=False),
     Family(

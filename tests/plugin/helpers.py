@@ -29,7 +29,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "random-drop-softmax": {"r": 0.3},
     MIXED: {"q": 0.5, "mix": 0.6},
 }
-MAPPINGS = [(name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)]
+SINKS: list[tuple[str, dict[str, Any]]] = [
+    ("softmax", {"sink": 0.5}),
+    ("scaled-entmax", {"alpha": 1.5, "sink": 0.5}),
+]
+MAPPINGS = [*((name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)), *SINKS]
 # Whose weights a rounding of the scores does not turn into others.
 CALM = [entry for entry in MAPPINGS if entry[0] not in {c.name for c in CASES if c.chaotic}]
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]
@@ -54,7 +58,9 @@ def case_id(value: Any) -> str:
 
 def mapping_id(value: Any) -> str | None:
     """Test id of an entry of MAPPINGS."""
-    return value[0] if isinstance(value, tuple) else None
+    if not isinstance(value, tuple):
+        return None
+    return f"{value[0]}-sink" if "sink" in value[1] else value[0]
 
 
 def patch(model: Any, mapping: tuple[str, dict[str, Any]], **arguments: Any) -> Any:

@@ -7,7 +7,17 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sparse_attn import SparsitySchedule, patch_model
 
 from .families import BY_NAME, padding, text_inputs, tokens
-from .helpers import MAPPINGS, assert_near, gradients, jitter, learned, mapping_id, patch, soak
+from .helpers import (
+    MAPPINGS,
+    SINKS,
+    assert_near,
+    gradients,
+    jitter,
+    learned,
+    mapping_id,
+    patch,
+    soak,
+)
 
 BERT = BY_NAME["bert"]
 
@@ -57,7 +67,11 @@ def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend)
     ("name", "mapping"),
     [
         *(("bert", m) for m in MAPPINGS if m[0] in ("sparsemax", "entmax", "plif")),
-        *((n, ("r-softmax", {"r": 0.3})) for n in ("modernbert", "t5", "gpt2", "gemma2")),
+        *(("bert", m) for m in SINKS),
+        *(
+            (n, ("r-softmax", {"r": 0.3}))
+            for n in ("modernbert", "t5", "gpt2", "gemma2", "gpt-oss")
+        ),
     ],
     ids=mapping_id,
 )
@@ -131,7 +145,7 @@ def trained(call, model):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2", "gpt-oss"])
 def test_gradient_checkpointing_changes_nothing(name, reentrant):
     family = BY_NAME[name]
     model = patch_model(family.build(), "t-softmax", t=1.2, learn="t").train()

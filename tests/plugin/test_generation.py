@@ -13,7 +13,7 @@ GPT2 = BY_NAME["gpt2"]
 LLAMA = BY_NAME["llama"]
 
 SOME = [("softmax", {}), *FEW, ("entmax", {"alpha": 1.5}), ("normalized-relu", {})]
-DECODERS = ["llama", "gpt2", "gemma2"]
+DECODERS = ["llama", "gpt2", "gemma2", "gpt-oss"]
 NEW = 6
 ROUNDING = 1e-4  # of logits after several layers and tokens, computed in another order
 

@@ -6,7 +6,7 @@ import torch
 from sparse_attn import patch_model
 
 from .families import BY_NAME, FAMILIES, PADDED, padding, tokens
-from .helpers import CALM, FEW, MAPPINGS, assert_near, gradients, mapping_id, patch
+from .helpers import CALM, FEW, MAPPINGS, assert_near, gradients, mapping_id, mappings_of, patch
 
 BERT, LLAMA, ROBERTA = BY_NAME["bert"], BY_NAME["llama"], BY_NAME["roberta"]
 # Rows of other shapes are summed in another order, and two random layers amplify the rounding.
@@ -64,10 +64,13 @@ def test_sequence_without_tokens_is_zeros_with_finite_gradients(mapping):
     model = patch(BERT.build(), mapping)
     inputs = {"input_ids": tokens(), "attention_mask": padding((9, 4, 9))}
     inputs["attention_mask"][2] = 0
+    mass = next(mappings_of(model)).spec.mass
     output = model(**inputs, output_attentions=True)
     for weights in output.attentions:
         assert (weights[2] == 0).all()
-        assert (weights[:2].sum(-1) > 0).all()
+        attends = weights[:2].sum(-1) > 0
+        # a row that need not sum to one may be all zeros
+        assert attends.all() or (mass != "one" and attends.any())
     output.last_hidden_state.sum().backward()
     assert gradients(model)
     assert output.last_hidden_state.isfinite().all()
