@@ -376,7 +376,7 @@ def _check_sinks(layer: AttentionLayer, mapping: Mapping) -> None:
     except ValueError as error:
         raise ValueError(
             f"mapping={mapping.name!r}: {layer.name} has attention sinks, which {mapping.name} "
-            "cannot take; use one whose weights compete, such as softmax, entmax or r-softmax"
+            "cannot take; use one that can, such as softmax, entmax or r-softmax"
         ) from error
 
 

@@ -45,7 +45,8 @@ def _no_weights(monkeypatch):
 @pytest.mark.parametrize("offload", [to_memory, to_disk, to_both])
 @pytest.mark.parametrize("per", ["layer", "head"])
 @pytest.mark.parametrize(
-    ("mapping", "learn"), [("t-softmax", "t"), ("sigsoftmax", "bias"), ("entmax", "alpha")]
+    ("mapping", "learn"),
+    [("t-softmax", "t"), ("sigsoftmax", "bias"), ("entmax", "alpha"), ("softmax", "sink")],
 )
 def test_offloaded_models_compute_the_same(mapping, learn, per, offload, tmp_path):
     model = patch_model(FAMILY.build(), mapping, learn=learn, per=per)
