@@ -141,8 +141,8 @@ class MappingSpec:
         weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
             initial value of every tensor argument of `function`. Such a mapping is always learned.
         options: the keyword arguments of `weights`.
-        mass: what a row sums to. Only mappings with mass "one" are distributions, which heads and
-            losses need.
+        mass: what a row sums to, at the default parameters. Only mappings with mass "one" are
+            distributions, which heads and losses need.
         zeros: whether exact zeros can occur at valid positions.
         dense: for a mapping with zeros, `(**arguments) -> bool`: whether these arguments of
             `function` exclude them.
@@ -261,18 +261,24 @@ def on_named_rows(
     mask: Tensor | None = None,
     dim: int = -1,
     log: bool = False,
-    **values: Value | None,
+    learned: bool = False,
+    **values: Any,
 ) -> Tensor:
     """`on_rows` with `parameters` by name: what a `MappingSpec` calls.
+
+    Args:
+        learned: whether `row_map` takes other arguments, the tensors of a learned mapping.
 
     Raises:
         TypeError: an unknown parameter.
     """
     given = [values.pop(p.name, p.default) for p in parameters]
-    if values:
+    if values and not learned:
         takes = ", ".join(p.name for p in parameters) or "no parameters"
         raise TypeError(f"{', '.join(values)}: unknown parameter; expected {takes}")
-    return on_rows(row_map, scores, *given, mask=mask, dim=dim, checks=parameters, log=log)
+    return on_rows(
+        row_map, scores, *given, mask=mask, dim=dim, checks=parameters, log=log, **values
+    )
 
 
 def _prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from sparse_attn.mappings.base import (
     MappingSpec,
     ParameterSpec,
     Value,
-    on_rows,
+    on_named_rows,
 )
 from sparse_attn.mappings.pointwise import softmax
 
@@ -76,7 +77,7 @@ def mixed(spec: MappingSpec) -> MappingSpec:
         ValueError: the mapping has tensor arguments (learned maps, which start as softmax anyway;
             weighted softmax), or already has a `mix`.
     """
-    if spec.weights is not None:
+    if spec.weights is not None or any(p.per_entry for p in spec.parameters):
         raise ValueError(
             f"mapping={MIXED + spec.name!r}: {spec.name} has tensor arguments, which cannot be "
             "mixed; use it alone"
@@ -95,17 +96,20 @@ def mixed(spec: MappingSpec) -> MappingSpec:
 
 
 def length_factor(n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
-    """delta + beta (log n)^gamma, of the number n of valid positions."""
-    factor: Tensor = delta + beta * n.log() ** gamma
-    return factor
+    """delta + beta (log n)^gamma, finite, of the number n >= 1 of valid positions."""
+    end = torch.finfo(n.dtype)
+    # log log n is finite at n = 1 as well, and so is every slope
+    power = (gamma * n.log().clamp(min=end.tiny).log()).clamp(max=math.log(end.max)).exp()
+    return (delta + beta * power).clamp(max=end.max)
 
 
 def _scaled_rows(
     rows: Tensor, valid: Tensor, *values: Tensor, spec: MappingSpec, log: bool, **weights: Tensor
 ) -> Tensor:
     *own, delta, beta, gamma = values
-    n = valid.sum(-1, keepdim=True).to(rows)
-    return _call(spec, rows * length_factor(n, delta, beta, gamma), valid, [*own], log, **weights)
+    factor = length_factor(valid.sum(-1, keepdim=True).to(rows), delta, beta, gamma)
+    most = torch.finfo(rows.dtype).max
+    return _call(spec, (rows * factor).clamp(-most, most), valid, [*own], log, **weights)
 
 
 def scaled(spec: MappingSpec) -> MappingSpec:
@@ -173,32 +177,18 @@ def _derived(
     spec: MappingSpec, parameters: tuple[ParameterSpec, ...], row_map: Any, **facts: Any
 ) -> MappingSpec:
     """The record with more parameters and another function; no losses, no log g."""
-    function = partial(_on_rows, row_map=row_map, parameters=parameters, spec=spec)
+    function = partial(
+        on_named_rows,
+        row_map=partial(row_map, spec=spec),
+        parameters=parameters,
+        learned=spec.weights is not None,
+    )
     return replace(
         spec,
         function=function,
         log_function=partial(function, log=True),
         parameters=parameters,
         **{"log_g": None, "losses": {}, "multilabel_only": (), "predicts": None, **facts},
-    )
-
-
-def _on_rows(
-    scores: Tensor,
-    *,
-    row_map: Any,
-    parameters: tuple[ParameterSpec, ...],
-    spec: MappingSpec,
-    mask: Tensor | None = None,
-    dim: int = -1,
-    log: bool = False,
-    **arguments: Any,
-) -> Tensor:
-    """`on_rows` with parameters by name, and the tensors of a learned mapping."""
-    given = [arguments.pop(p.name, p.default) for p in parameters]
-    options = {"spec": spec, **arguments}
-    return on_rows(
-        row_map, scores, *given, mask=mask, dim=dim, checks=parameters, log=log, **options
     )
 
 

@@ -38,8 +38,12 @@ def _softpick_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
         torch.expm1(rows.masked_fill(~near, 0.0)) * (-top).exp(),
         (rows - top).exp() - (-top).exp(),
     ).masked_fill(~valid, 0.0)
-    p = F.relu(size) / (size.abs().sum(-1, keepdim=True) + EPS)
-    return log_of(p) if log else p
+    total = size.abs().sum(-1, keepdim=True) + EPS
+    if not log:
+        return F.relu(size) / total
+    positive = rows > 0
+    rest = torch.log(-torch.expm1(-rows.masked_fill(~positive, 1.0)))  # e^z - 1 = e^z (1 - e^-z)
+    return (rows - top + rest - total.log()).masked_fill(~positive, -INF)
 
 
 def softpick(
@@ -65,7 +69,7 @@ def _clipped_rows(
 ) -> Tensor:
     low = -alpha / _number(valid, rows) if gamma is None else gamma
     p = rows.masked_fill(~valid, -INF).softmax(-1)
-    p = ((zeta - low) * p + low).clamp(0.0, 1.0)
+    p = (zeta * p + low * (1 - p)).clamp(0.0, 1.0)  # (zeta - low) p + low may overflow
     return log_of(p) if log else p
 
 
@@ -107,8 +111,8 @@ def clipped_softmax(
 
 
 def _sigmoid_rows(rows: Tensor, valid: Tensor, bias: Tensor | None, *, log: bool) -> Tensor:
-    shifted = rows + (-_number(valid, rows).log() if bias is None else bias)
-    return F.logsigmoid(shifted) if log else shifted.sigmoid()
+    log_p = F.logsigmoid(rows + (-_number(valid, rows).log() if bias is None else bias))
+    return log_p if log else log_p.exp()
 
 
 def sigmoid(

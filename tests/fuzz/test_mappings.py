@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparse_attn.mappings import get_spec, mapping_names
+from sparse_attn.mappings import MappingSpec, get_spec, mapping_names
 from tests.fuzz.call import Call
 from tests.fuzz.strategies import (
     DTYPES,
@@ -30,7 +30,19 @@ from tests.fuzz.strategies import (
     unchanged,
 )
 
-NAMES = (*mapping_names(), "mixed-r-softmax", "mixed-sparsehourglass", "mixed-spherical-softmax")
+DERIVED = (
+    *("mixed-r-softmax", "mixed-sparsehourglass", "mixed-spherical-softmax"),
+    *("scaled-softmax", "scaled-entmax"),
+)
+SINK = " and a sink"  # in the name of a test
+NAMES = (*mapping_names(), *DERIVED, *(n + SINK for n in ("softmax", "r-softmax", "entmax")))
+
+
+def record(name: str) -> MappingSpec:
+    """Of a mapping in NAMES."""
+    return get_spec(name.removesuffix(SINK), sink=name.endswith(SINK))
+
+
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -43,12 +55,12 @@ class Row(Call):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        fixed = [p.name for p in get_spec(self.name).parameters if not p.learnable]
+        fixed = [p.name for p in record(self.name).parameters if not p.learnable]
         return {n: tensor for n, tensor in super().tensors.items() if n not in fixed}
 
     def __call__(self, log: bool = False, **changed: Any) -> Tensor:
         """p, or log p."""
-        spec = get_spec(self.name)
+        spec = record(self.name)
         function = spec.log_function if log else spec.function
         return function(**{**self.inputs, **changed}, mask=self.mask, dim=self.dim)
 
@@ -74,7 +86,7 @@ class Row(Call):
 def calls(
     draw: Any, name: str, kinds: Sequence[str], dtypes: Sequence[torch.dtype] = DTYPES
 ) -> Row:
-    spec = get_spec(name)
+    spec = record(name)
     dtype, shape = draw(st.sampled_from(dtypes)), draw(st.sampled_from(SHAPES))
     dim = draw(st.integers(-len(shape), len(shape) - 1))
     rows = list(shape)
@@ -82,8 +94,12 @@ def calls(
     scores = draw(tensors((*rows, n), dtype, kinds)).movedim(-1, dim)
     call = Row({"scores": scores}, draw(masks(shape)), name, dim)
     for parameter in () if spec.weights else spec.parameters:
+        if parameter.default is None and draw(st.booleans()):
+            continue
         broadcasts_to = shape if parameter.per_entry else rows
         call.inputs[parameter.name] = draw(parameters(parameter, broadcasts_to, computed(dtype)))
+    if call.inputs.keys() >= {"gamma", "alpha"}:
+        del call.inputs["alpha"]  # without effect on clipped-softmax then
     if spec.weights is not None:
         raw = st.sampled_from([-104.0, -1.0, 0.0, 0.5, 3.0])
         for argument in spec.weights(**{o.name: min(o.default, 3) for o in spec.options}):
@@ -96,12 +112,12 @@ def calls(
 @given(data=st.data(), log=st.booleans())
 @examples(0.25)
 def test_rules(name, data, log):
-    """On the simplex; 0 and no gradient where masked; NaN in the rows that hold NaN, alone."""
+    """The mass it says; 0 and no gradient where masked; NaN in the rows that hold NaN, alone."""
     call = data.draw(calls(name, FINITE + SPOILING))
     with unchanged(*call.tensors.values()):
         result, gradients = call.solve(log)
         p, log_p = call(), call(True)
-    assert_on_simplex(call, p, log_p)
+    assert_mass(call, p, log_p)
     assert same(result, log_p if log else p)
     for n, gradient in gradients.items():
         assert gradient.shape == call.tensors[n].shape
@@ -119,7 +135,7 @@ def test_rules(name, data, log):
     assert same(by_scores[good], call.rows(others["scores"])[good])
 
 
-def assert_on_simplex(call, p, log_p):
+def assert_mass(call, p, log_p):
     """p and log p of the rows that are not spoiled; NaN in those that are, 0 where masked."""
     assert p.shape == log_p.shape == call.scores.shape
     assert p.dtype == log_p.dtype == call.scores.dtype
@@ -139,12 +155,14 @@ def assert_on_simplex(call, p, log_p):
         weights = weights.broadcast_to(call.scores.shape)
         some = (inside & (call.rows(weights) > 0)).any(-1)
     # a sum in float32 at least, of entries that are each rounded to the dtype
-    n = p.shape[-1]
-    wrong = (p.masked_fill(~inside, 0.0).sum(-1) - some.double()).abs()
-    assert (wrong <= eps + 8 * n * rounding + n * least * eps).all(), "wrong mass"
+    n, mass = p.shape[-1], record(call.name).mass
+    wrong = p.masked_fill(~inside, 0.0).sum(-1) - some.double()
+    wrong = wrong.abs() if mass == "one" else wrong
+    if mass != "free" and "zeta" not in call.inputs:
+        assert (wrong <= eps + 8 * n * rounding + n * least * eps).all(), "wrong mass"
     p, log_p = p[inside], log_p[inside]
     # log w and log p of the largest weight cancel, |log w| < 745
-    assert (log_p <= 1e3 * rounding).all(), "log p > 0"
+    assert call.name == "relu" or (log_p <= 1e3 * rounding).all(), "log p > 0"
     assert (p[log_p == -math.inf] == 0).all(), "p > 0 where log p is -inf"
     # float16 ends log p at -65504, where p is 0
     size = 1 + log_p.clamp(min=-745).abs()
@@ -206,7 +224,7 @@ def test_values_are_those_of_float64(name, data):
 def within_range(call: Row, change: Callable[[Tensor], Tensor]) -> Row:
     """The call with its scores changed, and its parameters where they stay in their range."""
     inputs = {"scores": change(call.scores)}
-    ranges = {p.name: p for p in get_spec(call.name).parameters}
+    ranges = {p.name: p for p in record(call.name).parameters}
     for name, value in list(call.inputs.items())[1:]:
         old = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
         new = change(old)

@@ -102,6 +102,8 @@ NEAREST = {
     "random-drop": "random-drop-softmax",
     "topk-softmax": "top-k-softmax",
     "mixed-r-sofmax": "r-softmax",
+    "scaled-sofmax": "softmax",
+    "top-p": "top-p-softmax",
     "mixed-sparsemix": "sparsemax",
 }
 
@@ -144,12 +146,28 @@ ROWS = [
     set_value("r", 0.3, TypeError, r"\br\b", learn="r"),
 
     *(row for wrong, right in NEAREST.items()
-      for row in unknown(wrong, rf"{wrong.removeprefix('mixed-')}.*\b{right}\b")),
+      for row in unknown(wrong, rf"{wrong.removeprefix('mixed-').removeprefix('scaled-')}.*\b{right}\b")),
     *(unknown(wrong, "is unknown; there are softmax, ")[0]
       for wrong in ("", "mixed-", "mixed", None, 3)),
     *(row for name in ("plif", "monotone", "weighted-softmax")
       for row in unknown(f"mixed-{name}", f"mixed-{name}.*tensor arguments.*use it alone")),
     *unknown("mixed-mixed-sparsemax", "mixed-mixed-sparsemax.*parameter mix already"),
+    *unknown("scaled-scaled-softmax", "scaled-scaled-softmax.*parameter delta already"),
+    *unknown("scaled-clipped-softmax", "clipped-softmax has a parameter gamma already"),
+    *unknown("scaled-weighted-softmax", "a value for each score.*use it alone"),
+
+    module("scaled-softmax", ValueError, r"delta=-1\.0 is out of range.*\[0, inf\)", delta=-1.0),
+    module("scaled-softmax", ValueError, r"beta=-1\.0 is out of range.*\[0, inf\)", beta=-1.0),
+    module("softmax", ValueError, r"sink=inf is out of range.*\(-inf, inf\)", sink=math.inf),
+    module("softmax", ValueError, "sink: expected one value or one for each of no heads",
+           learn="sink", sink=[0.0, 1.0]),
+    *(module(name, ValueError, f"{name.removeprefix('scaled-')} has no sink, for the weights of a row do not compete",
+             sink=0.0) for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
+    module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
+    module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
+    module("r-softmax", TypeError, "r=None: expected a number", r=None),
+    *(module(name, TypeError, f"learn='{p}'.*can learn no parameter", learn=p)
+      for name, p in (("top-p-softmax", "p"), ("threshold-softmax", "lam"))),
 
     record("sparsemax", ValueError, "name='sparsemax' is already registered"),
     record("own", ValueError, "kernel='softmax': expected None for own",

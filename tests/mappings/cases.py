@@ -39,6 +39,7 @@ class Case:
     scale: bool = False  # p(a z) = p(z), a > 0
     key: Callable[[torch.Tensor], torch.Tensor] = lambda z: z  # p rises with this
     kinks: tuple[float, ...] = ()  # scores at which the mapping has no derivative
+    mass: str = "one"
     chaotic: bool = False  # the support hangs on the bits of the scores: no order, no smoothness
 
     def __str__(self) -> str:
@@ -55,7 +56,7 @@ class Case:
 
     def __call__(self, scores, *, mask=None, dim=-1, log=False):
         """p, or log p, of the library."""
-        call = function_of(self.name, log)
+        call = function_of(self.name, log, sink="sink" in self.params)
         params = self.arguments(scores)
         if self.name == "weighted-softmax":
             precise = scores if scores.dtype == torch.float64 else scores.float()
@@ -63,9 +64,9 @@ class Case:
         return call(scores, **params, mask=mask, dim=dim)
 
     @property
-    def mixed(self) -> bool:
-        """A name that is made of another, with no function of its own."""
-        return self.name.startswith("mixed-")
+    def derived(self) -> bool:
+        """Made of another mapping, with no function of its own."""
+        return "sink" in self.params or self.name.startswith(("mixed-", "scaled-"))
 
     def log_row(self, row: np.ndarray) -> np.ndarray:
         """log p of the reference, for the valid entries of one row."""
@@ -82,16 +83,17 @@ class Case:
         return torch.from_numpy(result)
 
 
-def function_of(name: str, log: bool = False) -> Callable[..., torch.Tensor]:
+def function_of(name: str, log: bool = False, sink: bool = False) -> Callable[..., torch.Tensor]:
     """The public function of a mapping, or that of its log form."""
-    if name.startswith("mixed-"):
-        return get_spec(name).log_function if log else get_spec(name).function
+    if sink or name.startswith(("mixed-", "scaled-")):
+        spec = get_spec(name, sink=sink)
+        return spec.log_function if log else spec.function
     return getattr(functional, ("log_" if log else "") + name.replace("-", "_"))
 
 
 def defaults(spec: MappingSpec) -> dict[str, Any]:
     """What the function of a record takes beside the scores."""
-    values = {p.name: p.default for p in spec.parameters}
+    values = {p.name: p.default for p in spec.parameters if p.default is not None}
     if spec.weights is not None:
         values |= spec.weights(**{option.name: option.default for option in spec.options})
     return values
@@ -135,6 +137,24 @@ CASES = [
     Case("mixed-r-softmax", rows.mixed(rows.r_softmax), {"r": 0.3, "mix": 0.6}, shift=True),
     _sparse("mixed-r-softmax", rows.mixed(rows.r_softmax), params={"r": 0.3, "mix": 1.0},
             shift=True),
+    _sparse("top-p-softmax", rows.top_p_softmax, params={"p": 0.8}, shift=True),
+    _sparse("threshold-softmax", rows.threshold_softmax, params={"lam": 0.07}, shift=True),
+    _sparse("softpick", rows.softpick, mass="at most one", kinks=(0.0,)),
+    _sparse("clipped-softmax", rows.clipped_softmax, params={"alpha": 0.5}, shift=True,
+            mass="at most one"),
+    _sparse("clipped-softmax", rows.clipped_softmax, params={"gamma": -0.1, "zeta": 1.05},
+            shift=True, mass="free"),
+    Case("sigmoid", rows.sigmoid, mass="free"),
+    Case("sigmoid", rows.sigmoid, {"bias": -1.0}, mass="free"),
+    _sparse("relu", rows.relu, mass="free", kinks=(0.0,)),
+    Case("scaled-softmax", rows.scaled(rows.softmax), shift=True),
+    _sparse("scaled-entmax", rows.scaled(rows.entmax),
+            params={"alpha": 1.5, "delta": 0.5, "beta": 0.7, "gamma": 1.5}, shift=True),
+    Case("softmax", rows.with_sink(rows.softmax), {"sink": 0.0}, mass="at most one"),
+    _sparse("r-softmax", rows.with_sink(rows.r_softmax), params={"r": 0.3, "sink": -0.5},
+            mass="at most one"),
+    _sparse("entmax", rows.with_sink(rows.entmax), params={"alpha": 1.5, "sink": 0.5},
+            mass="at most one"),
 ]  # fmt: skip
 
 # One case for each mapping, for the tests in which its parameters play no part.
@@ -162,7 +182,8 @@ class Parameter:
     outside: tuple[float, ...]
 
     def __str__(self) -> str:
-        return self.mapping
+        several = sum(p.mapping == self.mapping for p in PARAMETERS) > 1
+        return f"{self.mapping}-{self.name}" if several else self.mapping
 
     def __call__(self, scores, value, *, log=False, **options):
         """p, or log p, with this value of the parameter."""
@@ -171,7 +192,7 @@ class Parameter:
     def reference(self, row: torch.Tensor, value: float) -> torch.Tensor:
         """p of one row by the NumPy reference."""
         function = getattr(rows, self.mapping.replace("-", "_"))
-        return torch.from_numpy(np.exp(function(row.numpy(), value)))
+        return torch.from_numpy(np.exp(function(row.numpy(), **{self.name: value})))
 
 
 NAN, INF = np.nan, np.inf
@@ -191,9 +212,19 @@ PARAMETERS = [
     Parameter("temperature-softmax", "temperature", (0.3, 0.8, 1.0, 4.0, 9.0, 0.1), "[0.001, inf)",
               (0.0, -1.0, NAN, INF)),
     Parameter("top-k-softmax", "k", (1.0, 2.0, 2.1, 9.0, INF, 5.0), "[1, inf]", (0.5, NAN, -INF)),
+    Parameter("clipped-softmax", "alpha", (0.3, 0.9, 0.1, 2.0, 0.0, 50.0), "[0, inf)", ANY_SIZE),
+    Parameter("clipped-softmax", "gamma", (-0.02, -0.3, -0.05, -0.1, 0.0, -9.0), "(-inf, 0]",
+              (0.5, NAN, -INF)),
+    Parameter("clipped-softmax", "zeta", (1.1, 1.3, 1.5, 1.2, 3.0, 1.0), "[1, inf)",
+              (0.5, NAN, INF)),
+    Parameter("sigmoid", "bias", (0.0, -4.0, 3.0, 1.0, 50.0, -50.0), "(-inf, inf)",
+              (INF, -INF, NAN)),
+    Parameter("top-p-softmax", "p", (0.8, 0.3, 0.55, 0.95, 0.0, 1.0), "[0, 1]", SHARE),
+    Parameter("threshold-softmax", "lam", (0.1, 0.01, 0.3, 0.7, 0.0, 1.0), "[0, 1]", SHARE),
     Parameter("random-drop-softmax", "r", (0.1, 0.45, 0.0, 1.0, 0.8, 0.33), "[0, 1]", SHARE),
 ]  # fmt: skip
-LEARNABLE = PARAMETERS[:9]
+FIXED = ("top-k-softmax", "top-p-softmax", "threshold-softmax", "random-drop-softmax")
+LEARNABLE = [p for p in PARAMETERS if p.mapping not in FIXED]
 parameters = pytest.mark.parametrize("parameter", PARAMETERS, ids=str)
 learnable = pytest.mark.parametrize("parameter", LEARNABLE, ids=str)
 

@@ -182,6 +182,41 @@ def top_k_softmax(z, k):
     return softmax_of(z, z >= np.sort(z)[-last])
 
 
+def top_p_softmax(z, p):
+    """The smallest set of largest shares with mass at least p, grown one by one; ties stay."""
+    share = np.exp(softmax(z))
+    order = np.argsort(-share, kind="stable")
+    size = 1
+    while size < len(z) and share[order[size:]].sum() > 1 - p:
+        size += 1
+    return softmax_of(z, share >= share[order[size - 1]])
+
+
+def threshold_softmax(z, lam):
+    share = np.exp(softmax(z))
+    return softmax_of(z, (share >= lam) | (z == z.max()))
+
+
+def softpick(z):
+    """|e^z - 1| as e^(max(z, 0)) (1 - e^-|z|)."""
+    size = np.maximum(z, 0) + log(-np.expm1(-np.abs(z)))
+    total = logsumexp(np.append(size, np.log(1e-8) + max(z.max(), 0)))
+    return np.where(z > 0, size - total, -np.inf)
+
+
+def clipped_softmax(z, gamma=None, zeta=1.0, alpha=0.25):
+    low = -alpha / len(z) if gamma is None else gamma
+    return log(np.clip((zeta - low) * np.exp(softmax(z)) + low, 0, 1))
+
+
+def sigmoid(z, bias=None):
+    return log_expit(z + (-np.log(len(z)) if bias is None else bias))
+
+
+def relu(z):
+    return log(np.maximum(z, 0) / len(z))
+
+
 def murmur(z):
     """fmix32 of MurmurHash3 (Appleby) of the bits of each score as a float32, -0 as 0."""
     h = (z.astype(np.float32) + np.float32(0)).view(np.uint32)
@@ -202,5 +237,23 @@ def mixed(reference):
 
     def log_p(z, mix, **params):
         return np.logaddexp(log(1 - mix) + softmax(z), log(mix) + reference(z, **params))
+
+    return log_p
+
+
+def scaled(reference):
+    """NAME((delta + beta (log n)^gamma) z)."""
+
+    def log_p(z, *, delta=0.0, beta=0.43, gamma=1.0, **params):
+        return reference((delta + beta * np.log(len(z)) ** gamma) * z, **params)
+
+    return log_p
+
+
+def with_sink(reference):
+    """NAME((z, sink)) without its last entry."""
+
+    def log_p(z, *, sink, **params):
+        return reference(np.append(z, sink), **params)[:-1]
 
     return log_p

@@ -118,7 +118,8 @@ def test_float16_scores_up_to_its_end(case, n):
     # Scores of 6e4 are rounded at 2e-3 inside.
     close(p.double(), case.log_rows(scores).exp(), rtol=1e-2, atol=1e-5)
     leaf = scores.requires_grad_()
-    case(leaf).float().pow(2).sum().backward()
+    size = p.max().clamp(min=1).float()  # relu of 6e4 has a square of slope 1.2e5
+    case(leaf).float().div(size).pow(2).sum().backward()
     assert leaf.grad.isfinite().all()
 
 
@@ -228,7 +229,7 @@ def test_log_form_of_subnormal_scores(name, parameter, dtype, row):
 @forms
 def test_half_precision_sums_of_long_rows(log):
     """2049 equal probabilities of 1/2049: float16 could not even count them."""
-    for case in CASES:
+    for case in [case for case in CASES if case.mass == "one"]:
         p = case(torch.ones(2049, dtype=torch.float16), log=log)
         expected = np.float16(-math.log(2049) if log else 1 / 2049)
         np.testing.assert_array_equal(p.numpy(), expected, err_msg=str(case))

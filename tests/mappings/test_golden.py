@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sparse_attn import functional as maps
+from sparse_attn.mappings import get_spec
 
 from .cases import close
 
@@ -145,3 +146,35 @@ def test_interpolation_between_ties_is_exact(r, dtype):
     expected = torch.zeros(50, 23, dtype=dtype)
     expected[:, 0] = 1
     assert torch.equal(maps.r_softmax(scores, r), expected)
+
+
+FIVE = (1.0, -0.5, 2.0, 0.25, 2.0)
+TEN = {"rtol": 0, "atol": 1e-10}
+FIELD = [
+    ("softmax", {"sink": 0.0},
+     [0.1333344034, 0.0297509268, 0.3624404858, 0.0629827125, 0.3624404858]),
+    ("softmax", {"sink": 1.5},
+     [0.1138850778, 0.0254111956, 0.3095717374, 0.0537955016, 0.3095717374]),
+    ("sparsemax", {"sink": 1.5}, [0, 0, 0.5, 0, 0.5]),
+    ("entmax", {"alpha": 1.5, "sink": 1.5}, [0.0203082074, 0, 0.4128150755, 0, 0.4128150755]),
+    ("scaled-softmax", {"delta": 0.0, "beta": 0.43, "gamma": 1.0},
+     [0.1682123269, 0.0595692546, 0.3360585276, 0.1001013632, 0.3360585276]),
+    ("top-p-softmax", {"p": 0.5}, [0, 0, 0.5, 0, 0.5]),
+    ("top-p-softmax", {"p": 0.9}, [0.1553624035, 0, 0.4223187983, 0, 0.4223187983]),
+    ("softpick", {}, [0.1132393841, 0, 0.4210559441, 0.0187180372, 0.4210559441]),
+    ("clipped-softmax", {"gamma": -0.1, "zeta": 1.0},
+     [0.0542331308, 0, 0.3192491168, 0, 0.3192491168]),
+    ("clipped-softmax", {"alpha": 0.5}, [0.0542331308, 0, 0.3192491168, 0, 0.3192491168]),
+    ("sigmoid", {}, [0.3521874284, 0.1081828847, 0.5964180031, 0.2043316714, 0.5964180031]),
+    ("sigmoid", {"bias": -math.log(5)},
+     [0.3521874284, 0.1081828847, 0.5964180031, 0.2043316714, 0.5964180031]),
+    ("relu", {}, [0.2, 0, 0.4, 0.05, 0.4]),
+    ("threshold-softmax", {"lam": 0.1}, [0.1553624035, 0, 0.4223187983, 0, 0.4223187983]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "params", "expected"), FIELD, ids=str)
+def test_values_to_ten_digits(name, params, expected):
+    """From a float64 program that shares nothing with this library."""
+    spec, z = get_spec(name, sink="sink" in params), torch.tensor(FIVE, dtype=torch.float64)
+    close(spec.function(z, **params), torch.tensor(expected, dtype=torch.float64), **TEN)

@@ -51,7 +51,8 @@ def test_no_gradient_leaves_the_simplex(case):
     """sum_i p_i = 1 gives columns of sum 0; a shift (a factor) that changes nothing, rows of 0."""
     row = smooth_scores(case, 9)
     jacobi, zero = jacobian(case, row), tensor([0.0] * 9)
-    close(jacobi.sum(0), zero)
+    if case.mass == "one":
+        close(jacobi.sum(0), zero)
     if case.shift:
         close(jacobi.sum(1), zero)
     if case.scale:
@@ -196,7 +197,8 @@ def test_ties_share_a_valid_gradient(case, row):
     """Every element of the generalised Jacobian has rows and columns of sum zero."""
     jacobi, zero = jacobian(case, tensor(row)), tensor([0.0] * 4)
     assert jacobi.isfinite().all()
-    close(jacobi.sum(0), zero)
+    if case.mass == "one":
+        close(jacobi.sum(0), zero)
     close(jacobi.sum(1), zero)
 
 

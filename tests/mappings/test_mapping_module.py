@@ -25,12 +25,17 @@ START = {
     "sigsoftmax": 0.7,
     "spherical-softmax": 0.5,
     "temperature-softmax": 0.7,
+    "sigmoid": -1.0,
     "top-k-softmax": 3.0,
+    "top-p-softmax": 0.7,
+    "threshold-softmax": 0.05,
     "random-drop-softmax": 0.4,
 }
-SETTINGS = [(p.mapping, p.name, START[p.mapping]) for p in PARAMETERS]
+SETTINGS = [(p.mapping, p.name, START[p.mapping]) for p in PARAMETERS if p.mapping in START]
+SETTINGS += [("clipped-softmax", "gamma", -0.1)]
 SETTINGS += [("weighted-softmax", "weights", 2.0)]
 LEARNED = [s for s in SETTINGS if s[0] in {p.mapping for p in LEARNABLE}]
+LEARNED += [("softmax", "sink", 0.4), ("scaled-softmax", "beta", 0.7)]
 LEARNED += [("mixed-r-softmax", "mix", 0.6), ("mixed-sparsehourglass", "q", 0.4)]
 setting = pytest.mark.parametrize(("name", "argument", "value"), SETTINGS, ids=lambda s: str(s))
 learned = pytest.mark.parametrize(("name", "argument", "value"), LEARNED, ids=lambda s: str(s))
@@ -135,7 +140,8 @@ def test_a_learned_parameter_cannot_leave_its_range(name, argument, value):
         assert p.isfinite().all()
         if argument == "lam" and reached == 1:  # float32 rounds 1 - 1e-13 to the open end
             continue
-        close(p.sum(-1), torch.ones(4), **FLOAT32)
+        if module.spec.mass == "one":
+            close(p.sum(-1), torch.ones(4), **FLOAT32)
         fixed = Mapping(name, **{argument: reached})  # raises when out of range
         close(p, fixed(scores), **FLOAT32)
 
@@ -260,3 +266,36 @@ def test_a_notebook_shows_parameters_and_ranges() -> None:
     shown = Mapping("sparsegen", lam=0.5, learn="lam")._repr_html_()
     assert "<td>lam</td><td>[0.5]</td><td>(-inf, 1)</td><td>learned</td>" in shown
     assert Mapping("softmax")._repr_html_() == "<code>Mapping(&#x27;softmax&#x27;)</code>"
+
+
+def test_a_default_that_each_row_derives_is_none():
+    scores = scores_of(3, 7)
+    module = Mapping("sigmoid")
+    derived = module(scores)
+    assert "bias=None" in repr(module)
+    assert Mapping("sigmoid", **module.describe()["params"])(scores).equal(derived)
+    module.set_value("bias", 0.5)
+    assert not torch.equal(module(scores), derived)
+    module.set_value("bias", None)
+    assert torch.equal(module(scores), derived)
+    per_head = Mapping("clipped-softmax", gamma=[-0.1, -0.3], num_heads=2)
+    per_head.set_value("gamma", None)
+    assert torch.equal(per_head(scores), per_head.spec.function(scores))
+    with pytest.raises(ValueError, match="give bias a number to start from"):
+        Mapping("sigmoid", learn="bias")
+    with pytest.raises(TypeError, match=r"r=None: expected a number"):
+        Mapping("r-softmax", r=None)
+
+
+def test_a_sink_is_a_parameter():
+    """Saved only where it was asked for; another call may bring one."""
+    scores = scores_of(2, 3, 5, 7)
+    plain, module = Mapping("entmax"), Mapping("entmax", sink=[0.1, 0.2, 0.3], num_heads=3)
+    assert plain.describe()["params"] == {"alpha": 1.5}
+    assert list(module.describe()["params"]) == ["alpha", "sink"]
+    brought = plain(scores, sink=torch.tensor([0.1, 0.2, 0.3])[:, None])
+    assert torch.equal(brought, module(scores))
+    assert plain.spec.mass == "one"
+    assert module.spec.mass == "at most one"
+    column = torch.tensor([0.1, 0.2, 0.3])[:, None, None].expand(2, 3, 5, 1)
+    assert torch.equal(plain(torch.cat([scores, column], -1))[..., :-1], module(scores))

@@ -50,8 +50,16 @@ def test_equal_scores_get_equal_probabilities(case, row):
 def test_an_all_equal_row_is_uniform(case, value, n):
     """n = 1 gives exactly one; the rows at which a formula is 0/0 are included."""
     p = case(torch.full((n,), value, dtype=torch.float64))
-    close(p, torch.full_like(p, 1 / n))
-    assert n > 1 or p.item() == 1
+    close(p, p[:1].expand(n))
+    if case.mass == "one":
+        close(p, torch.full_like(p, 1 / n))
+        assert n > 1 or p.item() == 1
+
+
+@each([c for c in CASES if c.mass == "at most one"])
+@given(row=row_strategy())
+def test_a_mass_is_at_most_one(case, row):
+    assert 0 <= case(row).sum() <= 1 + 1e-12
 
 
 @calm

@@ -101,7 +101,8 @@ template <class T> T softpick_backward(Row<T> &row) {
 template <class T> struct Clipped {
   T gamma, by_theta, inverse;
   explicit Clipped(Row<T> &row)
-      : gamma(row.theta > 0 ? -row.theta / row.valid : row.theta),
+      : gamma(std::max(row.theta > 0 ? -row.theta / row.valid : row.theta,
+                       std::numeric_limits<T>::lowest())),
         by_theta(row.theta > 0 ? T(-1) / row.valid : 1) {
     Vec<T> total = Vec<T>{};
     EACH_VECTOR(row, j) {
@@ -112,7 +113,7 @@ template <class T> struct Clipped {
     inverse = 1 / sum<T>(total);
   }
   INLINE Vec<T> clip(Vec<T> share) const {
-    return at_least(share * (1 - gamma) + gamma, Vec<T>{});
+    return at_least(share + (1 - share) * gamma, Vec<T>{});
   }
 };
 

@@ -1,0 +1,119 @@
+"""Sinks and `scaled-NAME`; `mixed-NAME` has a file of its own."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from sparse_attn import Mapping, mapping_names
+from sparse_attn import functional as maps
+from sparse_attn.mappings import get_spec
+
+from .cases import CHECK, close, defaults, forms, random_mask, random_scores
+from .test_properties import grid, row_strategy
+
+LIBRARY = [n for n in mapping_names() if get_spec(n).function.__module__.startswith("sparse_attn")]
+WITH_SINK = [
+    name for name in LIBRARY if get_spec(name).mass != "free" and name != "weighted-softmax"
+]
+
+
+def with_sink(name, scores, sink, **options):
+    spec = get_spec(name, sink=True)
+    return spec.function(scores, **defaults(get_spec(name)), sink=sink, **options)
+
+
+@pytest.mark.parametrize("name", WITH_SINK)
+def test_a_sink_is_one_more_score(name):
+    scores, mask = random_scores(4, 9), random_mask(4, 9)
+    sink = random_scores(4)
+    wide = torch.cat([scores, sink[:, None]], -1)
+    seen = torch.cat([mask, torch.ones(4, 1, dtype=torch.bool)], -1)
+    values = defaults(get_spec(name))
+    expected = get_spec(name).function(wide, **values, mask=seen)[:, :-1]
+    expected = expected.masked_fill(~mask, 0.0)
+    close(with_sink(name, scores, sink, mask=mask), expected)
+    moved = with_sink(name, scores.mT.contiguous(), sink, mask=mask.mT, dim=0)
+    close(moved.mT, expected)
+
+
+@given(row=row_strategy(), low=grid(-8, 8), high=grid(-8, 8))
+def test_a_larger_sink_takes_more(row, low, high):
+    low, high = sorted([low, high])
+    for name in ("softmax", "sparsemax", "entmax"):
+        less, more = (with_sink(name, row, sink) for sink in (low, high))
+        assert more.sum() <= less.sum() + 1e-12
+        assert (more <= less + 1e-12).all()
+
+
+@given(row=row_strategy())
+def test_softmax_off_by_one(row):
+    close(with_sink("softmax", row, 0.0), row.exp() / (1 + row.exp().sum()))
+    close(with_sink("softmax", row, -1e9), maps.softmax(row))
+
+
+def test_a_row_without_a_key_stays_zero():
+    leaf = torch.ones(3, requires_grad=True)
+    sink = torch.tensor(0.5, requires_grad=True)
+    p = with_sink("softmax", leaf, sink, mask=torch.zeros(3, dtype=torch.bool))
+    p.sum().backward()
+    assert (p == 0).all()
+    assert (leaf.grad == 0).all()
+    assert sink.grad == 0
+    assert with_sink("softmax", torch.ones(2, 3), torch.tensor([math.nan, 0.0]))[0].isnan().all()
+
+
+@forms
+@pytest.mark.parametrize("name", ["softmax", "r-softmax", "entmax", "sparsehourglass", "softpick"])
+def test_gradients_of_a_sink(name, log):
+    scores, sink = random_scores(3, 6).requires_grad_(), random_scores(3).requires_grad_()
+    mask, spec = random_mask(3, 6), get_spec(name, sink=True)
+
+    def call(scores, sink):
+        p = spec.function(scores, sink=sink, mask=mask, log=log)
+        return p.masked_fill(p == -math.inf, 0.0)
+
+    assert gradcheck(call, (scores, sink), **CHECK)
+
+
+@pytest.mark.parametrize("name", [n for n in LIBRARY if n not in ("weighted-softmax",)])
+def test_a_factor_of_one_changes_nothing(name):
+    if name == "clipped-softmax":  # which has a gamma of its own
+        return
+    scores, values = random_scores(4, 9), defaults(get_spec(name))
+    spec = get_spec(f"scaled-{name}")
+    assert torch.equal(
+        spec.function(scores, **values, delta=1.0, beta=0.0),
+        get_spec(name).function(scores, **values),
+    )
+    assert spec.mass == get_spec(name).mass
+
+
+@given(row=row_strategy(), n=st.integers(1, 40))
+def test_the_factor_counts_valid_positions(row, n):
+    mask = torch.arange(len(row)) < n
+    factor = 0.5 + 0.25 * math.log(min(n, len(row))) ** 2
+    p = get_spec("scaled-softmax").function(row, delta=0.5, beta=0.25, gamma=2.0, mask=mask)
+    close(p, maps.softmax(row * factor, mask=mask), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["scaled-softmax", "scaled-entmax"])
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_gradients_of_a_factor(name, n):
+    scores = random_scores(3, n).requires_grad_()
+    values = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.3, 0.6, 1.4)]
+    spec = get_spec(name)
+
+    def call(scores, delta, beta, gamma):
+        return spec.function(scores, delta=delta, beta=beta, gamma=gamma)
+
+    assert gradcheck(call, (scores, *values), **CHECK)
+
+
+def test_a_factor_does_not_touch_the_sink():
+    scores = random_scores(2, 5)
+    p = Mapping("scaled-softmax", delta=2.0, beta=0.0, sink=0.3)(scores.float())
+    close(p, Mapping("softmax", sink=0.3)(2 * scores.float()), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,53 @@
+"""top-p-softmax and threshold-softmax: which positions stay."""
+
+import itertools
+
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sparse_attn import functional as maps
+
+from .cases import close
+from .test_properties import row_strategy
+
+
+@given(row=row_strategy().map(lambda row: row[:8]), p=st.floats(0.01, 0.99))
+def test_top_p_keeps_the_smallest_sets_of_enough_mass(row, p):
+    share = maps.softmax(row)
+    sets = [c for k in range(1, len(row) + 1) for c in itertools.combinations(range(len(row)), k)]
+    masses = {chosen: share[list(chosen)].sum().item() for chosen in sets}
+    assume(all(abs(mass - p) > 1e-9 for mass in masses.values()))
+    least = min(len(chosen) for chosen, mass in masses.items() if mass >= p)
+    best = max((c for c in sets if len(c) == least), key=masses.__getitem__)
+    kept = share >= share[list(best)].min()
+    got = maps.top_p_softmax(row, p)
+    assert torch.equal(got > 0, kept)
+    close(got, torch.where(kept, share, 0) / share[kept].sum())
+
+
+@given(row=row_strategy(), low=st.floats(0, 1), high=st.floats(0, 1))
+def test_supports_nest(row, low, high):
+    low, high = sorted([low, high])
+    top_p = [maps.top_p_softmax(row, p) > 0 for p in (low, high)]
+    above = [maps.threshold_softmax(row, lam) > 0 for lam in (high, low)]
+    for small, large in (top_p, above):
+        assert not (small & ~large).any()
+        assert small[row == row.max()].all()
+
+
+@given(row=row_strategy())
+def test_the_ends(row):
+    top = (row == row.max()).double()
+    for maxima in (maps.top_p_softmax(row, 0.0), maps.threshold_softmax(row, 1.0)):
+        close(maxima, top / top.sum())
+    for softmax in (maps.top_p_softmax(row, 1.0), maps.threshold_softmax(row, 0.0)):
+        close(softmax, maps.softmax(row))
+
+
+@given(row=row_strategy(), lam=st.floats(0.001, 0.9))
+def test_threshold_keeps_shares_of_lam_and_more(row, lam):
+    share = maps.softmax(row)
+    assume(((share - lam).abs() > 1e-9).all())
+    expected = (share >= lam) | (row == row.max())
+    assert torch.equal(maps.threshold_softmax(row, lam) > 0, expected)
