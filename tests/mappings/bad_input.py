@@ -146,7 +146,7 @@ ROWS = [
     set_value("r", 0.3, TypeError, r"\br\b", learn="r"),
 
     *(row for wrong, right in NEAREST.items()
-      for row in unknown(wrong, rf"{wrong.removeprefix('mixed-').removeprefix('scaled-')}.*\b{right}\b")),
+      for row in unknown(wrong, rf"{re.sub('mixed-|scaled-', '', wrong)}.*\b{right}\b")),
     *(unknown(wrong, "is unknown; there are softmax, ")[0]
       for wrong in ("", "mixed-", "mixed", None, 3)),
     *(row for name in ("plif", "monotone", "weighted-softmax")
@@ -161,8 +161,8 @@ ROWS = [
     module("softmax", ValueError, r"sink=inf is out of range.*\(-inf, inf\)", sink=math.inf),
     module("softmax", ValueError, "sink: expected one value or one for each of no heads",
            learn="sink", sink=[0.0, 1.0]),
-    *(module(name, ValueError, f"{name.removeprefix('scaled-')} has no sink, for the weights of a row do not compete",
-             sink=0.0) for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
+    *(module(name, ValueError, "has no sink, for the weights of a row do not compete", sink=0.0)
+      for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
     module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
     module("r-softmax", TypeError, "r=None: expected a number", r=None),
