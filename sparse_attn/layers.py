@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -109,11 +110,11 @@ def has_sinks(attention: nn.Module) -> bool:
 
 
 def unseen_sinks(attention: nn.Module) -> list[str]:
-    """Names of the parameters that look like sinks, unless the module passes them."""
+    """Names of the parameters and buffers that look like sinks, unless the module passes them."""
     if has_sinks(attention):
         return []
-    names = [name for name, _ in attention.named_parameters()]
-    return [name for name in names if "sink" in name and f"{NAME}." not in name]
+    tensors = itertools.chain(attention.named_parameters(), attention.named_buffers())
+    return [name for name, _ in tensors if "sink" in name and f"{NAME}." not in name]
 
 
 @functools.cache

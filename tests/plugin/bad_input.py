@@ -73,10 +73,11 @@ def own_sinks(mapping, says, model="gpt-oss", **arguments):
     )
 
 
-def sinks_unseen(name, parameter):
+def sinks_unseen(name, sinks):
     """A model whose attention holds what looks like a sink, and passes none."""
     model = BY_NAME["llama"].build()
-    model.layers[1].self_attn.register_parameter(name, parameter)
+    register = "register_parameter" if isinstance(sinks, torch.nn.Parameter) else "register_buffer"
+    getattr(model.layers[1].self_attn, register)(name, sinks)
     return patch_model(model, "softmax")
 
 
@@ -92,11 +93,14 @@ ROWS = [
     *(
         Wrong(
             f"patch_model: {name} that is not passed",
-            lambda _, name=name: sinks_unseen(name, torch.nn.Parameter(torch.zeros(4))),
+            lambda _, name=name, sinks=sinks: sinks_unseen(name, sinks),
             ValueError,
             rf"LlamaModel has attention sinks, layers\.1\.self_attn\.{name}, which it does not",
         )
-        for name in ("sinks", "attention_sink_bias")
+        for name, sinks in {
+            "sinks": torch.zeros(4),
+            "attention_sink_bias": torch.nn.Parameter(torch.zeros(4)),
+        }.items()
     ),
     schedule("shape='square': expected one of linear, cosine, cubic, constant", shape="square"),
     schedule("0 <= begin <= end <= 1", begin=-0.1),
