@@ -1,0 +1,74 @@
+"""Mappings as the command line spells them: `NAME` or `NAME:parameter=value,...`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.mappings.derived import SINK
+
+
+def parse_mappings(text: str, option: str) -> list[Mapping]:
+    """`softmax,entmax:alpha=1.5`: several, separated by commas; raises as `parse_mapping`."""
+    parts: list[str] = []
+    for part in text.split(","):
+        # a parameter belongs to the mapping before it
+        if parts and "=" in part and ":" not in part:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part.strip())
+    return [parse_mapping(part, option) for part in parts]
+
+
+def parse_mapping(text: str, option: str) -> Mapping:
+    """The mapping that `NAME` or `NAME:parameter=value,...` describes.
+
+    Args:
+        option: which gives it, for errors.
+
+    Raises:
+        ValueError: a malformed description, an unknown name or parameter, a value out of range.
+    """
+    name, _, rest = text.partition(":")
+    try:
+        if "=" in name:
+            raise ValueError("expected NAME:parameter=value, such as entmax:alpha=1.5")
+        pairs = [_pair(part) for part in rest.split(",")] if rest else []
+        spec = get_spec(name, sink=SINK.name in dict(pairs))
+        known = [p.name for p in (*spec.parameters, *spec.options)]
+        values = [(name, _number(name, value, known)) for name, value in pairs]
+        if twice := [name for name, count in Counter(n for n, _ in values).items() if count > 1]:
+            raise ValueError(f"{twice[0]} is given twice")
+        return Mapping(name, **dict[str, Any](values))
+    except (ValueError, RuntimeError) as error:  # no memory holds 10^12 knots
+        raise ValueError(f"{option} {text}: {error}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = (piece.strip() for piece in text.partition("="))
+    return name, value
+
+
+def _number(name: str, value: str, known: list[str]) -> float:
+    if name not in known:
+        takes = ", ".join(known) or "none"
+        raise ValueError(f"{name!r} is not a parameter of this mapping, which takes {takes}")
+    try:
+        number = float(value)
+    except ValueError:
+        given = f"{name}={value}" if value else name
+        raise ValueError(f"expected {name}=NUMBER, got {given!r}") from None
+    # knots and units are counts
+    return int(number) if number.is_integer() else number
+
+
+def describe(mapping: Mapping) -> str:
+    """`r-softmax r=0.15`; without values of learned parameters, which differ between layers."""
+    texts = [mapping.name]
+    for name, value in mapping.parameter_values().items():
+        if name in mapping.learned:
+            texts.append(f"{name} learned")
+        elif value is not None:  # which each row derives
+            texts.append(f"{name} per head" if isinstance(value, list) else f"{name}={value:.12g}")
+    return " ".join(texts)

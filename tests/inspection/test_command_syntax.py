@@ -1,0 +1,49 @@
+"""Mappings as the command line spells them."""
+
+import pytest
+
+from sparse_attn.commands.syntax import describe, parse_mapping, parse_mappings
+from sparse_attn.mappings import Mapping, mapping_names
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("softmax:sink=0", "softmax sink=0"),
+        (
+            "scaled-entmax:alpha=1.5,beta=2,sink=-1",
+            "scaled-entmax alpha=1.5 sink=-1 delta=0 beta=2 gamma=1",
+        ),
+        ("clipped-softmax:alpha=0.25", "clipped-softmax zeta=1 alpha=0.25"),
+    ],
+)
+def test_described(text: str, shown: str) -> None:
+    assert describe(parse_mapping(text, "--mapping")) == shown
+
+
+@pytest.mark.parametrize("name", mapping_names())
+def test_defaults_are_described(name: str) -> None:
+    assert describe(Mapping(name)).split()[0] == name
+
+
+def test_several() -> None:
+    text = "softpick, clipped-softmax:gamma=-0.1,zeta=1.1,top-p-softmax:p=0.5"
+    found = parse_mappings(text, "--mappings")
+    assert [mapping.name for mapping in found] == ["softpick", "clipped-softmax", "top-p-softmax"]
+    assert found[1].value("gamma") == -0.1
+    assert found[1].value("zeta") == 1.1
+    assert found[2].value("p") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("softmax,", "--mappings : mapping='' is unknown"),
+        ("softmax,alpha=1", "--mappings softmax,alpha=1: expected NAME:"),
+        ("sigmoid:sink=0", "--mappings sigmoid:sink=0: sink: sigmoid has no sink"),
+        ("softmax:sink=0,sink=1", "sink is given twice"),
+    ],
+)
+def test_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}|{says}$"):
+        parse_mappings(text, "--mappings")
