@@ -133,7 +133,7 @@ class ScheduleConfig:
         final = mapping.value(self.parameter)
         if not isinstance(final, float):
             raise ValueError(
-                f"{section}.params.{self.parameter}: a schedule needs one number, got a list"
+                f"{section}.params.{self.parameter}: a schedule needs one number, got {final}"
             )
         try:
             mapping.set_value(self.parameter, self.initial)

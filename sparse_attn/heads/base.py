@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_attn.losses.dense import is_positive
+from sparse_attn.losses.dense import check_distribution, is_positive
 from sparse_attn.losses.rows import check_reduction
 from sparse_attn.losses.targets import check_range, check_whole
 from sparse_attn.mappings import Mapping
@@ -55,7 +55,8 @@ class Head(nn.Module):
         mapping: from scores to probabilities, a name or a `Mapping`.
 
     Raises:
-        ValueError: a size below 1, or a mapping with a value per attention head.
+        ValueError: a size below 1, or a mapping with a value per attention head or whose rows need
+            not sum to one.
         TypeError: a mapping that is neither a name nor a `Mapping`.
     """
 
@@ -68,7 +69,7 @@ class Head(nn.Module):
                 raise ValueError(f"{name}={size}: expected at least 1")
         self.hidden = hidden
         self.vocab = vocab
-        self.mapping = as_mapping("mapping", mapping)
+        self.mapping = as_distribution("mapping", mapping)
 
     @abstractmethod
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -216,6 +217,13 @@ def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
             "heads; an output layer takes one value, leave `num_heads` out"
         )
     return mapping
+
+
+def as_distribution(name: str, mapping: str | Mapping) -> Mapping:
+    """`as_mapping` whose rows sum to one."""
+    made = as_mapping(name, mapping)
+    check_distribution(name, made.spec, "an output layer")
+    return made
 
 
 class RangeWatch:

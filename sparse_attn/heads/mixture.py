@@ -12,7 +12,7 @@ from sparse_attn.heads.base import (
     RangeWatch,
     Tokens,
     WordHead,
-    as_mapping,
+    as_distribution,
     check_hidden,
     count_outside,
     positive,
@@ -72,7 +72,7 @@ class MixtureHead(WordHead):
             raise ValueError(f"dropout={dropout}: expected a number in [0, 1)")
         if prior is None:
             prior = "sigsoftmax" if self.mapping.name == "sigsoftmax" else "softmax"
-        self.prior_mapping = as_mapping("prior", prior)
+        self.prior_mapping = as_distribution("prior", prior)
         for name, used in (("mapping", self.mapping), ("prior", self.prior_mapping)):
             if not positive(used):
                 raise ValueError(

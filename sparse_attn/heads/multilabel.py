@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch.nn import functional as F
 from sparse_attn.heads.base import as_mapping, check_hidden, positive
 from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.heads.multilabel_threshold import above, check_target, check_threshold
-from sparse_attn.losses import label_count_loss, mapping_nll
+from sparse_attn.losses import label_count_loss
+from sparse_attn.losses.dense import check_distribution, spec_nll
 from sparse_attn.losses.rows import check_reduction, reduce
-from sparse_attn.mappings import Mapping, get_spec, mapping_names
+from sparse_attn.mappings import Mapping, MappingSpec, get_spec, mapping_names
 from sparse_attn.mappings.base import widened
+from sparse_attn.mappings.derived import SINK
 from sparse_attn.mappings.module import into_range
 from sparse_attn.mappings.weighted import R
 
@@ -34,17 +37,19 @@ class MultiLabelHead(nn.Module):
         that another mapping's spec `predicts`, mapped into its range as if learned.
 
     Without ties r-softmax then keeps exactly k labels, except at k = labels > 1, where r = 0 drops
-    the minimum. Scores, log p and losses are computed in at least float32, whatever the dtype of h
-    and W, under autocast too: rounded scores tie. A learned alpha of entmax or q of sparsehourglass
-    only changes the scale of its own loss, and ends where that is lowest, whatever the labels.
-    Learn t, or predict.
+    the minimum. With a sink, as of `Mapping("sparsemax", sink=0.0)`, "none of them" is one more
+    label, the true one of a row without labels, and the head can predict the empty set. Scores,
+    log p and losses are computed in at least float32, whatever the dtype of h and W, under autocast
+    too: rounded scores tie. A learned alpha of entmax or q of sparsehourglass only changes the
+    scale of its own loss, and ends where that is lowest, whatever the labels. Learn t, or predict.
     Source: Balazy et al. 2023, eq. 3 and 4.
 
     Args:
         hidden: size d of the hidden states h.
         labels: number of labels n.
-        mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`.
-        sparsity: "fixed", or "predicted" for r-softmax and t-softmax.
+        mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`, whose
+            rows sum to one but for a sink.
+        sparsity: "fixed", or "predicted" for r-softmax and t-softmax without a sink.
         loss: one of the `losses` of the mapping's spec, or "nll" for a mapping without zeros; None
             for the default. The losses are "sparsemax" and "sparsegen-hinge" of sparsemax,
             "entmax", "sparsegen-hinge" of sparsegen, "sparsehourglass", and "r-softmax" of r- and
@@ -82,9 +87,10 @@ class MultiLabelHead(nn.Module):
         self.hidden = hidden
         self.labels = labels
         self.mapping = as_mapping("mapping", mapping)
+        check_distribution("mapping", self._base, "a multi-label head")
         self.sparsity = sparsity
         self.predicted = _predicted(self.mapping, sparsity)
-        self.criterion = _criterion(self.mapping, loss)
+        self.criterion = _criterion(self.mapping, self._base, loss)
         self.weight = word_vectors(labels, hidden, None)
         self.register_parameter("bias", word_biases(self.weight))
         self.predictor = self._make_predictor()
@@ -103,6 +109,11 @@ class MultiLabelHead(nn.Module):
             predictor.weight.zero_()
             predictor.bias.copy_(start.get_parameter(f"raw_{self.predicted}"))
         return predictor
+
+    @property
+    def _base(self) -> MappingSpec:
+        """The record of the mapping without its sink."""
+        return get_spec(self.mapping.name)
 
     @property
     def _never_zero(self) -> bool:
@@ -161,7 +172,7 @@ class MultiLabelHead(nn.Module):
         """The loss named `criterion`.
 
         A predicted r is replaced by that of the true number of labels, and the cross entropy of
-        that number is added. A row without labels adds nothing else.
+        that number is added. A row without labels adds nothing else, unless there is a sink.
 
         Args:
             hidden: (..., hidden).
@@ -190,12 +201,15 @@ class MultiLabelHead(nn.Module):
         return reduce(losses, losses.numel(), reduction)
 
     def _row_losses(self, scores: Tensor, present: Tensor, prediction: Tensor | None) -> Tensor:
-        loss = self.mapping.spec.losses.get(self.criterion)
+        arguments = self._arguments(prediction, present.sum(-1))
+        if self.mapping.has_sink:
+            sink = arguments.pop(SINK.name) + torch.zeros_like(scores[..., :1])
+            scores = torch.cat([scores, sink], -1)
+            present = torch.cat([present, ~present.any(-1, keepdim=True)], -1)
+        loss = self._base.losses.get(self.criterion)
         if loss is None:
             # a row without labels has no place in -sum eta log p
-            labelled = present.any(-1, keepdim=True)
-            return mapping_nll(scores, present, self.mapping, mask=labelled, reduction="none")
-        arguments = self._arguments(prediction, present.sum(-1))
+            loss, arguments["mask"] = partial(spec_nll, self._base), present.any(-1, keepdim=True)
         return loss(scores, present, **arguments, reduction="none")
 
     @torch.no_grad()
@@ -274,10 +288,11 @@ def _predicted(mapping: Mapping, sparsity: str) -> str | None:
     predicted = mapping.spec.predicts
     if predicted is None or mapping.learned:
         learned = f" that learns {', '.join(mapping.learned)}" if mapping.learned else ""
+        learned += " with a sink" if mapping.has_sink else ""
         known = [name for name in mapping_names() if get_spec(name).predicts]
         raise ValueError(
-            f"sparsity='predicted': expected {' or '.join(known)}, none of them learned, got "
-            f"{mapping.name}{learned}"
+            f"sparsity='predicted': expected {' or '.join(known)}, none of them learned, without a "
+            f"sink, got {mapping.name}{learned}"
         )
     if predicted == R.name and mapping.value(R.name) != R.default:
         raise ValueError(
@@ -286,9 +301,9 @@ def _predicted(mapping: Mapping, sparsity: str) -> str | None:
     return predicted
 
 
-def _criterion(mapping: Mapping, loss: str | None) -> str:
+def _criterion(mapping: Mapping, base: MappingSpec, loss: str | None) -> str:
     """The name of the loss: the given one, or the mapping's default."""
-    known = [*mapping.spec.losses, *([NLL] if positive(mapping) else [])]
+    known = [*base.losses, *([NLL] if positive(mapping) else [])]
     if not known:
         others = [name for name in mapping_names() if get_spec(name).losses]
         raise ValueError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec
+from sparse_attn.mappings.derived import SINK
 
 
 def mapping_loss(
@@ -25,9 +27,8 @@ def mapping_loss(
     Arguments, returns and errors as `mapping_nll`.
     """
     spec, arguments = _resolved(mapping, parameters)
-    if spec.own_loss is None:
-        return mapping_nll(scores, target, mapping, mask=mask, reduction=reduction, **parameters)
-    return spec.own_loss(scores, target, **arguments, mask=mask, reduction=reduction)
+    loss = spec.own_loss or partial(spec_nll, spec)
+    return loss(scores, target, **arguments, mask=mask, reduction=reduction)
 
 
 def mapping_nll(
@@ -49,11 +50,24 @@ def mapping_nll(
         **parameters: of a mapping given by name, floats or tensors; defaults from the registry.
 
     Raises:
-        ValueError: a mapping that may return zeros, whose -log p is infinite; on the CPU also a row
-            without labels, which has no distribution.
+        ValueError: a mapping that may return zeros, whose -log p is infinite, or whose rows need
+            not sum to one; on the CPU also a row without labels, which has no distribution.
         TypeError: an unknown parameter, or any beside a `Mapping`.
     """
     spec, arguments = _resolved(mapping, parameters)
+    return spec_nll(spec, scores, target, **arguments, mask=mask, reduction=reduction)
+
+
+def spec_nll(
+    spec: MappingSpec,
+    scores: Tensor,
+    target: Tensor,
+    *,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **arguments: Any,
+) -> Tensor:
+    """`mapping_nll` of a record, with all arguments of its function."""
     rows = labelled_rows(scores, target, mask, distribution=True)
     log_p = spec.log_function(rows.scores, **arguments, mask=rows.valid)
     if not is_positive(spec, arguments):
@@ -89,6 +103,20 @@ def is_positive(spec: MappingSpec, arguments: dict[str, Any]) -> bool:
     return spec.dense is not None and spec.dense(**arguments)
 
 
+def check_distribution(name: str, spec: MappingSpec, needed_by: str) -> None:
+    """Raise ValueError unless the rows of the mapping given as the argument `name` sum to one."""
+    if spec.mass == "one":
+        return
+    remedy = "leave `sink` out"
+    if SINK not in spec.parameters:
+        remedy = "use it in attention, and here a mapping such as softmax or sparsemax"
+    sums = "to at most one" if spec.mass == "at most one" else "to anything"
+    raise ValueError(
+        f"{name}={spec.name!r}: its rows may sum {sums}, and {needed_by} needs a distribution; "
+        f"{remedy}"
+    )
+
+
 def _resolved(
     mapping: str | Mapping, parameters: dict[str, Any]
 ) -> tuple[MappingSpec, dict[str, Any]]:
@@ -99,8 +127,10 @@ def _resolved(
                 f"{', '.join(parameters)}: the Mapping given has its own parameters; set them "
                 "there, or pass its name"
             )
+        check_distribution("mapping", mapping.spec, "a loss")
         return mapping.spec, mapping.arguments()
     spec = get_spec(mapping)
+    check_distribution("mapping", spec, "a loss")
     if spec.weights is not None:
         raise TypeError(
             f"mapping={mapping!r}: it is a learned function; pass the sparse_attn.Mapping that "

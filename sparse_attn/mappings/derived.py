@@ -131,7 +131,6 @@ def scaled(spec: MappingSpec) -> MappingSpec:
         (*spec.parameters, DELTA, BETA, GAMMA),
         _scaled_rows,
         name=SCALED + spec.name,
-        dense=None if spec.dense is None else partial(_dense_of, spec=spec),
         kernel=None if spec.kernel is None else replace(spec.kernel, scaled=True),
         source=f"Nakanishi 2025, for {spec.source}",
     )
@@ -183,12 +182,15 @@ def _derived(
         parameters=parameters,
         learned=spec.weights is not None,
     )
+    facts = {"log_g": None, "losses": {}, "multilabel_only": (), "predicts": None, **facts}
+    if spec.dense is not None:
+        facts.setdefault("dense", partial(_dense_of, spec=spec))
     return replace(
         spec,
         function=function,
         log_function=partial(function, log=True),
         parameters=parameters,
-        **{"log_g": None, "losses": {}, "multilabel_only": (), "predicts": None, **facts},
+        **facts,
     )
 
 

@@ -136,6 +136,15 @@ MAKING = [
          prior=Mapping("t-softmax", t=[1.0, 2.0, 3.0], num_heads=3)),
     *(made(MixtureHead, f"mapping={name}: it returns exact zeros", mapping=name)
       for name in ("sparsemax", "entmax", "r-softmax")),
+    *(made(kind, rf"{argument}='{name}': its rows may sum to {sums}, and an output layer.*{remedy}",
+           **sizes, **{argument: mapping})
+      for kind, argument, sizes in ((LinearHead, "mapping", {}), (MixtureHead, "mapping", {}),
+                                    (MixtureHead, "prior", {}),
+                                    (AdaptiveHead, "mapping", {"cutoffs": (4, 9)}))
+      for name, mapping, sums, remedy in (
+          ("softmax", Mapping("softmax", sink=0.0), "at most one", "leave `sink` out"),
+          ("softpick", "softpick", "at most one", "such as softmax"),
+          ("sigmoid", "sigmoid", "anything", "such as softmax"))),
     *(made(AdaptiveHead, r"cutoffs=.*\[1, 16\]", cutoffs=cutoffs)
       for cutoffs in ((), (0, 5), (5, 5), (9, 4), (-1,), (4, 17), (17,), (4, 30))),
     *(made(AdaptiveHead, "cutoffs=.*integers", cutoffs=cutoffs, error=TypeError)
@@ -221,6 +230,12 @@ MULTILABEL = [
     multilabel("one value for each of 2", mapping=Mapping("r-softmax", num_heads=2, r=[0.1, 0.2])),
     multilabel("mapping=sparsecone: it returns zeros and has no loss", mapping="sparsecone"),
     multilabel("it returns zeros.*one of t-softmax, r-softmax, spars", mapping="normalized-relu"),
+    multilabel("mapping='sigmoid': its rows may sum to anything, .*use it in attention, and here",
+               mapping="sigmoid"),
+    multilabel("mapping='softpick': its rows may sum to at most one.*such as softmax",
+               mapping=Mapping("softpick", sink=0.0)),
+    multilabel("expected t-softmax or r-softmax.*without a sink.*got r-softmax with a sink",
+               mapping=Mapping("r-softmax", sink=0.0), sparsity="predicted"),
     multilabel("sparsity='learned': expected 'fixed' or 'predicted'", sparsity="learned"),
     *(multilabel(f"expected t-softmax or r-softmax.*got {says}", mapping=mapping,
                  sparsity="predicted")

@@ -79,6 +79,8 @@ ZEROS = [
     Mapping("sparsegen"),
     Mapping("sparsehourglass", q=0.5),
     Mapping("top-k-softmax", k=3.0),
+    Mapping("top-p-softmax", p=0.5),
+    Mapping("threshold-softmax", lam=0.1),
 ]
 
 

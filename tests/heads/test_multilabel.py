@@ -23,6 +23,8 @@ KINDS = {
     "r-softmax": {"mapping": Mapping("r-softmax", r=0.4)},
     "r-softmax-predicted": {"mapping": "r-softmax", "sparsity": "predicted"},
     "t-softmax-learned": {"mapping": Mapping("t-softmax", t=1.5, learn="t")},
+    "softmax-sink": {"mapping": Mapping("softmax", learn="sink")},
+    "sparsemax-sink": {"mapping": Mapping("sparsemax", sink=0.5)},
     "t-softmax-predicted": {"mapping": "t-softmax", "sparsity": "predicted"},
 }
 
@@ -109,6 +111,20 @@ def test_descent_finds_the_labels(kind):
         head.threshold = search_threshold(head(hidden), target, candidates)
         assert torch.equal(head.predict(hidden), target == 1)
     assert not [n for n, p in head.state_dict().items() if torch.equal(p, before[n])]
+
+
+@pytest.mark.parametrize("kind", ["softmax-sink", "sparsemax-sink"])
+def test_descent_finds_the_empty_set(kind):
+    """Every second row has no label."""
+    head = MultiLabelHead(HIDDEN, LABELS, **copy.deepcopy(KINDS[kind]))
+    hidden, target = torch.eye(4, HIDDEN), torch.zeros(4, LABELS)
+    target[1, :2] = target[3, 4] = 1
+    optimizer = torch.optim.Adam(parameter_groups(head, lr=0.1, mapping_lr=0.02))
+    for _ in range(200):
+        optimizer.zero_grad()
+        head.loss(hidden, target).backward()
+        optimizer.step()
+    assert torch.equal(head.predict(hidden), target == 1)
 
 
 def test_rows_without_labels_count_in_the_mean():

@@ -202,6 +202,21 @@ def test_loss_of_every_mapping(mapping, loss, rows):
 
 
 @pytest.mark.parametrize(("mapping", "loss"), ORACLES)
+def test_a_sink_is_one_more_label_of_rows_without_any(mapping, loss):
+    exact, parameters = ORACLES[mapping, loss]
+    head = random_head(Mapping(mapping, sink=-0.3), loss=loss)
+    hidden, target = batch()
+    target[::2] = False
+    scores = torch.nn.functional.pad(head.scores(hidden).detach(), (0, 1), value=-0.3)
+    with_none = torch.cat([target, ~target.any(-1, keepdim=True)], -1)
+    expected = oracle.each_row(exact, scores, with_none.numpy(), **parameters)
+    close(head.loss(hidden, target, reduction="none"), expected)
+    own = {n: value for n, value in parameters.items() if n != "mapping"}
+    p = [numpy.exp(oracle.log_probabilities(mapping, z, **own)) for z in scores]
+    close(head(hidden).exp(), numpy.stack(p)[:, :-1])
+
+
+@pytest.mark.parametrize(("mapping", "loss"), ORACLES)
 def test_rows_without_labels_have_no_gradient(mapping, loss):
     head = random_head(mapping, loss=loss)
     hidden, target = batch()

@@ -124,6 +124,12 @@ ROWS = [
     *(nll(ValueError, f"mapping='{name}'", "zeros", f"use {own}", mapping=Mapping(name),
           name=f"Mapping {name}") for name, own in OWN.items()),
     nll(ValueError, f"mapping='{SPHERICAL}'", "zeros", mapping=SPHERICAL, eps=0.0),
+    *(nll(ValueError, f"mapping='{name}'", "may sum to", "a loss", "softmax", mapping=name)
+      for name in ("softpick", "clipped-softmax", "sigmoid", "relu")),
+    nll(ValueError, "mapping='softmax'", "at most one", "leave `sink` out", name="a sink",
+        mapping=Mapping("softmax", sink=0.0)),
+    refused("mapping_loss of sigmoid", losses.mapping_loss, ValueError, "mapping='sigmoid'",
+            "anything", "a distribution", mapping="sigmoid"),
     nll(TypeError, "eps", "own parameters", mapping=Mapping(SPHERICAL), eps=0.1),
     nll(TypeError, "eps", "sigsoftmax takes bias", mapping="sigsoftmax", eps=0.1),
     nll(TypeError, "mapping='plif'", "sparse_attn.Mapping", mapping="plif"),

@@ -151,6 +151,12 @@ ROWS = [
         )
         for patch in (patch_lm_head, patch_multilabel_head)
     ),
+    Wrong(
+        "patch_lm_head: a sink",
+        lambda _: patch_lm_head(BY_NAME["gpt2"].build("GPT2LMHeadModel"), "softmax", sink=0.0),
+        ValueError,
+        "mapping='softmax': its rows may sum to at most one.*output layer.*leave `sink` out",
+    ),
     Wrong("head not linear", head_not_linear, ValueError, r"expected.*nn\.Linear, got Sequential"),
     no_output_embedding("bert", "BertModel"),
     no_output_embedding("bert", "BertForSequenceClassification"),

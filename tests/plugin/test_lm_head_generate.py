@@ -16,6 +16,7 @@ HEADS = {
     "mixture": {"mapping": "softmax", "components": 3},
     "sparsemax": {"mapping": "sparsemax"},
     "entmax": {"mapping": "entmax", "alpha": 1.5},
+    "top-p": {"mapping": "top-p-softmax", "p": 0.5},
 }
 STRATEGIES = {
     "greedy": {"do_sample": False},
@@ -74,6 +75,16 @@ def test_greedy_takes_the_most_probable_token_with_and_without_cache(head):
     assert torch.equal(chosen[counts], logits.argmax(-1)[counts])
     again = generate(model, do_sample=False, use_cache=False)
     assert torch.equal(again.sequences, result.sequences)
+
+
+def test_top_p_in_the_head_is_nucleus_sampling():
+    nucleus = generate(BY_MODEL["gpt2"].build(), do_sample=True, top_k=0, top_p=0.6)
+    head = patch_lm_head(BY_MODEL["gpt2"].build(), "top-p-softmax", p=0.6)
+    found = generate(head, do_sample=True, top_k=0)
+    assert torch.equal(found.sequences, nucleus.sequences)
+    for ours, exact in zip(found.logits, nucleus.scores, strict=True):
+        assert torch.equal(ours == -torch.inf, exact == -torch.inf)
+        assert_near(ours.exp(), exact.softmax(-1), 1e-6)
 
 
 def test_temperature_acts_on_log_p():
