@@ -51,8 +51,9 @@ def test_table_of_mappings() -> None:
         _, zeros, parameters, learns, runs, source = rows[spec.name]
         assert (zeros == "no") == (not spec.zeros), spec.name
         assert (f"`{spec.name}`" in shifted) != spec.translation_invariant, spec.name
-        given = [f"{p.name} {p.range} ({p.default:g})" for p in (*spec.options, *spec.parameters)]
-        assert parameters == ", ".join(given), spec.name
+        takes = (*spec.options, *spec.parameters)
+        given = ", ".join(f"{p.name} {p.range} ({p.shown_default})" for p in takes)
+        assert parameters == given, spec.name
         assert learns == learned(spec), spec.name
         assert runs == fused(spec), spec.name
         if not source.startswith("a control"):

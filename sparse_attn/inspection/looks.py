@@ -47,6 +47,12 @@ PALETTE = {
     "weighted-softmax": "#6A7FDB",
     "sparsegen": "#117733",
     "sparsecone": "#B8860B",
+    "top-p-softmax": "#12B512",
+    "threshold-softmax": "#2F3D16",
+    "softpick": "#EE1177",
+    "clipped-softmax": "#FF8877",
+    "sigmoid": "#1A1AFF",
+    "relu": "#E733E7",
     "plif": "#CC3311",
     "monotone": "#5F3DC4",
 }

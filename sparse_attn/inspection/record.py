@@ -101,12 +101,23 @@ class AttentionRecord:
 
     @property
     def entropy(self) -> Tensor:
-        """Mean of -sum p log p over valid queries, in nats, (layers, heads)."""
+        """Mean of -sum q log q, q = p / sum p, over valid queries, in nats, (layers, heads).
+
+        A row of zeros has entropy 0.
+        """
         return self._ratio("entropy", "rows")
 
     @property
+    def mass(self) -> Tensor:
+        """Mean of sum p over valid queries, (layers, heads): 1 if the mapping is a distribution.
+
+        Less than 1 with a sink, softpick or clipped softmax, anything with sigmoid or relu.
+        """
+        return self._ratio("mass", "rows")
+
+    @property
     def special(self) -> Tensor:
-        """Mean mass on special tokens, (layers, heads), in [0, 1].
+        """Mean mass on special tokens, (layers, heads), between 0 and `mass`.
 
         NaN without special_ids, and if the keys are not the tokens of one call (a cache, images).
         The keys of cross-attention are the tokens that the encoder read last.
@@ -157,7 +168,10 @@ class AttentionRecord:
         return counts.mean if counts.counts[1].any() else math.nan
 
     def table(self) -> str:
-        """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was."""
+        """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was.
+
+        The mass has a column unless it is 1 everywhere.
+        """
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
@@ -177,21 +191,22 @@ class AttentionRecord:
 
     def _rows(self) -> list[list[str]]:
         """The cells of `table`, its headings first."""
-        columns = (
-            (self.zeros * 100, "rows", ".1f", "%"),
-            (self.support, "rows", ".1f", ""),
-            (self.entropy, "rows", ".2f", ""),
-            (self.special * 100, "named", ".1f", "%"),
-        )
-        rows = [["layer", "mapping", "zeros", "support", "entropy", "special"]]
-        for i, (layer, mapping) in enumerate(zip(self.layers, self.mappings, strict=True)):
-            cells = [layer, mapping]
-            for values, count, form, unit in columns:
-                seen = self._of_heads(count)[i] > 0
-                mean = values[i][seen].mean().item()
-                cells.append(f"{mean:{form}}{unit}" if seen.any() else "-")
-            rows.append(cells)
-        return rows
+        columns = {
+            "zeros": (self.zeros * 100, "rows", ".1f", "%"),
+            "support": (self.support, "rows", ".1f", ""),
+            "entropy": (self.entropy, "rows", ".2f", ""),
+            "mass": (self.mass, "rows", ".2f", ""),
+            "special": (self.special * 100, "named", ".1f", "%"),
+        }
+        table = {"layer": self.layers, "mapping": self.mappings}
+        for heading, (values, count, form, unit) in columns.items():
+            seen = self._of_heads(count) > 0
+            means = [row[of].mean().item() for row, of in zip(values, seen, strict=True)]
+            found = zip(means, seen.any(-1).tolist(), strict=True)
+            table[heading] = [f"{mean:{form}}{unit}" if any_ else "-" for mean, any_ in found]
+        if {"1.00", "nan", "-"}.issuperset(table["mass"]):
+            del table["mass"]
+        return [list(table), *map(list, zip(*table.values(), strict=True))]
 
     def _of_heads(self, name: str, by_position: bool = False) -> Tensor:
         """One of the sums, (layers, heads) or (layers, heads, positions)."""

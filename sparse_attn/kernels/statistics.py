@@ -10,6 +10,13 @@ from torch import Tensor
 COLUMNS = ("rows", "valid", "support", "entropy", "special", "named", "mass")
 
 
+def entropy_of(p: Tensor) -> Tensor:
+    """-sum q log q in nats of rows (..., K), q = p / sum p; 0 for a row of zeros."""
+    total = p.sum(-1)
+    size = total.masked_fill(total == 0, 1.0)
+    return torch.special.entr(p).sum(-1) / size + size.log()
+
+
 def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) -> Tensor:
     """The statistics of rows of weights, (B, H, Q, COLUMNS), at least float32; NaN for a NaN row.
 
@@ -24,9 +31,7 @@ def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) ->
     spoiled = total * 0  # NaN for a NaN row
     some = (count > 0).to(p.dtype)
     support = (p > 0).sum(-1) + spoiled
-    size = total.masked_fill(total == 0, 1.0)
-    entropy = torch.special.entr(p).sum(-1) / size + size.log()
     on_special, named = spoiled, torch.zeros_like(some)
     if special is not None:
         on_special, named = (p * special[:, None, None, :]).sum(-1) + spoiled, some
-    return torch.stack([some, count, support, entropy, on_special, named, total], dim=-1)
+    return torch.stack([some, count, support, entropy_of(p), on_special, named, total], dim=-1)

@@ -25,7 +25,7 @@ def test_table_has_the_whole_registry(capsys: pytest.CaptureFixture[str]) -> Non
         spec, line = get_spec(name), lines[name]
         assert spec.source in line
         for parameter in (*spec.parameters, *spec.options):
-            assert f"{parameter.name} = {parameter.default:g} in {parameter.range}" in line
+            assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in line
         zeros = "depends" if spec.dense else "yes" if spec.zeros else "no"
         assert line.split()[1] == zeros
 
@@ -49,7 +49,7 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
     assert facts["source"] == spec.source
     assert f'patch_model(model, "{name}"' in facts["patch"]
     for parameter in (*spec.parameters, *spec.options):
-        assert f"{parameter.name} = {parameter.default:g} in {parameter.range}" in text
+        assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in text
     if not name.startswith("mixed-"):
         formula = str(spec.function.__doc__).splitlines()[0]
         assert text.splitlines()[2] == formula

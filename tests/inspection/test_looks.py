@@ -6,7 +6,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from sparse_attn.inspection import looks
-from sparse_attn.mappings import controls, monotone, pointwise, projection, weighted
+from sparse_attn.mappings import (
+    controls,
+    monotone,
+    pointwise,
+    projection,
+    truncated,
+    unnormalized,
+    weighted,
+)
 
 
 def colours(*labels: str) -> list[str]:
@@ -14,7 +22,7 @@ def colours(*labels: str) -> list[str]:
 
 
 def test_every_mapping_has_a_colour_of_its_own() -> None:
-    modules = (pointwise, weighted, projection, monotone, controls)
+    modules = (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
     names = [spec.name for module in modules for spec in module.SPECS]
     assert set(looks.PALETTE) == set(names)
     assert colours(*names) == [looks.PALETTE[name] for name in names]

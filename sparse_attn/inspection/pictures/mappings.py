@@ -26,6 +26,7 @@ _KEPT = {
     3: ("#0072B2", "o", "no zero"),
     2: ("#E69F00", "^", "one zero: an edge"),
     1: ("#D55E00", "s", "two zeros: a corner"),
+    0: (looks.GREY, "X", "all zero: the middle"),
 }
 
 
@@ -58,7 +59,8 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
         broken = np.insert(z, jumps, np.nan), np.insert(p[:, 0], jumps, np.nan)
         panels[0].plot(*broken, **line, label=_label(mapping, ", "))
     panels[0].set_ylabel("$p_1$", fontsize=11)
-    panels[0].set_ylim(-0.04, 1.04)
+    top = max(1.0, *(p[:, 0].max() for p in found))  # more where rows need not sum to one
+    panels[0].set_ylim(-0.04 * top, 1.04 * top)
     looks.tidy(panels[0])
     if sparse:
         _zero_rows(panels[1], z, found, lines)
@@ -90,9 +92,10 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
 
     Both panels put a point x at x_1 c_1 + x_2 c_2 + x_3 c_3, where c_i are the corners of the
     triangle: the nearer a point is to a corner, the higher that score or probability. The scores
-    have sum 0, steps of 1/6, and differ by at most 4. Colour and mark say how many of the three
-    probabilities are exactly 0, and the legend for which share of the scores that is so. Grey lines
-    join neighbours of the lattice that have the same zeros.
+    have sum 0, steps of 1/6, and differ by at most 4. A row of p that sums to less than 1 is drawn
+    nearer to the middle, and one that sums to more may leave the triangle. Colour and mark say how
+    many of the three probabilities are exactly 0, and the legend for which share of the scores that
+    is so. Grey lines join neighbours of the lattice that have the same zeros.
 
     Args:
         mapping: a name, drawn with the parameters' defaults, or a `Mapping` without `heads`.
@@ -130,9 +133,10 @@ def _as_mapping(mapping: str | Mapping) -> Mapping:
 
 
 def _label(mapping: Mapping, between: str) -> str:
-    """Name and parameters."""
-    values = {p.name: torch.as_tensor(mapping.value(p.name)) for p in mapping.spec.parameters}
-    shown = [f"{name} = {value.item():.3g}" for name, value in values.items() if value.numel() == 1]
+    """Name and parameters, but for values that each row derives."""
+    values = {p.name: mapping.value(p.name) for p in mapping.spec.parameters}
+    single = {n: torch.as_tensor(v) for n, v in values.items() if v is not None}
+    shown = [f"{name} = {value.item():.3g}" for name, value in single.items() if value.numel() == 1]
     return between.join([looks.name(mapping.name), *([", ".join(shown)] if shown else [])])
 
 
@@ -174,5 +178,7 @@ def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: flo
     axes.add_collection(net, autolim=False)
     for support, (colour, mark, meaning) in _KEPT.items():
         chosen = flat[kept.sum(-1) == support]
+        if not (support or len(chosen)):  # only rows that need not sum to one
+            continue
         share = 100 * len(chosen) / len(flat)
         axes.plot(*chosen.T, mark, color=colour, ms=2.5, label=f"{meaning} ({share:.0f} %)")
