@@ -61,5 +61,13 @@ def test_table_of_mappings() -> None:
 
 
 def test_every_mapping_has_a_section() -> None:
-    sections = re.findall(r"^## ([a-z-]+|mixed-NAME)$", PAGE.read_text(), re.MULTILINE)
-    assert sections == [*table(), "mixed-NAME"]
+    sections = re.findall(r"^## ([a-z-]+(?:NAME)?)$", PAGE.read_text(), re.MULTILINE)
+    assert sections == [*table(), "mixed-NAME", "scaled-NAME"]
+
+
+def test_mass_of_rows() -> None:
+    said = PAGE.read_text().split("- **Mass**")[1].split("\n- ")[0]
+    least, free = said.split("(at most one)")
+    for spec in library():
+        assert (f"`{spec.name}`" in least) == (spec.mass == "at most one"), spec.name
+        assert (f"`{spec.name}`" in free) == (spec.mass == "free"), spec.name

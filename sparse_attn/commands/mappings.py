@@ -20,7 +20,10 @@ examples:
 
 NOTES = """
 zeros: whether exact zeros can occur at valid positions; "depends" on the parameters
-mixed-NAME is (1 - mix) softmax + mix NAME, with mix = 1 in [0, 1]"""
+rows sum to one, except {masses}
+mixed-NAME is (1 - mix) softmax + mix NAME, with mix = 1 in [0, 1]
+scaled-NAME is NAME((delta + beta (log n)^gamma) z), n the number of valid positions
+sink, which most take as well, is the score of a virtual key of value 0: rows sum to at most one"""
 
 
 def add_to(commands: Any) -> None:
@@ -42,8 +45,9 @@ def run(options: argparse.Namespace) -> None:
     from sparse_attn.mappings import get_spec, mapping_names
 
     if options.name is None:
-        print(table([get_spec(name) for name in mapping_names()]))
-        print(NOTES)
+        specs = [get_spec(name) for name in mapping_names()]
+        print(table(specs))
+        print(NOTES.format(masses=", ".join(f"{s.name} ({s.mass})" for s in specs if _mass(s))))
         return
     with input_errors():
         spec = get_spec(options.name)
@@ -66,6 +70,7 @@ def in_full(spec: MappingSpec) -> str:
     """Everything about one mapping, beginning with the docstring of its function."""
     facts = {
         "zeros": _zeros(spec),
+        "mass": _mass(spec),
         "parameters": "\n".join(_parameter(p) + _use(p) for p in spec.parameters) or "none",
         "options": "\n".join(map(_parameter, spec.options)),
         "fused": ", ".join(_fused(spec)) or "no; the reference computes it",
@@ -85,9 +90,10 @@ def in_full(spec: MappingSpec) -> str:
 
 
 def _explained(spec: MappingSpec) -> str:
-    from sparse_attn.mappings.derived import MIXED, mixed
+    from sparse_attn.mappings.derived import MIXED, SCALED, mixed, scaled
 
-    documented: Any = mixed if spec.name.startswith(MIXED) else spec.function
+    made = {MIXED: mixed, SCALED: scaled}
+    documented: Any = next((f for p, f in made.items() if spec.name.startswith(p)), spec.function)
     if isinstance(documented, partial):  # whose docstring is Python's
         documented = spec.log_g
     return inspect.getdoc(documented) or ""
@@ -111,6 +117,11 @@ def _zeros(spec: MappingSpec) -> str:
     if spec.zeros and spec.dense is not None:
         return "depends"
     return "yes" if spec.zeros else "no"
+
+
+def _mass(spec: MappingSpec) -> str:
+    """What its rows sum to, if not to one."""
+    return "" if spec.mass == "one" else spec.mass
 
 
 def _fused(spec: MappingSpec) -> list[str]:

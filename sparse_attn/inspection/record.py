@@ -11,9 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparse_attn.kernels.statistics import COLUMNS
-from sparse_attn.mappings import Mapping
+from sparse_attn.mappings import Mapping, get_spec
 
 MOST_SNAPSHOTS = 1000
+
+
+def largest_weight(mapping: str) -> float:
+    """The largest weight under a mapping of this name: 1, unless its rows are not normalised."""
+    try:
+        free = get_spec(mapping).mass == "free"
+    except ValueError:  # of a record from another program
+        free = False
+    return torch.finfo(torch.float32).max if free else 1.0
 
 
 class ZeroCounts:

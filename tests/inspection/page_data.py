@@ -50,8 +50,9 @@ class Page(HTMLParser):
     def p(self, side: int, layer: int) -> Tensor:
         """(H, Q, K), which the page holds in 16 bits a weight; NaN where a key is not allowed."""
         n = len(self.data["tokens"])
-        codes = numbers(self.data["sides"][side]["layers"][layer]["codes"], "<u2").view(-1, n, n)
-        p = ((codes - 65535) * self.data["step"]).exp()
+        held = self.data["sides"][side]["layers"][layer]
+        codes = numbers(held["codes"], "<u2").view(-1, n, n)
+        p = held["most"] * ((codes - 65535) * self.data["step"]).exp()
         return p.where(codes > 1, 0.0).where(codes > 0, math.nan)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -394,3 +394,18 @@ def test_layers_with_different_heads(browser: Any, tmp_path: Path) -> None:
         assert shown.page.locator("#heads tbody tr").count() == 4
         assert chips(shown, 1).nth(1).locator(".p").inner_text() == "0.50"
         assert "special" not in shown.page.inner_text("main")
+
+
+def test_mass_where_rows_do_not_sum_to_one(browser: Any, tmp_path: Path) -> None:
+    p = torch.tensor([[0.5, 0.0], [2.0, 0.25]]).expand(1, 2, 2, 2)
+    html = tmp_path / "page.html"
+    page = attention_page({"a": Record([p], mappings=["relu"])}, ["a", "b"], special_mask=[0, 1])
+    html.write_text(page, encoding="utf-8")
+    with opened(browser, html, {}) as shown:
+        for query, cells in enumerate((["1/2", "0", "0.50", "0"], ["2/2", "0.35", "2.25", "0.25"])):
+            chips(shown, 0).nth(query).click()
+            assert f"mass {cells[2]}" in shown.page.inner_text("#tokens .numbers")
+            line = shown.page.locator("#heads tbody tr").first
+            assert line.locator("td").all_inner_texts()[1:] == cells
+        headings = shown.page.locator("#heads thead th").all_inner_texts()
+        assert headings[2:] == ["kept", "entropy", "mass", "special"]

@@ -156,6 +156,29 @@ def test_two_mappings_a_pair_and_a_name(bert: str, look: Look) -> None:
     assert not Path("attention.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("mapping", "shown"),
+    [
+        ("softmax:sink=0", "softmax sink=0"),
+        ("scaled-softmax", "scaled-softmax delta=0 beta=0.43 gamma=1"),
+        ("clipped-softmax", "clipped-softmax zeta=1 alpha=0.25"),
+        ("sigmoid", "sigmoid"),
+        ("relu", "relu"),
+    ],
+)
+def test_rows_that_need_not_sum_to_one(bert: str, mapping: str, shown: str, look: Look) -> None:
+    page, out = look(bert, TEXT, "--mapping", mapping)
+    assert page.names == ["softmax", shown]
+    normalised = mapping.startswith("scaled")
+    for side, one in zip(page.data["sides"], (True, normalised), strict=True):
+        assert any(layer["mass"] for layer in side["layers"]) != one
+    left, right = out.split("\n\n")[:2]
+    assert "mass" not in left
+    assert ("mass" in right) != normalised
+    sums = page.p(1, 0).sum(-1)
+    assert (sums.sub(1).abs() < 0.01).all() == normalised
+
+
 def test_a_saved_model_beside_softmax(save: Save, look: Look) -> None:
     torch.manual_seed(0)
     model = spread(BertForSequenceClassification(BertConfig(**BERT)))

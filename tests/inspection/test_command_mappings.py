@@ -28,6 +28,7 @@ def test_table_has_the_whole_registry(capsys: pytest.CaptureFixture[str]) -> Non
             assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in line
         zeros = "depends" if spec.dense else "yes" if spec.zeros else "no"
         assert line.split()[1] == zeros
+        assert (f"{name} ({spec.mass})" in lines["rows"]) == (spec.mass != "one")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,9 @@ def test_table_has_the_whole_registry(capsys: pytest.CaptureFixture[str]) -> Non
         ("temperature-softmax", "flex"),
         ("plif", "no; the reference computes it"),
         ("mixed-entmax", "no; the reference computes it"),
+        ("scaled-entmax", "cpu, triton"),
+        ("clipped-softmax", "cpu, triton"),
+        ("sigmoid", "cpu, triton"),
     ],
 )
 def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,10 +51,13 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
     facts = dict(re.findall(r"^(\w+(?: form)?) {2,}(.*)$", text, re.MULTILINE))
     assert facts["fused"] == fused
     assert facts["source"] == spec.source
+    assert facts.get("mass", "one") == spec.mass
     assert f'patch_model(model, "{name}"' in facts["patch"]
     for parameter in (*spec.parameters, *spec.options):
         assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in text
-    if not name.startswith("mixed-"):
+    if name.startswith(("mixed-", "scaled-")):
+        assert text.splitlines()[2].startswith("p = ")
+    else:
         formula = str(spec.function.__doc__).splitlines()[0]
         assert text.splitlines()[2] == formula
         public = name.replace("-", "_")

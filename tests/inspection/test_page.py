@@ -83,6 +83,28 @@ def test_numbers_are_those_of_the_record() -> None:
             torch.testing.assert_close(rows.mean(-1), mean, rtol=1e-6, atol=0)
 
 
+def test_rows_that_do_not_sum_to_one() -> None:
+    p = torch.tensor([[0.5, 0.25], [3.0, 1e-3]]).expand(1, 1, 2, 2)
+    page = Page(attention_page({"a": Record([p, p / 4], mappings=["relu", "relu"])}, ["a", "b"]))
+    torch.testing.assert_close(page.p(0, 0), p[0].double(), rtol=8e-4, atol=0)
+    torch.testing.assert_close(page.p(0, 1), p[0].double() / 4, rtol=8e-4, atol=0)
+    big, small = page.data["sides"][0]["layers"]
+    assert (big["most"], small["most"]) == (3.0, 1.0)
+    # entropy does not depend on the mass
+    q = p.double() / p.double().sum(-1, keepdim=True)
+    entropy = torch.special.entr(q).sum(-1).flatten()
+    for layer in (big, small):
+        found = numbers(layer["entropy"], "<f4")
+        torch.testing.assert_close(found, entropy, rtol=1e-6, atol=0)
+        assert layer["mass"]
+    plain = Page(attention_page({"a": Record([weights(1, 3)])}, list("abc")))
+    assert not plain.data["sides"][0]["layers"][0]["mass"]
+    # all that a token may attend to is 0
+    empty = Page(attention_page({"a": Record([0 * weights(1, 3)])}, list("abc")))
+    assert empty.data["sides"][0]["layers"][0]["mass"]
+    assert numbers(empty.data["sides"][0]["layers"][0]["entropy"], "<f4").eq(0).all()
+
+
 def test_causal_model_and_layers_that_did_not_run() -> None:
     torch.manual_seed(0)
     model = LlamaModel(LlamaConfig(**LLAMA)).eval()

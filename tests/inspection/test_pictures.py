@@ -130,6 +130,22 @@ def test_attention_of_a_padded_example() -> None:
     assert figure.get_suptitle().startswith("sparsemax, layer 1, head 2: ")
 
 
+def test_weights_above_one_are_drawn_as_one() -> None:
+    record = recorded(sharp_bert("relu"), weights=True)
+    p = record.weights[0][0, 0]
+    assert p.max() > 1
+    shown = pictures.draw_attention(record, TOKENS, layer=0, head=0).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(shown.filled(0), p.clamp(max=1).double())
+
+
+def test_simplex_of_rows_of_zeros() -> None:
+    figure = pictures.draw_simplex(Mapping("sparsemax", sink=2.0))
+    shares = [text.get_text() for text in figure.legends[0].texts]
+    assert shares[-1].startswith("all zero: the middle (")
+    assert not figure.axes[1].lines[3].get_xydata().any()
+    assert len(figure.axes[0].lines[3].get_xydata()) > 100
+
+
 def test_sparsity_with_layers_that_did_not_run() -> None:
     config = T5Config(
         vocab_size=20,

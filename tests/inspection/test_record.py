@@ -17,7 +17,7 @@ from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
-from tests.inspection.tiny import bert
+from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
 from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
 
 
@@ -66,6 +66,38 @@ def test_numbers_are_those_of_the_weights(name: str | None) -> None:
     if name == "r-softmax":  # floor(0.15 (n - 1)) + 1 of n: 2 of 9, 1 of 6, 1 of 2
         assert made.zeros[0, 0] == pytest.approx((9 * 2 + 6 * 1 + 2 * 1) / (81 + 36 + 4))
         assert made.mean == pytest.approx(made.zeros.mean().item())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("softmax", {"sink": 0.0}),
+        ("sparsemax", {"sink": 0.3}),
+        ("softpick", {}),
+        ("clipped-softmax", {}),
+        ("sigmoid", {}),
+        ("relu", {}),
+    ],
+)
+def test_rows_that_do_not_sum_to_one(name: str, values: dict[str, float], kept: bool) -> None:
+    model = patch_model(sharp_bert(), name, **values)
+    valid = MASK.bool()
+    with torch.no_grad(), record_attention(model, special_ids=[5], weights=kept) as made:
+        model(IDS, attention_mask=MASK)
+    with torch.no_grad():
+        weights = model(IDS, attention_mask=MASK, output_attentions=True).attentions
+    for layer, p in enumerate(weights):
+        q = p / p.sum(-1, keepdim=True).masked_fill(p.sum(-1, keepdim=True) == 0, 1)
+        entropy = expected(q, valid, valid, IDS == 5)[:, 2]
+        seen = expected(p, valid, valid, IDS == 5)
+        seen[:, 2] = entropy
+        torch.testing.assert_close(found(made)[layer], seen, atol=1e-5, rtol=1e-5)
+        mass = (p.double().sum(-1) * valid[:, None]).sum((0, 2)) / valid.sum()
+        torch.testing.assert_close(made.mass[layer], mass, atol=1e-5, rtol=1e-5)
+    header, first, *_ = made.table().splitlines()
+    assert header.split()[4:] == ["entropy", "mass", "special"]
+    assert first.split()[5] == f"{made.mass[0].mean():.2f}"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

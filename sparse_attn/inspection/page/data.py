@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.inspection.record import AttentionRecord
+from sparse_attn.inspection.record import AttentionRecord, largest_weight
+from sparse_attn.kernels.statistics import entropy_of
 
-# a weight is one 16-bit number, which page.js reads by the same names
+# a weight is one 16-bit number, which values.js reads by the same names
 NOT_ALLOWED, DROPPED, SMALLEST, LARGEST = 0, 1, 2, 65535
-STEP = 149 * math.log(2) / (LARGEST - SMALLEST)  # from p = 2^-149, float32's smallest, to p = 1
+STEP = 149 * math.log(2) / (LARGEST - SMALLEST)  # over 2^-149, float32's smallest, to 1
+ROUNDED = 0.005  # a mass no further from 1 is shown as 1.00
 MOST_WEIGHTS = 8_000_000
 
 
@@ -133,10 +135,11 @@ def _weights(record: AttentionRecord, layer: int) -> Tensor:
 def _layer(
     name: str, record: AttentionRecord, layer: int, example: int, special: Tensor | None
 ) -> dict[str, Any]:
-    """One layer of one side: codes [H, Q, K], and entropy and special mass [H, Q]."""
+    """One layer of one side: codes [H, Q, K] of p / most, and entropy and special mass [H, Q]."""
     weights, valid = _weights(record, layer), record.valid[layer]
     p = weights[example].double().cpu()
-    if not ((p >= 0) & (p <= 1 + 1e-5)).all():
+    largest = largest_weight(record.mappings[layer])
+    if not ((p >= 0) & (p <= largest * (1 + 1e-5))).all():
         raise ValueError(
             f"sides[{name!r}]: {record.layers[layer]} holds values that are not probabilities, "
             "such as NaN; check the model's inputs and weights"
@@ -144,13 +147,17 @@ def _layer(
     allowed = torch.ones_like(p, dtype=torch.bool)
     if valid is not None:
         allowed = valid.expand_as(weights)[example].cpu()
-    p = p.clamp(max=1).where(allowed, 0.0)
+    p = p.clamp(max=largest).where(allowed, 0.0)
+    most = max(1.0, p.max().item())
     # a token that no query may attend to is padding, and so is what it attends to itself
     counted = allowed & allowed.any(-2).unsqueeze(-1)
     zeros = ((p == 0) & counted).sum((-2, -1)).double() / counted.sum((-2, -1))
+    mass = p.sum(-1)[counted.any(-1)]
     return {
-        "codes": _base64(_codes(p, allowed), "<u2"),
-        "entropy": _base64(torch.special.entr(p).sum(-1), "<f4"),
+        "codes": _base64(_codes(p / most, allowed), "<u2"),
+        "most": most,
+        "mass": bool(((mass - 1).abs() > ROUNDED).any()),
+        "entropy": _base64(entropy_of(p), "<f4"),
         "special": None if special is None else _base64(p[..., special].sum(-1), "<f4"),
         "zeros": [None if math.isnan(share) else share for share in zeros.tolist()],
     }

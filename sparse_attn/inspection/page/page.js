@@ -97,6 +97,7 @@ function makeTokens(side) {
       ["drops", count(row.allowed - row.kept)],
       ["entropy", short(row.entropy)],
     ];
+    if (hasMass) facts.push(["mass", short(row.mass)]);
     if (row.special !== null) facts.push(["on special tokens", short(row.special)]);
     const fact = ([name, value]) => make("span", {}, `${name} `, make("b", { textContent: value }));
     numbers.replaceChildren(...facts.map(fact));
@@ -106,7 +107,9 @@ function makeTokens(side) {
 // ---- heads x tokens of one side
 
 const WORD_WIDTH = 15; // px that a column needs for its token to stand above it
-const COLUMNS = ["head", "tokens", "kept", "entropy", ...(data.special ? ["special"] : [])];
+const COLUMNS = ["head", "tokens", "kept", "entropy"];
+if (hasMass) COLUMNS.push("mass");
+if (data.special) COLUMNS.push("special");
 
 function makeHeadRow(side, head, under) {
   const button = label(make("button", { type: "button", textContent: head }), `head ${head}`);
@@ -141,10 +144,11 @@ function makeHeads(side) {
     }
     rows.forEach((row, head) => {
       const line = body.children[head];
-      const numbers = [`${row.kept}/${row.allowed}`, short(row.entropy), row.special && short(row.special)];
+      const { kept, allowed, ...numbers } = row;
       line.classList.toggle("chosen", head === state.head);
       line.querySelector("button").setAttribute("aria-pressed", head === state.head);
-      COLUMNS.slice(2).forEach((_, i) => { line.children[i + 2].textContent = numbers[i]; });
+      line.children[2].textContent = `${kept}/${allowed}`;
+      COLUMNS.slice(3).forEach((name, i) => { line.children[i + 3].textContent = short(numbers[name]); });
     });
     // after the numbers, which the width of the strips depends on, and measured before any is drawn
     const strips = [...body.querySelectorAll("canvas")];

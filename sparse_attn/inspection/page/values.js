@@ -20,11 +20,13 @@ function layerOf(side, layer) {
   return stored.numbers;
 }
 
-function valueOf(code) {
+function valueOf(code, most) {
   if (code === NOT_ALLOWED) return NaN;
-  return code === DROPPED ? 0 : Math.exp((code - LARGEST) * data.step);
+  return code === DROPPED ? 0 : most * Math.exp((code - LARGEST) * data.step);
 }
 
+// whether some row does not sum to 1
+const hasMass = sides.some((side) => side.layers.some((layer) => layer.mass));
 const headsOf = (layer) => sides[0].layers[layer].zeros.length;
 
 /** What one query does in one head: p of each key (NaN: not allowed) and its numbers. */
@@ -32,11 +34,13 @@ function rowOf(side, layer, head, query) {
   const { codes, entropy, special } = layerOf(side, layer);
   const row = head * tokens.length + query;
   const start = row * tokens.length;
-  const p = Array.from(codes.subarray(start, start + tokens.length), valueOf);
+  const { most } = sides[side].layers[layer];
+  const p = Array.from(codes.subarray(start, start + tokens.length), (code) => valueOf(code, most));
   return {
     p,
     allowed: p.filter((value) => !Number.isNaN(value)).length,
     kept: p.filter((value) => value > 0).length,
+    mass: p.reduce((sum, value) => sum + (value || 0), 0),
     entropy: entropy[row],
     special: special && special[row],
   };
@@ -53,6 +57,7 @@ function meanOf(rows) {
     keepers: columns.map((values) => values.filter((value) => value > 0).length),
     allowed: mean(rows.map((row) => row.allowed)),
     kept: mean(rows.map((row) => row.kept)),
+    mass: mean(rows.map((row) => row.mass)),
     entropy: mean(rows.map((row) => row.entropy)),
     special: rows[0].special === null ? null : mean(rows.map((row) => row.special)),
   };

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from sparse_attn.inspection import looks
-from sparse_attn.inspection.record import AttentionRecord
+from sparse_attn.inspection.record import AttentionRecord, largest_weight
 
 MOST_TOKENS = 60
 _TOKEN_LENGTH = 14
@@ -33,6 +33,8 @@ def draw_attention(
     key_tokens: Sequence[str] | None = None,
 ) -> Figure:
     """p of one head in the last recorded call, queries down and keys across, as `draw_weights`.
+
+    Weights above 1, which relu may give, have the colour of 1.
 
     Args:
         record: from `record_attention(model, weights=True)`.
@@ -55,6 +57,8 @@ def draw_attention(
     _check_index("example", example, weights.shape[0])
     _check_index("head", head, weights.shape[1])
     valid = record.valid[layer]
+    if largest_weight(record.mappings[layer]) > 1:
+        weights = weights.clamp(max=1)
     return draw_weights(
         weights[example, head],
         tokens,
