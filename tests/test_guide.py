@@ -1,4 +1,4 @@
-"""The table of docs/guide/mappings.md says what the registry and the kernels say."""
+"""The tables of mappings in docs/ say what the registry and the kernels say."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,14 @@ from pathlib import Path
 import torch
 
 from sparse_attn import Mapping, mapping_names
+from sparse_attn.commands.syntax import parse_mapping
 from sparse_attn.kernels import flex
 from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
 from sparse_attn.mappings import MappingSpec, get_spec
 
-PAGE = Path(__file__).parents[1] / "docs/guide/mappings.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "guide/mappings.md"
+FUNCTIONS = DOCS / "attention-functions.md"
 PLAIN = str.maketrans("łé", "le")
 
 
@@ -35,9 +38,9 @@ def learned(spec: MappingSpec) -> str:
     return "yes" if any(p.learnable and not p.per_entry for p in spec.parameters) else "no"
 
 
-def fused(spec: MappingSpec) -> str:
+def fused(mapping: Mapping) -> str:
     row = torch.randn(1, 1, 2, 4)
-    inputs = fold_weights(AttentionInputs(row, row, row, Mapping(spec.name)))
+    inputs = fold_weights(AttentionInputs(row, row, row, mapping))
     if inputs.mapping.spec.kernel is not None:
         return "CPU, GPU"
     return "GPU" if flex.unsupported_reason(inputs) is None else "no"
@@ -55,7 +58,7 @@ def test_table_of_mappings() -> None:
         given = ", ".join(f"{p.name} {p.range} ({p.shown_default})" for p in takes)
         assert parameters == given, spec.name
         assert learns == learned(spec), spec.name
-        assert runs == fused(spec), spec.name
+        assert runs == fused(Mapping(spec.name)), spec.name
         if not source.startswith("a control"):
             assert source.translate(PLAIN) == spec.source
 
@@ -63,6 +66,25 @@ def test_table_of_mappings() -> None:
 def test_every_mapping_has_a_section() -> None:
     sections = re.findall(r"^## ([a-z-]+(?:NAME)?)$", PAGE.read_text(), re.MULTILINE)
     assert sections == [*table(), "mixed-NAME", "scaled-NAME"]
+
+
+def test_number_of_mappings() -> None:
+    assert f"lists all {len(library())};" in PAGE.read_text()
+    assert f"All {len(library())} are in" in (DOCS.parent / "README.md").read_text()
+
+
+def test_attention_functions() -> None:
+    """Every mapping has a row, whose examples are mappings and whose cost is what runs."""
+    rows = re.findall(r"^\|[^|]*\| ([^|]*`[^|]*)\|(.*)\|$", FUNCTIONS.read_text(), re.MULTILINE)
+    seen = []
+    for here, rest in rows:
+        given = [name for name in re.findall(r"`([a-z0-9:=.,-]+)`", here) if name != "sink"]
+        cost = re.split(r"(?<!\\)\|", rest)[-2].strip()
+        for text in given:
+            mapping = parse_mapping(text, FUNCTIONS.name)
+            assert (cost == "all weights") == (fused(mapping) == "no"), text
+            seen.append(text)
+    assert set(seen) >= {spec.name for spec in library()}
 
 
 def test_mass_of_rows() -> None:

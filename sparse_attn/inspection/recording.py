@@ -104,7 +104,9 @@ def record_attention(
         weights: also keep the weights of every layer's last call, which is slower.
 
     Yields:
-        An `AttentionRecord`, readable at any time.
+        An `AttentionRecord`, readable at any time. Where rows need not sum to one (with a sink, in
+        softpick, sigmoid and others), `mass` is their sum, `entropy` that of the row divided by it,
+        and zeros are those of real keys.
 
     Raises:
         TypeError: the model is not from Transformers.

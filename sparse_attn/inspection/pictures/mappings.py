@@ -26,7 +26,7 @@ _KEPT = {
     3: ("#0072B2", "o", "no zero"),
     2: ("#E69F00", "^", "one zero: an edge"),
     1: ("#D55E00", "s", "two zeros: a corner"),
-    0: (looks.GREY, "X", "all zero: the middle"),
+    0: (looks.GREY, "X", "all zero"),
 }
 
 
@@ -173,6 +173,7 @@ def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: flo
     axes.set(xlim=(-1.1 * reach, 1.1 * reach), ylim=(-1.02 * reach, 1.18 * reach))
     flat, kept = points @ _CORNERS, p != 0
     _, pairs = _lattice()
+    normalised = np.allclose(p.sum(-1), 1)  # else a zero puts no point on an edge
     alike = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
     net = LineCollection(flat[pairs[alike]], colors="#CCCCCC", linewidths=0.5, zorder=1)
     axes.add_collection(net, autolim=False)
@@ -181,4 +182,5 @@ def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: flo
         if not (support or len(chosen)):  # only rows that need not sum to one
             continue
         share = 100 * len(chosen) / len(flat)
-        axes.plot(*chosen.T, mark, color=colour, ms=2.5, label=f"{meaning} ({share:.0f} %)")
+        said = meaning if normalised else meaning.partition(":")[0]
+        axes.plot(*chosen.T, mark, color=colour, ms=2.5, label=f"{said} ({share:.0f} %)")
