@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from transformers.utils import logging
 
-from sparse_attn.commands.reading import Reading, read
+from sparse_attn.commands.reading import Reading, quiet_transformers, read
 from sparse_attn.commands.syntax import describe, parse_mapping
 from sparse_attn.inspection import AttentionRecord, attention_page, record_attention
 from sparse_attn.layers import attention_layers
@@ -25,7 +23,7 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
         ValueError: what is wrong with the mappings, the model or the text.
     """
     mappings = [parse_mapping(text, "--mapping") for text in options.mapping]
-    with _quiet_transformers():
+    with quiet_transformers():
         reading = read(options)
         sides = _sides(reading, mappings)
     # a page is shared: it does not tell where the model lies on this machine
@@ -64,17 +62,3 @@ def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
     with other, recording as record, torch.no_grad():
         reading.run()
     return record
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No progress bars, and no reports of heads omitted on purpose."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from sparse_attn.layers import attention_layers
 from sparse_attn.loading import load_pretrained
@@ -74,16 +75,9 @@ def read(options: argparse.Namespace) -> Reading:
         ValueError: what is wrong with the model or the text.
     """
     path, trusted = options.model, options.trust_remote_code
-    with _errors_of(path):
-        try:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
-        except OSError as error:
-            where = "" if Path(path).exists() else "; there is no folder of that name either"
-            raise OSError(f"{error}{where}") from None
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+    config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
-    with _errors_of(path):
-        model = _load(path, config, trusted)
+    model = load_model(path, config, trust_remote_code=trusted)
     forward, note = model, ""
     if getattr(config, "is_encoder_decoder", False):
         forward = model.get_encoder()
@@ -100,6 +94,17 @@ def read(options: argparse.Namespace) -> Reading:
     )
 
 
+def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The config and the tokenizer of a model; raises as `read`."""
+    with _errors_of(path):
+        try:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        except OSError as error:
+            where = "" if Path(path).exists() else "; there is no folder of that name either"
+            raise OSError(f"{error}{where}") from None
+        return config, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+
+
 @contextmanager
 def _errors_of(path: str) -> Iterator[None]:
     """ValueError for any error of Transformers about a model it cannot read."""
@@ -113,7 +118,7 @@ def _errors_of(path: str) -> Iterator[None]:
                 f"MODEL={path!r} contains Python code, which is not run by default; read it, then "
                 "add --trust-remote-code if you trust it"
             ) from None
-        raise ValueError(f"MODEL={path!r}: {error}") from None
+        raise ValueError(f"MODEL={path!r}: {' '.join(str(error).split())}") from None
 
 
 def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
@@ -145,24 +150,35 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     return dict(encoded)
 
 
-def _load(path: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
-    """The model without a head, in float32, to show the mapping and not its rounding."""
+def load_model(
+    path: str, config: Any, cls: Any = AutoModel, *, trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """The model in float32, to show the mapping and not its rounding.
+
+    Args:
+        cls: the class to load; of AutoModel, which has no head, only attention must be complete.
+
+    Raises:
+        ValueError: it cannot be loaded, or weights are missing.
+    """
     arguments = {
         "trust_remote_code": trust_remote_code,
         "dtype": torch.float32,
         "output_loading_info": True,
     }
-    if any(name in vars(config) for name in KEYS):
-        model, info = load_pretrained(AutoModel, path, **arguments)
-    else:
-        model, info = AutoModel.from_pretrained(path, **arguments)
-    layers = tuple(f"{layer.name}." for layer in attention_layers(model))
-    missing = [name for name in info["missing_keys"] if name.startswith(layers)]
-    if missing:
-        raise ValueError(
-            f"it lacks attention weights, such as {missing[0]}, which would be random; use a "
-            "folder with the complete model"
-        )
+    with _errors_of(path):
+        if any(name in vars(config) for name in KEYS):
+            model, info = load_pretrained(cls, path, **arguments)
+        else:
+            model, info = cls.from_pretrained(path, **arguments)
+        layers = tuple(f"{layer.name}." for layer in attention_layers(model))
+        whole = cls is not AutoModel
+        missing = [name for name in info["missing_keys"] if whole or name.startswith(layers)]
+        if missing:
+            raise ValueError(
+                f"it lacks {'' if whole else 'attention '}weights, such as {missing[0]}, which "
+                "would be random; use a folder with the complete model"
+            )
     return model.eval()
 
 
@@ -170,3 +186,17 @@ def _shown(tokenizer: Any, token: int) -> str:
     """A token as text, or as spelled in the vocabulary if its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars, and no reports of heads omitted on purpose."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
