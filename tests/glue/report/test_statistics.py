@@ -141,6 +141,20 @@ def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
     assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
 
 
+def test_means_of_values() -> None:
+    rng = np.random.default_rng(0)
+    ours, base = rng.normal(0.3, 1, (1, 400)), rng.normal(0, 1, (1, 400))
+    found = statistics.compare_means(ours, base, 1999)
+    gained = (ours - base)[0]
+    half = 1.96 * gained.std() / np.sqrt(400)
+    assert found.value == pytest.approx(gained.mean())
+    assert (found.low, found.high) == pytest.approx(
+        (gained.mean() - half, gained.mean() + half), abs=0.1 * half
+    )
+    right, wrong = np.ones((1, 3)), np.zeros((1, 3))
+    assert statistics.compare_means(right, wrong, 99).value == 1
+
+
 def test_one_example_tells_nothing() -> None:
     found = statistics.compare("accuracy", np.ones(1), np.ones((2, 1)), np.zeros((2, 1)))
     assert (found.value, found.p) == (1, 1)
@@ -157,6 +171,23 @@ def test_quick_metrics_are_those_of_the_tasks(
         for predicted in (guesses(references, right, 1), constant, constant + 1):
             expected = METRICS[metric](references, predicted)
             assert quick(references, predicted) == pytest.approx(expected, abs=1e-12)
+
+
+def test_spearman_of_scores_with_ties() -> None:
+    rng = np.random.default_rng(0)
+    scores, ours, base = rng.integers(0, 9, 50) / 4, rng.normal(size=50), rng.integers(-4, 4, 50)
+    found = statistics.compare("spearmanr", scores, ours[None], base[None], 1999)
+    rho = [scipy.stats.spearmanr(scores, side).statistic for side in (ours, base)]
+    assert found.value == pytest.approx(rho[0] - rho[1], abs=1e-12)
+    drawn = []
+    for _ in range(1999):
+        rows = rng.integers(0, 50, 50)
+        picked = [
+            scipy.stats.spearmanr(scores[rows], side[rows]).statistic for side in (ours, base)
+        ]
+        drawn.append(picked[0] - picked[1])
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
 def test_three_classes_keep_the_general_formula() -> None:
