@@ -156,7 +156,7 @@ def test_no_softmax_is_below_the_floor() -> None:
 def test_retrieval_in_the_readme() -> None:
     record = json.loads((RESULTS / "demo/retrieval.json").read_text())
     right = {row["setting"]: row["right"] for row in record["rows"]}
-    settings = ("softmax", "r-softmax, r 0.5", "random-drop-softmax, r 0.5")
+    settings = ("softmax", "r-softmax r=0.5", "random-drop-softmax r=0.5")
     shares = [f"{100 * right[setting]:.0f} %" for setting in settings]
     text = page("README.md")
     assert f"of {record['questions']} questions" in text

@@ -2,7 +2,8 @@
 
 sparse-attn mappings
 sparse-attn inspect MODEL "text"
-sparse-attn glue train --config configs/glue/mrpc.yaml    # in a clone
+sparse-attn compare MODEL --texts FILE                    # in a clone
+sparse-attn glue train --config configs/glue/mrpc.yaml
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ PROGRAMS = {
     "multilabel": "experiments.multilabel",
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
+    "compare": "compare",
     "demo": "demo",
     "benchmarks": "benchmarks",
 }

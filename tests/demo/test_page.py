@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from compare.measure import CONTROL
 from demo.page import finding, forgetting, make_page, retrieval_table, training_table
-from demo.retrieval import RANDOM, SETTINGS
+from demo.retrieval import settings
 from pipeline.files import differences
+from sparse_attn.commands.syntax import describe
 from tests.commands import ROOT
 from tests.glue.running import parsed
 
@@ -16,14 +18,13 @@ RUNS = [json.loads(line) for line in (RECORDS / "training.jsonl").read_text().sp
 ROWS = {
     "softmax": [(0.0, 0.95)],
     "r-softmax": [(0.5, 0.9), (0.87, 0.75)],
-    RANDOM: [(0.5, 0.7), (0.87, 0.04)],
+    CONTROL: [(0.5, 0.7), (0.87, 0.04)],
     "entmax": [(0.7, 0.85)],
     "sparsemax": [(0.85, 0.8)],
 }
 RECORD = {
     "questions": 200,
     "candidates": 400,
-    "draws": 5,
     "rows": [
         {
             "mapping": mapping,
@@ -53,7 +54,7 @@ def test_plot_says_what_it_shows() -> None:
     assert "75%" in finding(RECORD)
     assert "4%" in finding(RECORD)
     drawn = {line.get_label(): len(line.get_xdata()) for line in axes.lines}
-    assert drawn == {"r-softmax": 3, RANDOM: 3, "entmax": 1, "sparsemax": 1, "softmax": 1}
+    assert drawn == {"r-softmax": 3, CONTROL: 3, "entmax": 1, "sparsemax": 1, "softmax": 1}
 
 
 def test_page(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_training_table() -> None:
 
 def test_record_of_retrieval_has_every_setting() -> None:
     record = json.loads((RECORDS / "retrieval.json").read_text())
-    assert [row["setting"] for row in record["rows"]] == [setting.title for setting in SETTINGS]
+    assert [row["setting"] for row in record["rows"]] == [*map(describe, settings())]
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "r-softmax"])

@@ -5,23 +5,21 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification
 
 from glue.tasks import TASKS
 from tests.glue.make_glue import write_task
 from tests.glue.running import Asked
+from tests.letters import letter_tokenizer
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-bert")
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = [*special, *letters, *("##" + letter for letter in letters)]
-    ids = {word: index for index, word in enumerate(vocabulary)}
-    BertTokenizerFast(vocab=ids).save_pretrained(folder)
+    tokenizer = letter_tokenizer()
+    tokenizer.save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=len(tokenizer),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,

@@ -35,6 +35,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
         ("benchmarks", ()),
+        ("compare", ()),
     ],
 )
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:

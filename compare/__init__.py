@@ -1,0 +1,1 @@
+"""One pretrained model under several mappings, nothing trained."""

@@ -1,0 +1,37 @@
+"""What a pretrained model does under other mappings than softmax, nothing trained.
+
+Run as:
+    sparse-attn compare MODEL --texts texts.txt
+    sparse-attn compare MODEL --pairs pairs.tsv --mappings sparsemax,entmax:alpha=1.5 --out DIR
+    sparse-attn compare MODEL --task MRPC --data_dir FOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.command import parse
+from pipeline.command import input_errors, interruption
+from pipeline.hub import settle_hub
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, check, compare, print the table and write the page."""
+    with interruption("the same command starts over"), input_errors():
+        options = parse(arguments)
+        settle_hub(options)
+        from compare.comparison import compare
+        from compare.page import make_page, overview
+
+        record = compare(options)
+        print("\n".join(overview(record)))
+        if options.out is not None:
+            from pipeline.files import write_json
+
+            report = make_page(record).write(options.out)
+            write_json(options.out / "record.json", record)
+            print(f"report: {report.path}")
+
+
+if __name__ == "__main__":
+    main()

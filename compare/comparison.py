@@ -1,0 +1,145 @@
+"""The record of a comparison: measurements, and what can be said of their differences."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from compare.command import Options
+from compare.data import Data, read_data
+from compare.measure import Outcome, check_mappings, control, measure, sample
+from compare.reader import Reader, open_reader, short_name
+from glue.metric import METRICS
+from glue.report.statistics import RESAMPLES, Difference, compare_means
+from glue.report.statistics import compare as compare_metrics
+from pipeline.machine import device_name, versions
+from sparse_attn import Mapping
+from sparse_attn.commands.syntax import describe, parse_mappings
+
+
+def compare(options: Options) -> dict[str, Any]:
+    """Check the options, measure, and return the record.
+
+    Raises:
+        ValueError, TypeError, OSError: what is wrong with the mappings, the data or the model.
+    """
+    started = time.perf_counter()
+    mappings = _mappings(options.mappings)
+    data = read_data(options)
+    reader = open_reader(options.model, embed=options.pairs is not None, task=data.task)
+    outcomes, controls = _measure(reader, data, mappings)
+    labels = data.labels
+    record = {
+        "command": _command(options, data),
+        "model": short_name(options.model),
+        "source": data.source,
+        "rows": len(data.inputs if labels is None else labels.values),
+        "texts": len(data.inputs),
+        "cut": sum(length > reader.limit for length in reader.lengths(data.inputs)),
+        "limit": reader.limit,
+        "agreement": reader.agreement.name,
+        "metric": labels and labels.metric,
+        "softmax": labels and _quality(outcomes[0], data),
+        "resamples": RESAMPLES,
+        "mappings": _rows(outcomes, controls, data),
+    }
+    return record | {
+        "seconds": time.perf_counter() - started,
+        "device": device_name(reader.model.device),
+        "versions": versions("torch", "transformers"),
+    }
+
+
+def _command(options: Options, data: Data) -> str:
+    """To repeat it; without folders of this machine, for a page is shared."""
+    words = ["sparse-attn", "compare", short_name(options.model)]
+    if options.task is not None:
+        words += ["--task", Path(options.task).name]
+    else:
+        words += ["--pairs" if options.pairs else "--texts", data.source]
+    return shlex.join([*words, "--mappings", options.mappings])
+
+
+def _mappings(text: str) -> list[Mapping]:
+    """Softmax, and those of the option.
+
+    Raises:
+        ValueError: one is unknown, is given twice, or is softmax.
+    """
+    mappings = [Mapping("softmax"), *parse_mappings(text, "--mappings")]
+    names = [describe(mapping) for mapping in mappings]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            what = "is what the others are compared with" if name == names[0] else "is given twice"
+            raise ValueError(f"--mappings: {name} {what}; leave it out")
+    return mappings
+
+
+def _measure(
+    reader: Reader, data: Data, mappings: Sequence[Mapping]
+) -> tuple[list[Outcome], list[Outcome | None]]:
+    """Of every mapping, and of its control; mappings without zeros have none."""
+    check_mappings(reader, mappings)
+    batches = reader.batches(data.inputs)
+    outcomes = measure(reader, batches, mappings, "Mappings")
+    few = sample(reader, data.inputs, batches)
+    chosen = [control(reader, few, o.zeros) for o in outcomes if o.zeros > 0]
+    found = iter(measure(reader, batches, [mappings[0], *chosen], "Controls")[1:] if chosen else ())
+    return outcomes, [next(found) if outcome.zeros > 0 else None for outcome in outcomes]
+
+
+def _rows(
+    outcomes: Sequence[Outcome], controls: Sequence[Outcome | None], data: Data
+) -> list[dict[str, Any]]:
+    """An entry for each mapping but softmax, the first."""
+    softmax, *others = outcomes
+    rows = []
+    pairs = zip(others, controls[1:], strict=True)
+    for ours, random in tqdm(
+        pairs, "Bootstrap", len(others), leave=False, dynamic_ncols=True, disable=None
+    ):
+        row = {"mapping": describe(ours.mapping), **_shown(ours, data)}
+        if data.labels is not None:
+            row["against_softmax"] = _difference(ours, softmax, data)
+        if random is not None:
+            row["random"] = {"r": random.mapping.value("r"), **_shown(random, data)}
+            row["against_random"] = _difference(ours, random, data)
+        rows.append(row)
+    return rows
+
+
+def _shown(outcome: Outcome, data: Data) -> dict[str, Any]:
+    found = {"zeros": outcome.zeros, "agreement": float(outcome.agreement.mean())}
+    return found if data.labels is None else {**found, "quality": _quality(outcome, data)}
+
+
+def _quality(outcome: Outcome, data: Data) -> float:
+    assert data.labels is not None
+    return METRICS[data.labels.metric](data.labels.values, _predicted(outcome, data))
+
+
+def _predicted(outcome: Outcome, data: Data) -> np.ndarray:
+    assert data.labels is not None
+    assert outcome.outputs is not None
+    return data.labels.predict(outcome.outputs)
+
+
+def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
+    """Of the quality, or without labels of the agreement, with its 95 % interval."""
+    found: Difference
+    if data.labels is None:
+        found = compare_means(ours.agreement[None], theirs.agreement[None])
+    else:
+        found = compare_metrics(
+            data.labels.metric,
+            data.labels.values,
+            _predicted(ours, data)[None],
+            _predicted(theirs, data)[None],
+        )
+    return {"value": found.value, "interval": [found.low, found.high]}

@@ -1,0 +1,203 @@
+"""A pretrained model, texts in batches for it, and what of its outputs is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+
+from glue.model import resolve_model
+from glue.tasks import Task
+from pipeline.machine import choose_device
+from sparse_attn.commands.reading import load_model, load_tokenizer, quiet_transformers
+
+LONGEST = 512  # tokens of a text; the rest is cut off
+TEXTS, TOKENS = 64, 2048  # of a batch, at most
+
+
+class Agreement(NamedTuple):
+    """How near a mapping's outputs are to softmax's.
+
+    Attributes:
+        name: with its unit.
+        measure: softmax's outputs, the mapping's, and which tokens (B, T) count -> (B,).
+        closest: its value for equal outputs.
+    """
+
+    name: str
+    measure: Callable[[Tensor, Tensor, Tensor], Tensor]
+    closest: float
+
+
+def cosine(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
+    """Of embeddings (B, D) of length 1."""
+    return (softmax * ours).sum(-1)
+
+
+def divergence(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
+    """KL(p || q) = sum_i p_i log(p_i / q_i) in nats, p softmax's; mean over the tokens that count.
+
+    Of the scores of next words (B, T, V), or of classes (B, C).
+    """
+    if softmax.dim() == 2:
+        softmax, ours, mask = softmax.unsqueeze(1), ours.unsqueeze(1), mask[:, :1]
+    # text by text: scores of all words are large
+    kept = mask.bool()
+    return torch.stack(
+        [
+            F.kl_div(
+                q[use].log_softmax(-1),
+                p[use].log_softmax(-1),
+                reduction="batchmean",
+                log_target=True,
+            )
+            for p, q, use in zip(softmax, ours, kept, strict=True)
+        ]
+    )
+
+
+def distance(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
+    """|difference| of predicted scores (B, 1)."""
+    return (softmax - ours).abs().squeeze(-1)
+
+
+COSINE = Agreement("cosine", cosine, 1.0)
+DIVERGENCE = Agreement("KL, nats", divergence, 0.0)
+DISTANCE = Agreement("|difference|", distance, 0.0)
+
+
+class Batch(NamedTuple):
+    """Places of some texts among all, and the model's inputs for them."""
+
+    places: list[int]
+    inputs: Any
+
+
+@dataclass
+class Reader:
+    """A model that is called with a batch.
+
+    Attributes:
+        forward: the model, or its encoder.
+        limit: tokens that it reads of a text, at most.
+    """
+
+    model: PreTrainedModel
+    forward: Callable[..., Any]
+    tokenizer: Any
+    limit: int
+    agreement: Agreement
+
+    @torch.inference_mode()
+    def __call__(self, batch: Batch) -> Tensor:
+        """Logits, or embeddings of length 1 (B, D): the mean over the tokens."""
+        inputs = batch.inputs.to(self.model.device)
+        outputs = self.forward(**inputs)
+        if self.agreement is not COSINE:
+            return outputs.logits
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        return F.normalize((outputs.last_hidden_state * mask).sum(1) / mask.sum(1), dim=-1)
+
+    def lengths(self, inputs: Sequence[tuple[str, ...]]) -> list[int]:
+        """Tokens of each input, uncut."""
+        with quiet_transformers():  # about texts that are too long
+            return [len(ids) for ids in self.tokenizer(*_columns(inputs))["input_ids"]]
+
+    def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
+        """The inputs by length, of at most TEXTS and about TOKENS.
+
+        Raises:
+            ValueError: one has no token.
+        """
+        lengths = [min(length, self.limit) for length in self.lengths(inputs)]
+        if 0 in lengths:
+            text = inputs[lengths.index(0)][0]
+            raise ValueError(f"{text!r} has no token that the model's tokenizer knows; remove it")
+        groups: list[list[int]] = []
+        for place in sorted(range(len(inputs)), key=lengths.__getitem__):
+            fits = groups and len(groups[-1]) < TEXTS
+            if not fits or (len(groups[-1]) + 1) * lengths[place] > TOKENS:
+                groups.append([])
+            groups[-1].append(place)
+        return [Batch(places, self._encoded([inputs[p] for p in places])) for places in groups]
+
+    def _encoded(self, inputs: Sequence[tuple[str, ...]]) -> Any:
+        return self.tokenizer(
+            *_columns(inputs),
+            padding=True,
+            truncation=True,
+            max_length=self.limit,
+            return_tensors="pt",
+        )
+
+
+def _columns(inputs: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    return [list(column) for column in zip(*inputs, strict=True)]
+
+
+def open_reader(name: str, *, embed: bool = False, task: Task | None = None) -> Reader:
+    """The model, on the GPU if there is one.
+
+    Args:
+        name: a folder, a hub id, or pkg://package/folder.
+        embed: leave out its head.
+        task: it must be a classifier for this.
+
+    Raises:
+        ValueError: it cannot be loaded, or is no classifier for the task.
+    """
+    path = resolve_model(name)
+    with quiet_transformers():
+        config, tokenizer = load_tokenizer(path)
+        cls = AutoModelForSequenceClassification if task else AutoModel if embed else _class(config)
+        model = load_model(path, config, cls).to(choose_device("auto"))
+    if task is not None and config.num_labels != task.num_labels:
+        raise ValueError(
+            f"MODEL={name!r}: gives {config.num_labels} scores, but {task.name} has "
+            f"{task.num_labels}; name a model that was trained for it"
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+        config.pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
+    tokenizer.padding_side = "right"
+    positions = getattr(config, "max_position_embeddings", None) or LONGEST
+    agreement = DIVERGENCE
+    if cls is AutoModel:
+        agreement = COSINE
+    elif cls is AutoModelForSequenceClassification and config.num_labels == 1:
+        agreement = DISTANCE
+    alone = cls is AutoModel and getattr(config, "is_encoder_decoder", False)
+    return Reader(
+        model,
+        model.get_encoder() if alone else model,
+        tokenizer,
+        min(LONGEST, positions, tokenizer.model_max_length),
+        agreement,
+    )
+
+
+def _class(config: Any) -> Any:
+    """The class of a model with its head; AutoModel if it has none that we compare."""
+    saved = (getattr(config, "architectures", None) or [""])[0]
+    for cls in (AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForMaskedLM):
+        found = cls._model_mapping.get(type(config), None)
+        if found is not None and saved == found.__name__:
+            return cls
+    return AutoModel
+
+
+def short_name(name: str) -> str:
+    """Of a folder its own name; others as they are."""
+    return Path(name).resolve().name if Path(name).is_dir() else name

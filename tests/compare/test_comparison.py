@@ -1,0 +1,189 @@
+"""Records beside programs of their own: each text alone, weights in full, NumPy and SciPy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from glue.data import read_split
+from glue.report import statistics
+from glue.tasks import TASKS
+from sparse_attn import patched
+from tests.compare.running import Models, compared, pair_file, text_file, texts
+from tests.glue.make_glue import write_task
+
+TEXTS = texts(40)
+CUT: dict[str, Any] = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
+ENTMAX = ("--mappings", "entmax:alpha=1.5")
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 999)
+
+
+def alone(cls: Any, folder: Path, mapping: str, lines: list[str], **values: Any) -> tuple[Any, Any]:
+    """The model's outputs for each text, and the attention weights (layers, heads, Q, K)."""
+    model = cls.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    found = []
+    with patched(model, mapping, **values), torch.no_grad():
+        for line in lines:
+            inputs = tokenizer(line, return_tensors="pt")
+            found.append(model(**inputs, output_attentions=True))
+    outputs = [(o.logits if "logits" in o else o.last_hidden_state)[0].double() for o in found]
+    return outputs, [torch.cat(o.attentions).double() for o in found]
+
+
+def share_of_zeros(weights: list[torch.Tensor], causal: bool = False) -> float:
+    zeros = pairs = 0
+    for each in weights:
+        valid = torch.ones_like(each, dtype=torch.bool)
+        valid = valid.tril() if causal else valid
+        zeros += int(((each == 0) & valid).sum())
+        pairs += int(valid.sum())
+    return zeros / pairs
+
+
+def test_embeddings(models: Models, tmp_path: Path) -> None:
+    record = compared(models.encoder, "--texts", text_file(tmp_path, TEXTS), *ENTMAX)
+    (row,) = record["mappings"]
+    ours, weights = alone(AutoModel, models.encoder, "entmax", TEXTS, alpha=1.5)
+    base, _ = alone(AutoModel, models.encoder, "softmax", TEXTS)
+    cosines = [
+        float(scipy.spatial.distance.cosine(a.mean(0), b.mean(0)))
+        for a, b in zip(ours, base, strict=True)
+    ]
+    assert row["mapping"] == "entmax alpha=1.5"
+    assert row["zeros"] == pytest.approx(share_of_zeros(weights), abs=1e-6)
+    assert 0.1 < row["zeros"] < 0.95
+    assert row["agreement"] == pytest.approx(1 - np.mean(cosines), abs=1e-5)
+    assert record["agreement"] == "cosine"
+    assert (record["rows"], record["cut"], record["metric"]) == (40, 0, None)
+
+
+def test_next_words(models: Models, tmp_path: Path) -> None:
+    record = compared(models.causal, "--texts", text_file(tmp_path, TEXTS), *ENTMAX)
+    (row,) = record["mappings"]
+    ours, weights = alone(AutoModelForCausalLM, models.causal, "entmax", TEXTS, alpha=1.5)
+    base, _ = alone(AutoModelForCausalLM, models.causal, "softmax", TEXTS)
+    divergences = []
+    for a, b in zip(base, ours, strict=True):
+        p, q = (scipy.special.softmax(side.numpy(), -1) for side in (a, b))
+        divergences.append(scipy.special.rel_entr(p, q).sum(-1).mean())
+    assert record["agreement"] == "KL, nats"
+    assert row["agreement"] == pytest.approx(np.mean(divergences), rel=1e-4)
+    assert row["agreement"] > 0.01
+    assert row["zeros"] == pytest.approx(share_of_zeros(weights, causal=True), abs=1e-6)
+
+
+@pytest.mark.parametrize("mapping", ["entmax:alpha=1.5", "top-k-softmax:k=3", "sparsemax"])
+@pytest.mark.parametrize("model", ["encoder", "causal"])
+def test_controls_have_as_many_zeros(
+    models: Models, model: str, mapping: str, tmp_path: Path
+) -> None:
+    lines = text_file(tmp_path, texts(100))
+    record = compared(getattr(models, model), "--texts", lines, "--mappings", mapping)
+    (row,) = record["mappings"]
+    assert row["random"]["zeros"] == pytest.approx(row["zeros"], abs=0.02)
+    sign = 1 if model == "encoder" else -1
+    difference = row["against_random"]
+    assert difference["value"] == pytest.approx(row["agreement"] - row["random"]["agreement"])
+    low, high = difference["interval"]
+    assert low < difference["value"] < high
+    assert sign * difference["value"] > -0.05
+
+
+def test_a_mapping_without_zeros_has_no_control(models: Models, tmp_path: Path) -> None:
+    lines = text_file(tmp_path, TEXTS)
+    record = compared(models.encoder, "--texts", lines, "--mappings", "softmax:sink=0,sparsemax")
+    dense, sparse = record["mappings"]
+    assert dense["mapping"] == "softmax sink=0"
+    assert dense["zeros"] == 0
+    assert "random" not in dense
+    assert sparse["random"]["zeros"] > 0.3
+
+
+def test_pairs(models: Models, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 20, 60) / 4
+    rows = list(zip(texts(60), texts(120)[60:], scores, strict=True))
+    record = compared(models.encoder, "--pairs", pair_file(tmp_path, rows), *ENTMAX)
+    (row,) = record["mappings"]
+    predicted = {}
+    for name, values in (("softmax", {}), ("entmax", {"alpha": 1.5})):
+        first, second = (
+            [h.mean(0).numpy() for h in alone(AutoModel, models.encoder, name, side, **values)[0]]
+            for side in ([r[0] for r in rows], [r[1] for r in rows])
+        )
+        predicted[name] = np.array(
+            [1 - scipy.spatial.distance.cosine(a, b) for a, b in zip(first, second, strict=True)]
+        )
+
+    def rho(name: str, places: Any = slice(None)) -> float:
+        return float(scipy.stats.spearmanr(scores[places], predicted[name][places]).statistic)
+
+    assert record["softmax"] == pytest.approx(rho("softmax"), abs=2e-3)
+    assert row["quality"] == pytest.approx(rho("entmax"), abs=2e-3)
+    found = row["against_softmax"]
+    assert found["value"] == pytest.approx(row["quality"] - record["softmax"])
+    draws = rng.integers(0, 60, (999, 60))
+    low, high = np.percentile([rho("entmax", d) - rho("softmax", d) for d in draws], [2.5, 97.5])
+    assert found["interval"] == pytest.approx([low, high], abs=0.12 * (high - low))
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "metric"),
+    [("MRPC", "classifier", "accuracy"), ("STS-B", "regression", "pearson")],
+)
+def test_tasks(models: Models, task: str, model: str, metric: str, tmp_path: Path) -> None:
+    write_task(tmp_path, task, train=4, dev=30)
+    folder = getattr(models, model)
+    record = compared(folder, "--task", task, "--data_dir", tmp_path, *ENTMAX)
+    (row,) = record["mappings"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = list(read_split(TASKS[task], tmp_path, "dev"))
+    labels = [r["label"] for r in rows]
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    logits = {}
+    for name, values in (("softmax", {}), ("entmax", {"alpha": 1.5})):
+        with patched(classifier, name, **values), torch.no_grad():
+            pairs = [tokenizer(r["text_a"], r["text_b"], **CUT) for r in rows]
+            logits[name] = np.concatenate([classifier(**pair).logits for pair in pairs])
+    if task == "MRPC":
+        p, q = (scipy.special.softmax(logits[name], -1) for name in ("softmax", "entmax"))
+        agreement = scipy.special.rel_entr(p, q).sum(-1).mean()
+        quality = (logits["entmax"].argmax(-1) == labels).mean()
+    else:
+        agreement = np.abs(logits["softmax"] - logits["entmax"]).mean()
+        quality = np.corrcoef(logits["entmax"][:, 0], labels)[0, 1]
+    assert record["metric"] == metric
+    assert row["agreement"] == pytest.approx(agreement, rel=1e-3)
+    assert row["quality"] == pytest.approx(quality, abs=1e-4)
+
+
+def test_long_texts_are_cut_and_counted(models: Models, tmp_path: Path) -> None:
+    lines = text_file(tmp_path, ["abc", "a" * 100, "b" * 63])
+    record = compared(models.encoder, "--texts", lines, *ENTMAX)
+    assert (record["limit"], record["cut"]) == (64, 2)
+
+
+def test_a_tokenizer_without_padding(models: Models, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models.causal)
+    tokenizer.pad_token = None
+    folder = tmp_path / "model"
+    AutoModelForCausalLM.from_pretrained(models.causal).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    lines = text_file(tmp_path, TEXTS)
+    ours, theirs = (compared(m, "--texts", lines, *ENTMAX) for m in (folder, models.causal))
+    assert ours["mappings"][0]["agreement"] == theirs["mappings"][0]["agreement"]

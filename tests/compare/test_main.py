@@ -1,0 +1,86 @@
+"""The command: what it prints and writes, and wrong input in one line."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from compare.__main__ import main
+from compare.page import make_page, table
+from glue.report import statistics
+from tests.commands import refusal
+from tests.compare.running import Models, pair_file, text_file, texts
+
+
+def test_texts(
+    models: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 99)
+    out = tmp_path / "out"
+    lines = text_file(tmp_path, texts(30))
+    main([str(models.causal), "--texts", str(lines), "--out", str(out)])
+    told = capsys.readouterr().out
+    record = json.loads((out / "record.json").read_text())
+    assert len(record["mappings"]) == 8
+    for row in table(record).rows:
+        assert all(cell in told for cell in row)
+    assert "KL, nats" in told
+    assert told.splitlines()[-1] == f"report: {out}/report.html"
+    # the page tells no folder of this machine
+    assert str(tmp_path) not in (out / "report.md").read_text()
+    assert {path.name for path in out.iterdir()} == {
+        *("record.json", "report.html", "report.md", "zeros.png")
+    }
+
+
+def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 99)
+    rows = [(text, text[::-1] + "a", number % 7) for number, text in enumerate(texts(30))]
+    path, out = pair_file(tmp_path, rows), tmp_path / "out"
+    main([str(models.encoder), "--pairs", str(path), "--mappings", "sparsemax", "--out", str(out)])
+    record = json.loads((out / "record.json").read_text())
+    page = make_page(record)
+    (out / "differences.png").unlink()
+    page.write(out)
+    assert (out / "differences.png").exists()
+    ours, sparse = table(record).rows
+    assert ours[0] == "softmax"
+    assert re.fullmatch(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]", sparse[4])
+    assert "There are 2; they are not corrected" in (out / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--texts", "a"], "the following arguments are required: MODEL"),
+        (["bert", "gpt2", "--texts", "a"], "gpt2: one too many; see sparse-attn compare --help"),
+        (["bert"], "one of the arguments --texts --pairs --task is required"),
+        (["bert", "--texts", "a", "--pairs", "b"], "argument --pairs: not allowed with .*--texts"),
+        (["bert", "--text", "a"], "--text: unknown; did you mean --texts?"),
+        (["bert", "--texts", "a", "--map", "b"], "--map: unknown; did you mean --mappings?"),
+        (
+            ["bert", "--texts", "a", "--data_dir", "b"],
+            "--data_dir b: only for --task; leave it out",
+        ),
+        (["bert", "--texts", "a", "--out", __file__], "--out .*: is a file; name a folder"),
+        (["bert", "--task", "MRPCC", "--data_dir", "b"], "task 'MRPCC'; the nearest: MRPC"),
+        (["./nowhere", "--texts", __file__], "expected a file .tsv, .csv"),
+    ],
+)
+def test_wrong_input(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(main, capsys, *arguments)
+    assert re.search(says, message), message
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "no/such-model", "pkg://nothing/model"])
+def test_models_that_are_not_there(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lines = text_file(tmp_path, ["abc"])
+    message = refusal(main, capsys, model, "--texts", lines)
+    assert re.match(f"error: (MODEL|model)='{model}'", message), message
