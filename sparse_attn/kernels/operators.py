@@ -80,6 +80,11 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outpu
     register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_backward"))(_backward_flops)
 
 
+def sink_like(inputs: OperatorInputs) -> Tensor:
+    """The shape and dtype of the gradient of the sink: empty if there is none."""
+    return inputs.parameter.new_empty(0) if inputs.sink is None else inputs.sink
+
+
 def no_second_derivative(*_: object) -> None:
     """Raise for the second derivative of a fused implementation.
 

@@ -21,7 +21,7 @@ Value: TypeAlias = float | Tensor
 Mass: TypeAlias = Literal["one", "at most one", "free"]
 RowMap: TypeAlias = Callable[..., Tensor]
 Loss: TypeAlias = Callable[..., Tensor]
-Family: TypeAlias = Literal["pointwise", "threshold", "projection", "free"]
+Family: TypeAlias = Literal["pointwise", "threshold", "truncated", "projection", "free"]
 INF = math.inf
 DERIVED: Any = None
 
@@ -89,8 +89,9 @@ class Kernel:
     Attributes:
         name: their name for it.
         family: which code it shares: "pointwise" needs only the sum of a row, "threshold" also its
-            maximum and a threshold, "projection" the solution of an equation, "free" what it needs
-            itself, for rows that need not sum to one.
+            maximum and a threshold, "truncated" its maximum and the scores near it, "projection"
+            the solution of an equation, "free" what it needs itself, for rows that need not sum to
+            one.
         parameter: name of its one scalar parameter.
         instead: name of the parameter that they take while `parameter` is None; without one inf.
         constants: names of parameters that must have their defaults.

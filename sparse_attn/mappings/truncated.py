@@ -109,6 +109,6 @@ def threshold_softmax(
 _library = partial(library_spec, zeros=True, translation_invariant=True)
 SPECS = (
     _library(top_k_softmax, K, source="control: zeros without reweighting; Gupta et al. 2021"),
-    _library(top_p_softmax, P, family="threshold", source="Lin et al. 2025"),
-    _library(threshold_softmax, LAM, family="threshold", source="serving engines"),
+    _library(top_p_softmax, P, family="truncated", source="Lin et al. 2025"),
+    _library(threshold_softmax, LAM, family="truncated", source="serving engines"),
 )

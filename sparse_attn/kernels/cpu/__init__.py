@@ -11,7 +11,7 @@ from torch.library import custom_op
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.kernel_args import KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
+from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense, sink_like
 from sparse_attn.kernels.statistics import COLUMNS
 
 
@@ -100,16 +100,12 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         found = [by_query, _joined(by_key, key), _joined(by_value, value)]
     by_parameter, by_sink = (by_head[..., i].sum((0, 1, 3)) for i in range(2))
     found = [t.to(wanted.dtype) for t, wanted in zip(found, inputs[:3], strict=True)]
-    by_sink = by_sink.to(inputs.parameter.dtype)[: len(_sink(inputs))].clone()
+    by_sink = by_sink.to(inputs.parameter.dtype)[: len(sink_like(inputs))].clone()
     return [*found, by_parameter.to(inputs.parameter.dtype), by_sink, by_bias]
 
 
 def _bias_shape(inputs: OperatorInputs, wanted: bool) -> tuple[int, ...]:
     return inputs.bias.shape if inputs.bias is not None and wanted else (0,)
-
-
-def _sink(inputs: OperatorInputs) -> Tensor:
-    return inputs.parameter.new_empty(0) if inputs.sink is None else inputs.sink
 
 
 def _joined(parts: Tensor, like: Tensor) -> Tensor:
@@ -123,7 +119,7 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*given)
     found = [torch.empty_like(rows_dense(exact(t)), dtype=t.dtype) for t in inputs[:3]]
     by_bias = exact(inputs.query).new_empty(_bias_shape(inputs, want_bias))
-    return [*found, *map(torch.empty_like, (inputs.parameter, _sink(inputs))), by_bias]
+    return [*found, *map(torch.empty_like, (inputs.parameter, sink_like(inputs))), by_bias]
 
 
 register("cpu", _forward, _backward, saves_outputs=False)

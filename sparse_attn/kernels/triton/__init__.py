@@ -21,7 +21,6 @@ from sparse_attn.mappings.base import Kernel
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
     from sparse_attn.kernels.triton import launch, plan  # the first registers the operators
-PENDING = ["top-p-softmax", "threshold-softmax", "softpick", "clipped-softmax", "sigmoid", "relu"]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
@@ -36,9 +35,7 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
     """Why the Triton kernels do not support the call, None if they do."""
     if not INSTALLED:
         return "triton is not installed; pip install triton"
-    spec, query = inputs.mapping.spec, inputs.query
-    if spec.kernel is None or spec.kernel.name in PENDING or inputs.has_sink:
-        return f"{spec.name} has no Triton kernel"
+    query = inputs.query
     if (reason := inputs.kernel_reason) is not None:
         return reason
     if query.device.type != "cuda" and not INTERPRETED:

@@ -18,6 +18,7 @@ from sparse_attn.kernels.triton.scores import (
     load_rows,
     place_of,
     scores_of,
+    sink_of,
     site_of,
     store_rows,
 )
@@ -51,8 +52,19 @@ def tile_of(k, v, columns, do, stats, site, theta, drop, MAP: tl.constexpr, FLAG
     if FLAGS.dropout:
         used = dropped(p, drop, columns, site)
         g = dropped(g, drop, columns, site)
+    if MAP.family == "free":
+        g = tl.where(p > 0.0, g, 0.0)
     u, by_theta = slopes(s, p, stats, columns, theta, MAP)
     return Tile(k, columns, s, chain, p, used, g, u, by_theta)
+
+
+@triton.jit
+def sink_tile(stats, site, theta, MAP: tl.constexpr, SHAPE: tl.constexpr):
+    """As `tile_of`, of the virtual keys, whose values are 0."""
+    s, columns = sink_of(site, SHAPE)
+    p = weights(s, stats, columns, theta, MAP)
+    u, by_theta = slopes(s, p, stats, columns, theta, MAP)
+    return Tile(s, columns, s, 1.0, p, p, s * 0.0, u, by_theta)
 
 
 @triton.jit
@@ -67,6 +79,8 @@ def scores_gradient(tile, stats, gradient, MAP: tl.constexpr):
         to_high = (stats.d * gradient.extra)[:, None]
         ds -= tl.where(tile.columns[None, :] == stats.low[:, None], to_low, 0.0)
         ds -= tl.where(tile.columns[None, :] == stats.high[:, None], to_high, 0.0)
+    elif MAP.kind == "softpick":
+        ds -= tl.where(tile.columns[None, :] == stats.low[:, None], gradient.extra[:, None], 0.0)
     return tl.where(tile.s == float("-inf"), 0.0, ds) * tile.chain
 
 
@@ -87,7 +101,7 @@ def query_rows(
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """dq of a block of rows; stores the rows' `Gradient` and the parameter gradient."""
+    """dq of a block of rows; stores the rows' `Gradient`, and gradients of parameter and sink."""
     if SHAPE.short:
         tile = load_tile(0, keys, values, do, stats, site, theta, drop, MAP, FLAGS, SHAPE)
     first, last = key_range(site, SHAPE, FLAGS)
@@ -107,8 +121,15 @@ def query_rows(
                 v_sum += tl.sum(tile.by_theta, 1)
     else:
         delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
+    if FLAGS.sink:
+        virtual = sink_tile(stats, site, theta, MAP, SHAPE)
+        u_sum += tl.sum(virtual.u, 1)
+        v_sum += tl.sum(virtual.by_theta, 1)
     gamma, extra, by_parameter = row_gradient(ug, u_sum, vg, v_sum, delta, stats, MAP)
     inside = site.rows < site.n_rows
+    if FLAGS.sink:
+        by_sink = tl.sum(scores_gradient(virtual, stats, Gradient(gamma, extra), MAP), 1)
+        tl.store(row_gradients + 3 * num_rows + row_ids, by_sink, mask=inside)
     tl.store(row_gradients + row_ids, gamma, mask=inside)
     tl.store(row_gradients + num_rows + row_ids, by_parameter, mask=inside)
     if MAP.family != "pointwise":
@@ -145,8 +166,8 @@ def store_keys(dk, dv, ds, tile, do, site, FLAGS: tl.constexpr, SHAPE: tl.conste
 def bwd_dq_kernel(
     query, key, value, out, grad, dq, dk, dv,
     q_strides, k_strides, v_strides, o_strides, g_strides, dq_strides, dk_strides, dv_strides,
-    saved, indices, row_gradients, alive, alive_stride, theta, lengths, seed, pairs, sizes,
-    scaling, rate,
+    saved, indices, row_gradients, alive, alive_stride, theta, sink, lengths, seed, pairs,
+    sizes, scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
     MOMENTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -157,7 +178,9 @@ def bwd_dq_kernel(
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
-    site = site_of(query, q_strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS, SHAPE)
+    site = site_of(
+        query, q_strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
+    )  # fmt: skip
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
     to_keys, to_values = head_of(dk, dk_strides, b, h_key), head_of(dv, dv_strides, b, h_key)
     do = load_rows(head_of(grad, g_strides, b, h), site.rows, sizes.rows, SHAPE)

@@ -22,8 +22,8 @@ from sparse_attn.kernels.triton.solve import is_live
 def bwd_dkdv_kernel(
     query, key, value, grad, dk, dv,
     q_strides, k_strides, v_strides, g_strides, dk_strides, dv_strides,
-    saved, indices, row_gradients, alive, alive_stride, theta, lengths, seed, pairs, sizes,
-    scaling, rate,
+    saved, indices, row_gradients, alive, alive_stride, theta, sink, lengths, seed, pairs,
+    sizes, scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of keys, fastest, times batch x key heads; query heads in turn."""
@@ -53,7 +53,7 @@ def bwd_dkdv_kernel(
                 row_ids = head.to(tl.int64) * sizes.rows + rows
                 q = load_rows(head_of(query, q_strides, b, h), rows, sizes.rows, SHAPE)
                 do = load_rows(head_of(grad, g_strides, b, h), rows, sizes.rows, SHAPE)
-                site = site_at(q, rows, b, h, n_keys, pairs, sizes, scaling)
+                site = site_at(q, rows, b, h, n_keys, pairs, sizes, scaling, 0.0)
                 stats = load_statistics(saved, indices, row_ids, sizes.num_rows, inside, MAP)
                 gamma = tl.load(row_gradients + row_ids, mask=inside, other=0.0)
                 extra = gamma

@@ -13,6 +13,7 @@ from sparse_attn.kernels.triton.scores import (
     load_rows,
     place_of,
     scores_of,
+    sink_of,
     site_of,
     store_rows,
 )
@@ -26,6 +27,9 @@ def pointwise_rows(
     """out of a block of rows, with an online normaliser."""
     top = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    if FLAGS.sink:
+        top = log_g(total + site.sink, theta, MAP)
+        total += 1.0
     out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
     first, last = key_range(site, SHAPE, FLAGS)
     for start in range(first, last, SHAPE.block_n):
@@ -81,7 +85,10 @@ def solved_rows(
                 p = dropped(p, drop, columns, site)
             v = load_rows(values, columns, site.n_keys, SHAPE)
             out += tl.dot(p.to(v.dtype), v, input_precision=FLAGS.precision)
-    if MAP.family == "threshold":
+    if FLAGS.sink:
+        s, columns = sink_of(site, SHAPE)
+        total += tl.sum(weights(s, stats, columns, theta, MAP), 1)
+    if MAP.family == "threshold" or MAP.family == "truncated":
         inverse = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
         out = out * inverse[:, None]
         c = inverse
@@ -115,7 +122,7 @@ def attend(
 @triton.jit
 def fwd_kernel(
     query, key, value, out, q_strides, k_strides, v_strides, o_strides,
-    saved, indices, alive, alive_stride, theta, lengths, seed, pairs, sizes, scaling, rate,
+    saved, indices, alive, alive_stride, theta, sink, lengths, seed, pairs, sizes, scaling, rate,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of queries, fastest, times batch x heads.
@@ -126,7 +133,9 @@ def fwd_kernel(
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
-    site = site_of(query, q_strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS, SHAPE)
+    site = site_of(
+        query, q_strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
+    )  # fmt: skip
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
     result = head_of(out, o_strides, b, h)
     row_ids = head.to(tl.int64) * sizes.rows + site.rows

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
+from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense, sink_like
 from sparse_attn.kernels.triton.backward import bwd_dq_kernel
 from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
 from sparse_attn.kernels.triton.forward import fwd_kernel
@@ -17,6 +17,7 @@ from sparse_attn.kernels.triton.plan import (
     backward_shape,
     forward_shape,
     half_of,
+    needs_moments,
     plan,
     skips,
     tile_side,
@@ -71,7 +72,7 @@ def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
     "bool want_parameter, bool want_bias) -> Tensor[]",
 )
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key, value and the parameter of each head (H,)."""
+    """Gradients of query, key, value, the parameter of each head (H,) and its sink; no bias."""
     *given, out, stats, indices, alive, want_parameter, _ = arguments
     inputs = OperatorInputs(*given).dense()
     q, k, v = inputs[:3]
@@ -79,7 +80,8 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     dq, dk, dv = map(torch.empty_like, (q, k, v))
     run_time, compile_time = plan(inputs)
     pointwise = inputs.family == "pointwise"
-    row_gradients = stats.new_empty(2 if pointwise else 3, stats.shape[1])
+    columns = 4 if inputs.sink is not None else 2 if pointwise else 3
+    row_gradients = stats.new_empty(columns, stats.shape[1])
     shape, warps, whole = backward_shape(q, k)
     saved = (stats, indices, row_gradients, alive, alive.shape[-1])
     options = {**run_time, **compile_time, "num_stages": 2}
@@ -89,8 +91,8 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
             q, k, v, out, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.transpose(1, 2).stride(), g.stride(),
             dq.stride(), dk.stride(), dv.stride(), *saved, **options, SHAPE=shape,
-            HALF=half_of(shape, compile_time["FLAGS"]), MOMENTS=want_parameter or not pointwise,
-            WHOLE=whole, num_warps=warps,
+            HALF=half_of(shape, compile_time["FLAGS"]), WHOLE=whole,
+            MOMENTS=want_parameter or needs_moments(inputs), num_warps=warps,
         )  # fmt: skip
         if not whole:
             tile = tiled(k)
@@ -99,14 +101,16 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *saved, **options, SHAPE=tile, num_warps=4,
             )  # fmt: skip
-    by_parameter = row_gradients[1].view(batch, heads, -1).sum((0, 2))
-    return [dq, dk, dv, by_parameter, by_parameter.new_empty(0)]
+    by_head = [rows.view(batch, heads, -1).sum((0, 2)) for rows in row_gradients[1::2]]
+    # bias gets none, nor a sink that is not there
+    return [dq, dk, dv, *by_head, *(stats.new_empty(0) for _ in range(3 - len(by_head)))]
 
 
 @triton_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    inputs = OperatorInputs(*arguments).dense()
-    return [*map(torch.empty_like, inputs[:4]), inputs.parameter.new_empty(0)]
+    inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)]).dense()
+    found = map(torch.empty_like, (*inputs[:4], sink_like(inputs)))
+    return [*found, inputs.parameter.new_empty(0)]
 
 
 register("triton", triton_forward, triton_backward, saves_outputs=True)

@@ -6,10 +6,12 @@ A row is described by its `Statistics`, five numbers and two keys, `low` and `hi
 | ---------- | --------- | ----------- | ---------- | -------------- | ------------------ |
 | pointwise  | max log g | 1 / sum     |            |                |                    |
 | threshold  | max s     | t           | 1 / sum    | share of high  | d quantile / d r   |
+| truncated  | max s     | t           | 1 / sum    |                |                    |
 | projection | max s     | temperature | tau        | d b / d sum s  | d b / d parameter  |
 
-If b = 0, only the maxima keep weight, gradients are 0, and d is the slack within which the backward
-kernels treat a score as the maximum.
+and for family free in unnormalized.py. If b = 0 in a threshold or projection row, only the maxima
+keep weight, gradients are 0, and d is the slack within which the backward kernels treat a score as
+the maximum. A truncated row keeps the scores not further than t from the maximum.
 
 Every gradient has the form ds = slope (g - gamma) / temperature + kappa, where g is the gradient
 to the weight, less `pull` at the keys `low` and `high` that own the quantile of r-softmax (`low`
@@ -18,6 +20,13 @@ alone, the maximum of t-softmax).
 
 import triton
 import triton.language as tl
+
+from sparse_attn.kernels.triton.unnormalized import (
+    free_gradient,
+    free_slopes,
+    free_weights,
+    softpick_size,
+)
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite log 0: rows of zeros become uniform
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal number
@@ -34,14 +43,6 @@ def nan_of(theta):
 @triton.jit
 def log_sigmoid(x):
     return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
-
-
-@triton.jit
-def tanh(x):
-    """tanh, by its series where 2 sigmoid(2x) - 1 cancels."""
-    square = x * x
-    near = x * (1.0 - square * (1.0 / 3 - square * (2.0 / 15 - square * (17.0 / 315))))
-    return tl.where(tl.abs(x) < 0.1, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 
 
 @triton.jit
@@ -97,6 +98,15 @@ def log_g_slopes(s, theta, MAP: tl.constexpr):
     else:
         by_s = by_theta + 1.0
     return by_s, by_theta
+
+
+@triton.jit
+def size_of(s, top, MAP: tl.constexpr):
+    """e^(s - top), for softpick its signed size."""
+    if MAP.kind == "softpick":
+        return softpick_size(s, top)
+    else:
+        return tl.exp(s - top)
 
 
 @triton.jit
@@ -207,6 +217,11 @@ def weights(s, stats, columns, theta, MAP: tl.constexpr):
         y = s - a
         weight, _ = within(y, b, slack, columns, stats.low[:, None], MAP)
         p = weight * tl.where(b == 0.0, 1.0, tl.exp(y)) * c
+    elif MAP.family == "truncated":
+        y = s - a
+        p = tl.where(y < -b, 0.0, tl.exp(y)) * c
+    elif MAP.family == "free":
+        p = free_weights(s, a, b, c, MAP)
     else:
         y = scaled(s, a, b, slack)
         p, _ = powers(y, c, exponent(theta, MAP), MAP)
@@ -228,6 +243,11 @@ def slopes(s, p, stats, columns, theta, MAP: tl.constexpr):
         steep = inside & (b > 0.0) & (b < float("inf"))
         v = tl.where(steep, tl.exp(y) * c / tl.where(b == 0.0, 1.0, b), 0.0)
         u = p + v
+    elif MAP.family == "truncated":
+        u = p
+        v = p * 0.0
+    elif MAP.family == "free":
+        u, v = free_slopes(s, p, a, b, c, slack, MAP)
     else:
         e = exponent(theta, MAP)
         y = scaled(s, a, b, slack)
@@ -258,6 +278,10 @@ def row_gradient(ug, u, vg, v, delta, stats, MAP: tl.constexpr):
         if MAP.kind == "r-softmax":
             return delta, pull, -pull * stats.e
         return delta, pull, pull
+    elif MAP.family == "truncated":
+        return delta, delta * 0.0, delta * 0.0
+    elif MAP.family == "free":
+        return free_gradient(ug, vg, delta, stats, MAP)
     else:
         gamma = tl.where(u > 0.0, ug / tl.where(u > 0.0, u, 1.0), 0.0)
         if MAP.kind == "entmax":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class Map(NamedTuple):
     """Compile-time: which mapping."""
 
-    family: str  # pointwise, threshold or projection
+    family: str  # as in mappings.base.Kernel
     kind: str
     skip: bool  # skip tiles without support, which have no gradient either
 
@@ -26,6 +26,7 @@ class Flags(NamedTuple):
     precision: str  # of float32 products: "tf32x3" (float32 accuracy) or "tf32"
     lengths: bool
     dropout: bool
+    sink: bool  # one more score in each row, of value 0
 
 
 class Shape(NamedTuple):
@@ -69,10 +70,11 @@ class Pairs(NamedTuple):
 
 # On the device, where all types are Triton's:
 
-# a block of queries of one head, and the inputs of its scores; n_keys excludes padding
+# a block of queries of one head, and the inputs of its scores; n_keys excludes padding; sink: the
+# score of its virtual key
 Site = namedtuple(
     "Site",
-    "q rows n_rows n_keys all_keys scale softcap mask mask_m mask_n bias bias_m bias_n",
+    "q rows n_rows n_keys all_keys scale softcap mask mask_m mask_n bias bias_m bias_n sink",
 )
 # a (length, dim) matrix
 Matrix = namedtuple("Matrix", "pointer stride")
@@ -85,6 +87,6 @@ Statistics = namedtuple("Statistics", "a b c d e low high")
 Drop = namedtuple("Drop", "seed head rate")
 # values of a tile in the backward pass; chain = ds / d(q k^T), used = p after dropout, g = dL / dp
 Tile = namedtuple("Tile", "k columns s chain p used g u by_theta")
-# row sums for the gradient; extra: pull of a threshold row, kappa of a
-# projection
+# row sums for the gradient; extra: pull of a threshold row, kappa of a projection, the share of
+# softpick's maximum
 Gradient = namedtuple("Gradient", "gamma extra")

@@ -29,6 +29,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias.expand(full))))
     run_time = {
         "theta": inputs.parameter,
+        "sink": inputs.sink,
         "lengths": query if lengths is None else lengths.contiguous(),
         "seed": inputs.parameter if inputs.seed is None else inputs.seed,
         "pairs": pairs,
@@ -47,6 +48,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
         precision=product_precision(),
         lengths=lengths is not None,
         dropout=inputs.dropout > 0,
+        sink=inputs.sink is not None,
     )
     return run_time, {"MAP": Map(inputs.family, inputs.kernel, skips(inputs)), "FLAGS": flags}
 
@@ -109,6 +111,11 @@ def fits_whole(key: Tensor) -> bool:
 def skips(inputs: OperatorInputs) -> bool:
     """Whether tiles without support are marked and skipped."""
     return inputs.skips and not is_short(inputs.key)
+
+
+def needs_moments(inputs: OperatorInputs) -> bool:
+    """Whether the gradient of the scores needs row sums that `out` does not hold."""
+    return inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
 
 
 def tiled(key: Tensor) -> Shape:

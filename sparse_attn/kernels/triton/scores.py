@@ -3,8 +3,10 @@
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import tanh
 from sparse_attn.kernels.triton.names import Drop, Matrix, Site
+
+FAR = tl.constexpr(2147483647)  # the column of none
+SINK = tl.constexpr(2147483646)  # the column of the sink, after all keys
 
 
 @triton.jit
@@ -47,6 +49,14 @@ def load_pairs(pointer, stride_m, stride_n, rows, columns, n_rows, n_keys):
 
 
 @triton.jit
+def tanh(x):
+    """tanh, by its series where 2 sigmoid(2x) - 1 cancels."""
+    square = x * x
+    near = x * (1.0 - square * (1.0 / 3 - square * (2.0 / 15 - square * (17.0 / 315))))
+    return tl.where(tl.abs(x) < 0.1, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+
+
+@triton.jit
 def scores_of(k, columns, site, FLAGS: tl.constexpr):
     """Scores [BM, BN] in float32, -inf where masked, and their slope by q k^T."""
     rows, n_keys = site.rows, site.n_keys
@@ -79,24 +89,50 @@ def scores_of(k, columns, site, FLAGS: tl.constexpr):
 
 
 @triton.jit
+def tile_at(start, block, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Scores [BM, BN] of the keys from `start` on, and the keys."""
+    columns = start + tl.arange(0, SHAPE.block_n)
+    if SHAPE.short:
+        s = block.kept
+    else:
+        k = load_rows(block.keys, columns, block.site.n_keys, SHAPE)
+        s, _ = scores_of(k, columns, block.site, FLAGS)
+    return s, columns
+
+
+@triton.jit
+def sink_of(site, SHAPE: tl.constexpr):
+    """Scores [BM, 1] of the virtual key, and its column."""
+    s = tl.full([SHAPE.block_m, 1], 0.0, tl.float32) + site.sink
+    return s, tl.full([1], SINK, tl.int32)
+
+
+@triton.jit
+def first_of(hit, columns):
+    """First key at which a row of `hit` is true, FAR if none."""
+    return tl.min(tl.where(hit, columns[None, :], FAR), 1)
+
+
+@triton.jit
 def site_of(
-    query, strides, block, b, h, lengths, pairs, sizes, scaling, FLAGS: tl.constexpr,
+    query, strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """A block of queries of one head."""
     rows = block * SHAPE.block_m + tl.arange(0, SHAPE.block_m)
     q = load_rows(head_of(query, strides, b, h), rows, sizes.rows, SHAPE)
     n_keys = keys_of(lengths, b, pairs, sizes, FLAGS)
-    return site_at(q, rows, b, h, n_keys, pairs, sizes, scaling)
+    score = tl.load(sink + h) if FLAGS.sink else 0.0
+    return site_at(q, rows, b, h, n_keys, pairs, sizes, scaling, score)
 
 
 @triton.jit
-def site_at(q, rows, b, h, n_keys, pairs, sizes, scaling):
+def site_at(q, rows, b, h, n_keys, pairs, sizes, scaling, sink):
     mask = pairs.mask + b * pairs.mask_b + h * pairs.mask_h
     bias = pairs.bias + b * pairs.bias_b + h * pairs.bias_h
     return Site(
         q, rows, sizes.rows, n_keys, sizes.keys, scaling[0], scaling[1],
-        mask, pairs.mask_m, pairs.mask_n, bias, pairs.bias_m, pairs.bias_n,
+        mask, pairs.mask_m, pairs.mask_n, bias, pairs.bias_m, pairs.bias_n, sink,
     )  # fmt: skip
 
 

@@ -1,0 +1,90 @@
+"""The mappings in Triton whose rows need not sum to one: softpick, clipped softmax, sigmoid, relu.
+
+| mapping         | a           | b                   | c     | d                     | low      |
+| --------------- | ----------- | ------------------- | ----- | --------------------- | -------- |
+| sigmoid         | bias        |                     |       |                       |          |
+| relu            | 1 / n       |                     |       |                       |          |
+| softpick        | max(0, max) | 1 / (sum abs + EPS) |       |                       | of max s |
+| clipped-softmax | max s       | 1 / sum e^(s - a)   | gamma | d gamma / d parameter |          |
+"""
+
+import triton
+import triton.language as tl
+
+from sparse_attn.kernels.triton.scores import FAR, tanh
+
+EPS = tl.constexpr(1e-8)  # of softpick
+
+
+@triton.jit
+def softpick_size(s, shift):
+    """e^(s - shift) - e^(-shift), by tanh where this cancels; s = -inf gives 0."""
+    near = tl.abs(s) < 1.0
+    half = tanh(0.5 * tl.where(near, s, 0.0))
+    least = tl.exp(-shift)
+    size = tl.where(near, 2.0 * half / (1.0 - half) * least, tl.exp(s - shift) - least)
+    return tl.where(s == float("-inf"), 0.0, size)
+
+
+@triton.jit
+def free_statistics(total, top, at_top, n, theta, MAP: tl.constexpr):
+    """a, b, c, d and low of rows with n valid scores; `total` as of `search.mass`."""
+    zero = n * 0.0
+    n = tl.maximum(n, 1.0)
+    if MAP.kind == "sigmoid":
+        return tl.where(theta == float("inf"), -tl.log(n), theta), zero, zero, zero, at_top
+    elif MAP.kind == "relu":
+        return 1.0 / n, zero, zero, zero, at_top
+    elif MAP.kind == "softpick":
+        owner = tl.where(top > 0.0, at_top, FAR)
+        return tl.maximum(top, 0.0), 1.0 / (total + EPS), zero, zero, owner
+    else:
+        by_length = theta > 0.0
+        gamma = tl.where(by_length, -theta / n, theta)
+        return top, 1.0 / total, gamma, tl.where(by_length, -1.0 / n, 1.0), at_top
+
+
+@triton.jit
+def free_weights(s, a, b, c, MAP: tl.constexpr):
+    """p of scores s [BM, BN]; NaN in `a` makes the row NaN."""
+    if MAP.kind == "sigmoid":
+        return tl.sigmoid(s + a)
+    elif MAP.kind == "relu":
+        return tl.where(s > 0.0, s, 0.0) * a
+    elif MAP.kind == "softpick":
+        size = softpick_size(s, a)
+        return tl.where(size < 0.0, 0.0, size) * b
+    else:
+        share = tl.exp(s - a) * b
+        p = share + (1.0 - share) * c
+        return tl.where(p < 0.0, 0.0, p)
+
+
+@triton.jit
+def free_slopes(s, p, a, b, c, d, MAP: tl.constexpr):
+    """u and v as of `maps.slopes`; g is 0 where p is."""
+    none = s * 0.0
+    if MAP.kind == "sigmoid":
+        u = p * tl.sigmoid(-s - a)
+        return u, u
+    elif MAP.kind == "relu":
+        return tl.where(s > 0.0, a, 0.0), none
+    elif MAP.kind == "softpick":
+        u = tl.exp(s - a) * b
+        return tl.where(s > 0.0, u, tl.where(s < 0.0, -u, 0.0)), none
+    else:
+        share = tl.exp(s - a) * b
+        return share * (1.0 - c), tl.where(p > 0.0, (1.0 - share) * d, 0.0)
+
+
+@triton.jit
+def free_gradient(ug, vg, delta, stats, MAP: tl.constexpr):
+    """As `maps.row_gradient`."""
+    none = delta * 0.0
+    if MAP.kind == "softpick":
+        # the maximum cancels but for EPS
+        return delta, delta * EPS * stats.b, none
+    elif MAP.kind == "clipped-softmax":
+        return ug / (1.0 - stats.c), none, vg
+    else:
+        return none, none, vg
