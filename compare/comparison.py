@@ -20,7 +20,7 @@ from glue.report.statistics import RESAMPLES, Difference, compare_means
 from glue.report.statistics import compare as compare_metrics
 from pipeline.machine import device_name, versions
 from sparse_attn import Mapping
-from sparse_attn.commands.syntax import describe, parse_mappings
+from sparse_attn.commands.syntax import parse_mappings
 
 
 def compare(options: Options) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def compare(options: Options) -> dict[str, Any]:
     mappings = _mappings(options.mappings)
     data = read_data(options)
     reader = open_reader(options.model, embed=options.pairs is not None, task=data.task)
-    outcomes, controls = _measure(reader, data, mappings)
+    outcomes, controls = _measure(reader, data, [Mapping("softmax"), *mappings.values()])
     labels = data.labels
     record = {
         "command": _command(options, data),
@@ -47,7 +47,7 @@ def compare(options: Options) -> dict[str, Any]:
         "metric": labels and labels.metric,
         "softmax": labels and _quality(outcomes[0], data),
         "resamples": RESAMPLES,
-        "mappings": _rows(outcomes, controls, data),
+        "mappings": _rows(list(mappings), outcomes, controls, data),
     }
     return record | {
         "seconds": time.perf_counter() - started,
@@ -66,45 +66,46 @@ def _command(options: Options, data: Data) -> str:
     return shlex.join([*words, "--mappings", options.mappings])
 
 
-def _mappings(text: str) -> list[Mapping]:
-    """Softmax, and those of the option.
+def _mappings(text: str) -> dict[str, Mapping]:
+    """Those of the option, by label.
 
     Raises:
-        ValueError: one is unknown, is given twice, or is softmax.
+        ValueError: one is unknown, or is softmax.
     """
-    mappings = [Mapping("softmax"), *parse_mappings(text, "--mappings")]
-    names = [describe(mapping) for mapping in mappings]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            what = "is what the others are compared with" if name == names[0] else "is given twice"
-            raise ValueError(f"--mappings: {name} {what}; leave it out")
+    mappings = parse_mappings(text, "--mappings")
+    if "softmax" in mappings:
+        raise ValueError("--mappings: softmax is what the others are compared with; leave it out")
     return mappings
 
 
 def _measure(
     reader: Reader, data: Data, mappings: Sequence[Mapping]
 ) -> tuple[list[Outcome], list[Outcome | None]]:
-    """Of every mapping, and of its control; mappings without zeros have none."""
+    """Of every mapping, softmax first, and of the others' controls; without zeros there is none."""
     check_mappings(reader, mappings)
     batches = reader.batches(data.inputs)
     outcomes = measure(reader, batches, mappings, "Mappings")
     few = sample(reader, data.inputs, batches)
-    chosen = [control(reader, few, o.zeros) for o in outcomes if o.zeros > 0]
+    shares = [outcome.zeros for outcome in outcomes[1:]]
+    chosen = [control(reader, few, share) for share in shares if share > 0]
     found = iter(measure(reader, batches, [mappings[0], *chosen], "Controls")[1:] if chosen else ())
-    return outcomes, [next(found) if outcome.zeros > 0 else None for outcome in outcomes]
+    return outcomes, [next(found) if share > 0 else None for share in shares]
 
 
 def _rows(
-    outcomes: Sequence[Outcome], controls: Sequence[Outcome | None], data: Data
+    labels: Sequence[str],
+    outcomes: Sequence[Outcome],
+    controls: Sequence[Outcome | None],
+    data: Data,
 ) -> list[dict[str, Any]]:
     """An entry for each mapping but softmax, the first."""
     softmax, *others = outcomes
     rows = []
-    pairs = zip(others, controls[1:], strict=True)
-    for ours, random in tqdm(
-        pairs, "Bootstrap", len(others), leave=False, dynamic_ncols=True, disable=None
+    found = list(zip(labels, others, controls, strict=True))
+    for label, ours, random in tqdm(
+        found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None
     ):
-        row = {"mapping": describe(ours.mapping), **_shown(ours, data)}
+        row = {"mapping": label, **_shown(ours, data)}
         if data.labels is not None:
             row["against_softmax"] = _difference(ours, softmax, data)
         if random is not None:

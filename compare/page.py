@@ -13,6 +13,7 @@ from pipeline.report.spread import Difference
 from pipeline.report.table import plain
 
 NEARER = {"cosine": 1, "KL, nats": -1, "|difference|": -1}  # the sign of a better agreement
+NAMES = {"spearmanr": "Spearman", "pearson": "Pearson", "matthews_correlation": "Matthews"}
 EMPTY = [text.NOTHING] * 3
 
 
@@ -22,7 +23,7 @@ def table(record: dict[str, Any]) -> Table:
     measured = _measured(record)
     headers = ["mapping", "exact zeros", record["agreement"]]
     headers += [measured, "against softmax [95 %]"] if judged else []
-    headers += [f"random: {measured}", "its zeros", "against random [95 %]"]
+    headers += [f"random: {measured}", "random: exact zeros", "against random [95 %]"]
     rows = [_row(row, judged) for row in record["mappings"]]
     if judged:
         score = text.score(record["softmax"])
@@ -54,15 +55,20 @@ def _difference(found: dict[str, Any], judged: bool = True) -> Difference:
 
 
 def _measured(record: dict[str, Any]) -> str:
-    return record["agreement"] if record["metric"] is None else f"{record['metric']} x 100"
+    metric = record["metric"]
+    return record["agreement"] if metric is None else f"{NAMES.get(metric, metric)} x 100"
 
 
 def _caption(record: dict[str, Any]) -> str:
+    return f"{record['model']} on {_data(record)}"
+
+
+def _data(record: dict[str, Any]) -> str:
     unit = "text" if record["metric"] is None else "row"
     if record["rows"] < record["texts"]:
         unit = "pair"
     some = "" if record["rows"] == 1 else "s"
-    return f"{record['model']} on {record['rows']:,} {unit}{some} of {record['source']}"
+    return f"{record['rows']:,} {unit}{some} of {record['source']}"
 
 
 def findings(record: dict[str, Any]) -> list[str]:
@@ -93,18 +99,16 @@ def findings(record: dict[str, Any]) -> list[str]:
 
 def notes(record: dict[str, Any]) -> list[str]:
     """What the numbers mean, and where they come from."""
-    judged = record["metric"] is not None
     count = sum(("against_softmax" in row) + ("random" in row) for row in record["mappings"])
-    what = f"{record['metric']} in points" if judged else record["agreement"]
     made = [
         "exact zeros: share among the pairs of valid queries and keys, over all layers, heads and "
         f"the {record['texts']:,} texts.",
         _AGREEMENTS[record["agreement"]],
         "random: random-drop-softmax, which drops keys without regard to their scores, with its "
         "one r for all layers set on a sample of the texts so that its zeros are as many.",
-        f"Differences are of {what}, with 95 % percentile intervals of a paired bootstrap, "
-        f"{record['resamples']:,} resamples of the {_caption(record).split(' on ')[1]}. There are "
-        f"{count}; they are not corrected for their number.",
+        f"Differences are of {_measured(record)}, with 95 % percentile intervals of a paired "
+        f"bootstrap, {record['resamples']:,} resamples of the {_data(record)}. There are {count}; "
+        "they are not corrected for their number.",
     ]
     if record["cut"]:
         made.append(f"{record['cut']:,} texts were cut after {record['limit']} tokens.")

@@ -164,6 +164,22 @@ def test_retrieval_in_the_readme() -> None:
     assert f"and {shares[2]} with as many dropped at random" in text
 
 
+def test_untrained_swap_in_the_results() -> None:
+    rows = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())["mappings"]
+    alike = [
+        row
+        for row in rows
+        if row["against_softmax"]["interval"][0] < 0 < row["against_softmax"]["interval"][1]
+    ]
+    zeros = sorted(row["zeros"] for row in alike)
+    lost = sorted(row["against_random"]["value"] - row["against_softmax"]["value"] for row in alike)
+    assert (len(rows), len(alike)) == (8, 4)
+    assert (
+        f"with {zeros[0]:.0%} to {zeros[-1]:.0%} exact zeros, cannot be told from softmax, and as "
+        f"many zeros at random cost {100 * lost[0]:.0f} to {100 * lost[-1]:.0f} points"
+    ).replace("%", " %") in page("docs/results.md")
+
+
 def test_glue_in_the_readme() -> None:
     sparse = [row for row in GLUE if row["mapping"] in ("sparsemax", "sparsehourglass")]
     zeros = sorted(round(100 * float(row["sparsity"])) for row in sparse)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from compare.page import make_page
 from experiments.bottleneck.__main__ import main as bottleneck
 from experiments.images.__main__ import main as images
 from experiments.language_modeling.__main__ import main as language_modeling
@@ -24,6 +25,14 @@ from website import results as site
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PINNED = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+
+
+def compare(arguments: list[str]) -> None:
+    """The page of a comparison, as `--out` writes it."""
+    _, record, _, folder = arguments
+    make_page(json.loads(Path(record).read_text(encoding="utf-8"))).write(Path(folder))
+
+
 # by folder of docs/: the program, and what it reports on
 REPORTS = {
     "glue-minilm": (glue, "glue/minilm"),
@@ -31,6 +40,7 @@ REPORTS = {
     "multilabel": (multilabel, "multilabel/synthetic"),
     "bottleneck": (bottleneck, "bottleneck/small"),
     "language-models": (language_modeling, "language_modeling"),
+    "compare": (compare, "compare/minilm-sts-b.json"),
 }
 # sha256 of every table that the site makes of results/
 TABLES = json.loads((ROOT / "tests/site_tables.json").read_text())

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
+from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
@@ -145,6 +146,12 @@ def demo() -> list[str]:
     ]
 
 
+def compare() -> list[str]:
+    """The untrained swap in MiniLM."""
+    path = _RESULTS / "compare/minilm-sts-b.json"
+    return markdown(compared(json.loads(path.read_text(encoding="utf-8"))))
+
+
 def families() -> list[str]:
     """What patch_model does with every family of Transformers: counts, then a line each."""
     path = max((_RESULTS / "families").glob("*.json"))
@@ -180,6 +187,6 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, images, multilabel, language_modeling, bottleneck),
-        *(steps, heads, demo, families),
+        *(steps, heads, demo, compare, families),
     )
 }

@@ -9,8 +9,11 @@ from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.mappings.derived import SINK
 
 
-def parse_mappings(text: str, option: str) -> list[Mapping]:
-    """`softmax,entmax:alpha=1.5`: several, separated by commas; raises as `parse_mapping`."""
+def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
+    """`softpick,entmax:alpha=1.5`: several, separated by commas, by labels as `entmax alpha=1.5`.
+
+    Args, errors: as `parse_mapping`.
+    """
     parts: list[str] = []
     for part in text.split(","):
         # a parameter belongs to the mapping before it
@@ -18,7 +21,7 @@ def parse_mappings(text: str, option: str) -> list[Mapping]:
             parts[-1] += f",{part}"
         else:
             parts.append(part.strip())
-    return [parse_mapping(part, option) for part in parts]
+    return {part.replace(":", " ").replace(",", " "): parse_mapping(part, option) for part in parts}
 
 
 def parse_mapping(text: str, option: str) -> Mapping:

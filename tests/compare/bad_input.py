@@ -111,7 +111,6 @@ FILES: list[tuple[str, Call, str]] = [
 ]
 MODELS: list[tuple[str, Call, str]] = [
     ("softmax", model(bert(), mappings="sparsemax,softmax"), "--mappings: softmax is what"),
-    ("twice", model(bert(), mappings="relu,relu"), "--mappings: relu is given twice"),
     (
         "unknown",
         model(bert(), mappings="sparsmax"),

@@ -29,10 +29,10 @@ def test_defaults_are_described(name: str) -> None:
 def test_several() -> None:
     text = "softpick, clipped-softmax:gamma=-0.1,zeta=1.1,top-p-softmax:p=0.5"
     found = parse_mappings(text, "--mappings")
-    assert [mapping.name for mapping in found] == ["softpick", "clipped-softmax", "top-p-softmax"]
-    assert found[1].value("gamma") == -0.1
-    assert found[1].value("zeta") == 1.1
-    assert found[2].value("p") == 0.5
+    labels = ["softpick", "clipped-softmax gamma=-0.1 zeta=1.1", "top-p-softmax p=0.5"]
+    assert list(found) == labels
+    _, clipped, top = found.values()
+    assert (clipped.value("gamma"), clipped.value("zeta"), top.value("p")) == (-0.1, 1.1, 0.5)
 
 
 @pytest.mark.parametrize(
