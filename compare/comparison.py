@@ -32,7 +32,12 @@ def compare(options: Options) -> dict[str, Any]:
     started = time.perf_counter()
     mappings = _mappings(options.mappings)
     data = read_data(options)
-    reader = open_reader(options.model, embed=options.pairs is not None, task=data.task)
+    reader = open_reader(
+        options.model,
+        embed=options.pairs is not None,
+        task=data.task,
+        trust_remote_code=options.trust_remote_code,
+    )
     outcomes, controls = _measure(reader, data, [Mapping("softmax"), *mappings.values()])
     labels = data.labels
     record = {

@@ -92,13 +92,13 @@ def findings(record: dict[str, Any]) -> list[str]:
             f"{better} of {len(against)} are {what} than as many zeros at random: which keys are "
             "dropped matters, not only how many."
             if better
-            else "None can be told from as many zeros at random."
+            else f"None is {what}, by its interval, than as many zeros at random."
         )
     return said
 
 
 def notes(record: dict[str, Any]) -> list[str]:
-    """What the numbers mean, and where they come from."""
+    """What the numbers mean."""
     count = sum(("against_softmax" in row) + ("random" in row) for row in record["mappings"])
     made = [
         "exact zeros: share among the pairs of valid queries and keys, over all layers, heads and "
@@ -112,9 +112,14 @@ def notes(record: dict[str, Any]) -> list[str]:
     ]
     if record["cut"]:
         made.append(f"{record['cut']:,} texts were cut after {record['limit']} tokens.")
+    return made
+
+
+def provenance(record: dict[str, Any]) -> list[str]:
+    """The command, and where it ran."""
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
-    made.append(record["command"])
-    return [*made, f"{record['seconds'] / 60:.1f} minutes on {record['device']}; {versions}."]
+    time = f"{record['seconds'] / 60:.1f} minutes on {record['device']}; {versions}."
+    return [record["command"], time]
 
 
 _AGREEMENTS = {
@@ -147,7 +152,11 @@ def make_page(record: dict[str, Any]) -> Page:
         if figure is not None:
             caption = "Lines: 95 % intervals; filled where they exclude 0."
             blocks.append(Plot("differences", "Differences from softmax", caption, figure))
-    blocks += [table(record), Heading("How it was measured"), Bullets(notes(record))]
+    blocks += [
+        table(record),
+        Heading("How it was measured"),
+        Bullets([*notes(record), *provenance(record)]),
+    ]
     return Page("Softmax swapped, untrained", blocks, overview=[table(record)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,12 @@ from transformers import (
 from glue.model import resolve_model
 from glue.tasks import Task
 from pipeline.machine import choose_device
-from sparse_attn.commands.reading import load_model, load_tokenizer, quiet_transformers
+from sparse_attn.commands.reading import (
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    quiet_transformers,
+)
 
 LONGEST = 512  # tokens of a text; the rest is cut off
 TEXTS, TOKENS = 64, 2048  # of a batch, at most
@@ -111,20 +117,22 @@ class Reader:
         return F.normalize((outputs.last_hidden_state * mask).sum(1) / mask.sum(1), dim=-1)
 
     def lengths(self, inputs: Sequence[tuple[str, ...]]) -> list[int]:
-        """Tokens of each input, uncut."""
-        with quiet_transformers():  # about texts that are too long
-            return [len(ids) for ids in self.tokenizer(*_columns(inputs))["input_ids"]]
-
-    def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
-        """The inputs by length, of at most TEXTS and about TOKENS.
+        """Tokens of each input, uncut.
 
         Raises:
-            ValueError: one has no token.
+            ValueError: one has none, or one that the model does not know.
         """
-        lengths = [min(length, self.limit) for length in self.lengths(inputs)]
-        if 0 in lengths:
-            text = inputs[lengths.index(0)][0]
+        with quiet_transformers():  # about texts that are too long
+            found = self.tokenizer(*_columns(inputs))["input_ids"]
+        if [] in found:
+            text = inputs[found.index([])][0]
             raise ValueError(f"{text!r} has no token that the model's tokenizer knows; remove it")
+        check_vocabulary(chain(*found), self.model.config)
+        return [len(ids) for ids in found]
+
+    def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
+        """The inputs by length, at most TEXTS and, unless it is one text, TOKENS; as `lengths`."""
+        lengths = [min(length, self.limit) for length in self.lengths(inputs)]
         groups: list[list[int]] = []
         for place in sorted(range(len(inputs)), key=lengths.__getitem__):
             fits = groups and len(groups[-1]) < TEXTS
@@ -147,7 +155,9 @@ def _columns(inputs: Sequence[tuple[str, ...]]) -> list[list[str]]:
     return [list(column) for column in zip(*inputs, strict=True)]
 
 
-def open_reader(name: str, *, embed: bool = False, task: Task | None = None) -> Reader:
+def open_reader(
+    name: str, *, embed: bool = False, task: Task | None = None, trust_remote_code: bool = False
+) -> Reader:
     """The model, on the GPU if there is one.
 
     Args:
@@ -160,9 +170,10 @@ def open_reader(name: str, *, embed: bool = False, task: Task | None = None) -> 
     """
     path = resolve_model(name)
     with quiet_transformers():
-        config, tokenizer = load_tokenizer(path)
+        config, tokenizer = load_tokenizer(path, trust_remote_code)
         cls = AutoModelForSequenceClassification if task else AutoModel if embed else _class(config)
-        model = load_model(path, config, cls).to(choose_device("auto"))
+        model = load_model(path, config, cls, trust_remote_code=trust_remote_code)
+        model.to(choose_device("auto"))
     if task is not None and config.num_labels != task.num_labels:
         raise ValueError(
             f"MODEL={name!r}: gives {config.num_labels} scores, but {task.name} has "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,12 +130,7 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
             "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
             "that also holds the tokenizer"
         )
-    known = getattr(config, "vocab_size", None) or math.inf
-    if max(ids) >= known:
-        raise ValueError(
-            f"TEXT has the token {max(ids)}, but the model knows {known} tokens; its tokenizer "
-            "belongs to another model"
-        )
+    check_vocabulary(ids, config)
     if count > options.max_tokens:
         raise ValueError(
             f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
@@ -148,6 +143,16 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
             f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
         )
     return dict(encoded)
+
+
+def check_vocabulary(ids: Iterable[int], config: Any) -> None:
+    """Raise ValueError if the model does not know a token."""
+    last, known = max(ids), getattr(config, "vocab_size", None) or math.inf
+    if last >= known:
+        raise ValueError(
+            f"MODEL knows {known} tokens, but its tokenizer gives the token {last}; its tokenizer "
+            "belongs to another model"
+        )
 
 
 def load_model(

@@ -120,6 +120,7 @@ MODELS: list[tuple[str, Call, str]] = [
     ("not taken", model(with_sinks, mappings="relu"), "--mappings relu: .*sinks"),
     ("does not dispatch", model(deberta), "MODEL: DebertaModel does not dispatch"),
     ("NaN", model(lost), "softmax: the model's outputs are NaN"),
+    ("tokenizer of another model", model(bert(vocab_size=9)), "MODEL knows 9 tokens, but its"),
     ("no classifier", model(bert(), *TASK), "MODEL=.*lacks weights, such as classifier"),
     (
         "labels of another task",

@@ -3,11 +3,12 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compare.__main__ import main
-from compare.page import make_page, table
+from compare.page import findings, make_page, table
 from glue.report import statistics
 from tests.commands import refusal
 from tests.compare.running import Models, pair_file, text_file, texts
@@ -51,6 +52,25 @@ def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ours[0] == "softmax"
     assert re.fullmatch(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]", sparse[4])
     assert "There are 2; they are not corrected" in (out / "report.md").read_text()
+
+
+def row(name: str, value: float, *interval: float) -> dict[str, Any]:
+    return {"mapping": name, "random": {}, "against_random": {"value": value, "interval": interval}}
+
+
+@pytest.mark.parametrize(
+    ("agreement", "says"),
+    [("cosine", "1 of 3 are nearer to softmax than"), ("KL, nats", "2 of 3 are nearer to softmax")],
+)
+def test_findings_know_what_is_near(agreement: str, says: str) -> None:
+    rows = [row("a", -0.2, -0.3, -0.1), row("b", -0.1, -0.2, -0.01), row("c", 0.1, 0.05, 0.2)]
+    record = {"metric": None, "agreement": agreement, "mappings": rows}
+    (said,) = findings(record)
+    assert said.startswith(says)
+    record["mappings"] = [row("a", 0.1, -0.1, 0.3)]
+    assert findings(record) == [
+        "None is nearer to softmax, by its interval, than as many zeros at random."
+    ]
 
 
 @pytest.mark.parametrize(
