@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
+from sparse_attn.mappings import get_spec
 
 # Every fixed value is a float32 number, so that float64 and float32 solve the same problem.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -42,7 +43,20 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("entmax", {"alpha": 1.25}),
     ("entmax", {"alpha": 1.5}),
     ("entmax", {"alpha": 2.0}),
+    ("top-p-softmax", {"p": 0.90625}),
+    ("threshold-softmax", {"lam": 0.0234375}),
+    ("softpick", {}),
+    ("clipped-softmax", {}),
+    ("clipped-softmax", {"gamma": -0.0625}),
+    ("sigmoid", {}),
+    ("sigmoid", {"bias": -1.0}),
+    ("relu", {}),
+    ("scaled-r-softmax", {"r": 0.3125, "beta": 0.5}),
+    ("scaled-sigmoid", {"delta": 0.25}),
 ]
+# Those whose rows sum to one, and those that take a sink.
+DISTRIBUTIONS = [s for s in SETTINGS if get_spec(s[0]).mass == "one"]
+COMPETING = [s for s in SETTINGS if get_spec(s[0]).mass != "free"]
 # One mapping for each solver, and the one whose rows share a sum.
 SOLVERS = [
     ("softmax", {}),
@@ -50,6 +64,8 @@ SOLVERS = [
     ("r-softmax", {"r": 0.3125}),
     ("sparsehourglass", {"q": 0.5}),
     ("entmax", {"alpha": 1.5}),
+    ("top-p-softmax", {"p": 0.90625}),
+    ("softpick", {}),
 ]
 LEARNED = [
     ("sigsoftmax", {"bias": 0.5}),
@@ -61,6 +77,9 @@ LEARNED = [
     ("sparsehourglass", {"q": 0.5}),
     ("entmax", {"alpha": 1.25}),
     ("entmax", {"alpha": 1.75}),
+    ("clipped-softmax", {"gamma": -0.0625}),
+    ("sigmoid", {"bias": -1.0}),
+    ("scaled-softmax", {"beta": 0.5}),
 ]
 
 
@@ -85,6 +104,7 @@ class Problem:
     bias: str | None = None
     bias_learned: bool = False
     bias_masks: bool = False
+    sink: float | None = None  # of the call, plus half its number for each head
     key_lengths: tuple[int, ...] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -141,6 +161,9 @@ class Inputs:
             self.arguments["key_lengths"] = torch.tensor(p.key_lengths, device=self.device)
         if p.bias is not None:
             self.arguments["bias"] = self._bias(p)
+        if p.sink is not None:
+            sink = p.sink + torch.arange(p.heads, dtype=self.computed, device=self.device) / 2
+            self.arguments["sink"] = sink.requires_grad_()
 
     def _normal(self, *shape: int) -> Tensor:
         values = torch.randn(shape, generator=self.random, dtype=torch.float64)
@@ -165,6 +188,8 @@ class Inputs:
         found |= dict(self.mapping.named_parameters())
         if self.problem.bias_learned:
             found["bias"] = self.arguments["bias"]
+        if self.problem.sink is not None:
+            found["sink"] = self.arguments["sink"]
         return found
 
     def attend(self, impl: str | None, **changed: Any) -> Tensor:
@@ -233,7 +258,7 @@ def assert_within_budget(problem: Problem, impl: str, dtype: torch.dtype, device
         largest = (expected if expected.any() else truth["dvalue"]).abs().max().item()
         roundings = FLOOR * eps + 2 * scores_eps  # scores are computed forward and again backward
         floor = roundings * max(1.0, largest)
-        if name.startswith("draw"):  # one number, the sum over rows of either sign
+        if name.startswith(("draw", "dsink")):  # one number, the sum over rows of either sign
             floor += roundings * (problem.batch * problem.queries) ** 0.5
         allowed = FACTOR * own + floor
         worst = int(error.argmax())

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 
-from .backends import CPU, CUDA, each
+from .backends import CPU, CUDA, each, on
 from .problems import LEARNED, SOLVERS, Inputs, Problem
 
 pytestmark = [
@@ -54,11 +54,14 @@ CASES = [
     ),
     Problem("entmax", {"alpha": 1.5}, learn="alpha", key_lengths=(7, 20), bias="1H1K",
             heads=4, layout="transposed", options={"causal": True, "window": 5, "softcap": 9.0}),
+    Problem("top-p-softmax", {"p": 0.5}, sink=0.5, queries=9, keys=13),
 ]  # fmt: skip
 
 
-@backends
-@pytest.mark.parametrize("case", CASES, ids=str)
+@on(
+    CASES,
+    [Problem("r-softmax", {"r": 0.25}, learn="r", batch=1, queries=5, keys=9, dim=16, sink=0.5)],
+)
 def test_one_graph(backend, case):
     assert_compiles(case, backend, rtol=1e-6, atol=1e-6)
 

@@ -54,15 +54,17 @@ output.backward(torch.ones_like(output))
 CALLS = {
     "whole": """*qkv(100, 64, torch.bfloat16), Mapping("r-softmax"), dropout=0.1,
         mask=torch.ones(1, 1, 1, 100, dtype=torch.bool)""",
-    "wide": """*qkv(128, 128, torch.float16), Mapping("r-softmax")""",
+    "wide": """*qkv(128, 128, torch.float16), Mapping("top-p-softmax", sink=0.5)""",
     "short": """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
         mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0""",
     "long": """*qkv(2000, 128, torch.float16), Mapping("entmax", alpha=1.25), causal=True""",
+    "free": """*qkv(300, 64, torch.bfloat16), sink=torch.zeros(2, requires_grad=True),
+        mapping=Mapping("clipped-softmax", gamma=-0.01, learn="gamma")""",
     "window": """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
         window=100, key_lengths=torch.tensor([1500])""",
 }
 SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
-KERNELS = {"whole": 2, "wide": 3, "short": 3, "long": 3, "window": 3}
+KERNELS = {"whole": 2, "wide": 3, "short": 3, "long": 3, "free": 3, "window": 3}
 
 
 @pytest.mark.parametrize(

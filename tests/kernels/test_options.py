@@ -8,6 +8,7 @@ import torch
 
 from .backends import CPU, TRITON, each, on, over
 from .problems import (
+    DISTRIBUTIONS,
     SETTINGS,
     SOLVERS,
     Inputs,
@@ -46,6 +47,8 @@ def options(name: str, params: dict, **size: int) -> list[Problem]:
         replace(plain, key_lengths=(-2, 1000)[: plain.batch]),
         replace(plain, bias="BHQK", bias_masks=True, options={"softcap": 3.0}),
         replace(plain, mask="BHQK", key_lengths=lengths, bias="H1K", options={"causal": True}),
+        replace(plain, sink=0.5, bias="BHQK", bias_masks=True),
+        replace(plain, sink=-0.5, mask="BHQK", key_lengths=lengths, options={"causal": True}),
         replace(plain, queries=plain.keys + 5, options={"causal": True}),
         replace(plain, queries=5, options={"causal": True, "window": 2}),
         # the last queries are further from every key than the window
@@ -76,7 +79,7 @@ INTERPRETED = [
             for fields in (
                 {"mask": "BHQK", "key_lengths": (7, 20), "options": {"causal": True}},
                 {"bias": "HQK", "bias_learned": True, "key_lengths": (7, 20),
-                 "options": {"softcap": 3.0}},
+                 "options": {} if setting[0].startswith("scaled-") else {"softcap": 3.0}},
             )
         ),
         *(
@@ -154,7 +157,7 @@ def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
         assert (got[leaf][0] != 0).any(), leaf
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf, 1e30])
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
 @over("name params", SOLVERS, SOLVERS[1:4])
 def test_keys_beyond_the_lengths_are_not_read(backend, name, params, junk):
     case = Problem(name, params, queries=5, keys=19, key_lengths=(3, 19), dim=16)
@@ -226,7 +229,7 @@ def test_a_spoiled_query_without_keys_gives_zeros(backend, name, params):
         assert (inputs.attend(backend.impl)[0] == 0).all()
 
 
-@over("name params", SETTINGS, SOLVERS)
+@over("name params", DISTRIBUTIONS, SOLVERS[:6])
 def test_one_valid_key_takes_everything(backend, name, params):
     """Weight 1 whatever the score; also where g of it is 0 or the temperature is."""
     case = Problem(name, params, queries=9, keys=9, dim=16)

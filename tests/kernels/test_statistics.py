@@ -12,7 +12,7 @@ from sparse_attn import Mapping
 from sparse_attn.kernels import reference, statistics
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs
-from tests.kernels.problems import SETTINGS
+from tests.kernels.problems import SETTINGS, SOLVERS
 
 
 def make_inputs(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> AttentionInputs:
@@ -42,7 +42,10 @@ def assert_equal(inputs: AttentionInputs, expected: Tensor | None = None) -> Non
         )
 
 
-@pytest.mark.parametrize(("name", "parameters"), SETTINGS, ids=str)
+SINKS = [(name, {**parameters, "sink": 0.5}) for name, parameters in SOLVERS]
+
+
+@pytest.mark.parametrize(("name", "parameters"), [*SETTINGS, *SINKS], ids=str)
 def test_all_count_alike(name: str, parameters: dict[str, Any]) -> None:
     inputs = make_inputs(name, **parameters)
     assert_equal(inputs)
