@@ -12,9 +12,9 @@ import numpy as np
 from tqdm import tqdm
 
 from compare.command import Options
-from compare.data import Data, read_data
+from compare.data import Data, read_data, short
 from compare.measure import Outcome, check_mappings, control, measure, sample
-from compare.reader import Reader, open_reader, short_name
+from compare.reader import Reader, open_reader
 from glue.metric import METRICS
 from glue.report.statistics import RESAMPLES, Difference, compare_means
 from glue.report.statistics import compare as compare_metrics
@@ -42,7 +42,7 @@ def compare(options: Options) -> dict[str, Any]:
     labels = data.labels
     record = {
         "command": _command(options, data),
-        "model": short_name(options.model),
+        "model": _model(options),
         "source": data.source,
         "rows": len(data.inputs if labels is None else labels.values),
         "texts": len(data.inputs),
@@ -61,9 +61,14 @@ def compare(options: Options) -> dict[str, Any]:
     }
 
 
+def _model(options: Options) -> str:
+    path = Path(options.model)
+    return short(path) if path.is_dir() else options.model
+
+
 def _command(options: Options, data: Data) -> str:
     """To repeat it; without folders of this machine, for a page is shared."""
-    words = ["sparse-attn", "compare", short_name(options.model)]
+    words = ["sparse-attn", "compare", _model(options)]
     if options.task is not None:
         words += ["--task", Path(options.task).name]
     else:

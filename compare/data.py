@@ -61,6 +61,11 @@ def read_data(options: Options) -> Data:
     return _read_texts(options.texts)
 
 
+def short(path: Path) -> str:
+    """Its last two parts: a page is shared, and does not tell where it lies on this machine."""
+    return "/".join(path.resolve().parts[-2:])
+
+
 def _read_texts(path: Path) -> Data:
     option = _existing("--texts", path)
     if path.suffix == ".txt":
@@ -73,7 +78,7 @@ def _read_texts(path: Path) -> Data:
         texts = [_text(row["text"], where, "text") for where, row in read_rows(path, ["text"])]
     if not texts:
         raise ValueError(f"{option}: holds no text; give one text a line")
-    return Data([(text,) for text in texts], _shown(path))
+    return Data([(text,) for text in texts], short(path))
 
 
 def _read_pairs(path: Path) -> Data:
@@ -86,7 +91,7 @@ def _read_pairs(path: Path) -> Data:
             texts.append((_text(row[column], where, column),))
         scores.append(_score(row["score"], where))
     _check(scores, option, "score")
-    return Data([*firsts, *seconds], _shown(path), Labels("spearmanr", np.array(scores), _cosines))
+    return Data([*firsts, *seconds], short(path), Labels("spearmanr", np.array(scores), _cosines))
 
 
 def _read_task(name: str, folder: Path | None) -> Data:
@@ -142,8 +147,3 @@ def _check(labels: Sequence[float] | np.ndarray, option: str, what: str) -> None
             f"{option}: every row has the {what} {labels[0]:g}, which measures nothing; give rows "
             f"with different {what}s"
         )
-
-
-def _shown(path: Path) -> str:
-    """A page is shared: it does not tell where the file lies on this machine."""
-    return "/".join(path.resolve().parts[-2:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -39,12 +38,10 @@ class Agreement(NamedTuple):
     Attributes:
         name: with its unit.
         measure: softmax's outputs, the mapping's, and which tokens (B, T) count -> (B,).
-        closest: its value for equal outputs.
     """
 
     name: str
     measure: Callable[[Tensor, Tensor, Tensor], Tensor]
-    closest: float
 
 
 def cosine(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
@@ -60,7 +57,6 @@ def divergence(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
     if softmax.dim() == 2:
         softmax, ours, mask = softmax.unsqueeze(1), ours.unsqueeze(1), mask[:, :1]
     # text by text: scores of all words are large
-    kept = mask.bool()
     return torch.stack(
         [
             F.kl_div(
@@ -69,7 +65,7 @@ def divergence(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
                 reduction="batchmean",
                 log_target=True,
             )
-            for p, q, use in zip(softmax, ours, kept, strict=True)
+            for p, q, use in zip(softmax, ours, mask.bool(), strict=True)
         ]
     )
 
@@ -79,9 +75,9 @@ def distance(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
     return (softmax - ours).abs().squeeze(-1)
 
 
-COSINE = Agreement("cosine", cosine, 1.0)
-DIVERGENCE = Agreement("KL, nats", divergence, 0.0)
-DISTANCE = Agreement("|difference|", distance, 0.0)
+COSINE = Agreement("cosine", cosine)
+DIVERGENCE = Agreement("KL, nats", divergence)
+DISTANCE = Agreement("|difference|", distance)
 
 
 class Batch(NamedTuple):
@@ -207,8 +203,3 @@ def _class(config: Any) -> Any:
         if found is not None and saved == found.__name__:
             return cls
     return AutoModel
-
-
-def short_name(name: str) -> str:
-    """Of a folder its own name; others as they are."""
-    return Path(name).resolve().name if Path(name).is_dir() else name

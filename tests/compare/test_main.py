@@ -27,6 +27,8 @@ def test_texts(
     told = capsys.readouterr().out
     record = json.loads((out / "record.json").read_text())
     assert len(record["mappings"]) == 8
+    folder = "/".join(models.causal.parts[-2:])
+    assert (record["model"], record["source"]) == (folder, f"{tmp_path.name}/texts.txt")
     for row in table(record).rows:
         assert all(cell in told for cell in row)
     assert "KL, nats" in told
