@@ -47,21 +47,21 @@ _TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
 _PARAMETER, _SINK, _BIAS = map(OperatorInputs._fields.index, ("parameter", "sink", "bias"))
 
 
-def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saves_outputs: bool) -> None:
+def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slice) -> None:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
-    forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs if saves_outputs,
+    forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs[saved],
     want_parameter, want_bias) -> gradients of query, key, value, parameter, sink and bias, the
     last two empty if there is none.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[:_TENSORS], *(output if saves_outputs else ()))
+        ctx.save_for_backward(*inputs[:_TENSORS], *output[saved])
         ctx.options = inputs[_TENSORS : len(OperatorInputs._fields)]
 
     def differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # readable only once under checkpointing
-        inputs, outputs = saved[:_TENSORS], saved[_TENSORS:]
+        tensors = ctx.saved_tensors  # readable only once under checkpointing
+        inputs, outputs = tensors[:_TENSORS], tensors[_TENSORS:]
         wanted = ctx.needs_input_grad[_PARAMETER], ctx.needs_input_grad[_BIAS]
         found = backward(grad, *inputs, *ctx.options, *outputs, *wanted)
         gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)

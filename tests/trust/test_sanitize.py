@@ -85,9 +85,9 @@ FAULTS = {
         "(IntF)poly + ((IntF)shifted",
     ),
     "heap-buffer-overflow": ("gemm.h", "to[i * stride + k] =", "to[i * stride + k + 1] ="),
-    "use-after-poison": ("rows.cpp", "{&keep, stride}", "{&keep, stride / 2}"),
+    "use-after-poison": ("task.h", "{&keep, stride}", "{&keep, stride / 2}"),
     "reads what another left": (
-        "rows.cpp",
+        "task.h",
         "std::fill(sum_keys,",
         "if (!a.causal) std::fill(sum_keys,",
     ),

@@ -30,7 +30,11 @@ def _build_error() -> str | None:
 
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
-    out, statistics = _forward(*inputs.for_operator(), inputs.special_keys, inputs.need_statistics)
+    given = inputs.for_operator()
+    # a compiled graph cannot hold tensors whose size depends on the scores
+    keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    keep = keep and any(tensor is not None and tensor.requires_grad for tensor in given[:8])
+    out, statistics, *_ = _forward(*given, inputs.special_keys, inputs.need_statistics, keep)
     rows = statistics.detach() if inputs.need_statistics else None
     # a scaled query is in float32
     return AttentionOutput(out.transpose(1, 2).to(inputs.query.dtype), statistics=rows)
@@ -40,29 +44,49 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "sparse_attn::cpu_forward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"({INPUTS}, Tensor? special_keys, bool need_statistics) -> (Tensor, Tensor)",
+    schema=f"({INPUTS}, Tensor? special_keys, bool need_statistics, bool keep) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """out (B, Q, H, Dv), contiguous, and the statistics of the rows, empty if not needed."""
-    *given, special_keys, need_statistics = arguments
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    """out (B, Q, H, Dv), contiguous, the statistics of the rows, and with `keep` their support.
+
+    Those not needed are empty.
+    """
+    *given, special_keys, need_statistics, keep = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     out = args.tensors[0].new_empty(_out_shape(inputs))
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
+    support = _nothing_kept(out)
     if not args.keys:
         out.zero_()
     elif out.numel():
         args.point("out", out.transpose(1, 2))
-        args.run(backward=False)
-    return out.to(inputs.query.dtype), statistics
+        if keep:
+            support = args.find()
+        else:
+            args.run(backward=False)
+    return out.to(inputs.query.dtype), statistics, *support
+
+
+def _nothing_kept(like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    found, columns = (like.new_empty(0, dtype=kind) for kind in (torch.int64, torch.int32))
+    return found, columns, like.new_empty(0)
 
 
 @_forward.register_fake
-def _(*arguments: Any) -> tuple[Tensor, Tensor]:
-    *given, _, need_statistics = arguments
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    *given, _, need_statistics, keep = arguments
     inputs = OperatorInputs(*given)
+    query = exact(inputs.query)
     rows = (*inputs.query.shape[:3], len(COLUMNS)) if need_statistics else (0,)
-    return inputs.query.new_empty(_out_shape(inputs)), exact(inputs.query).new_empty(rows)
+    support = _nothing_kept(query)
+    if keep:
+        entries = torch.library.get_ctx().new_dynamic_size()
+        found = query.new_empty((*inputs.query.shape[:3], 3), dtype=torch.int64)
+        columns = query.new_empty(entries, dtype=torch.int32)
+        support = found, columns, query.new_empty(entries)
+    return inputs.query.new_empty(_out_shape(inputs)), query.new_empty(rows), *support
 
 
 def _out_shape(inputs: OperatorInputs) -> tuple[int, int, int, int]:
@@ -74,34 +98,37 @@ def _out_shape(inputs: OperatorInputs) -> tuple[int, int, int, int]:
     "sparse_attn::cpu_backward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor grad, {INPUTS}, bool want_parameter, bool want_bias) -> Tensor[]",
+    schema=f"(Tensor grad, {INPUTS}, Tensor found, Tensor columns, Tensor scores, "
+    "bool want_parameter, bool want_bias) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of query, key, value, parameter, sink and bias; those not there are empty."""
-    *given, want_parameter, want_bias = arguments
+    *given, found, columns, scores, want_parameter, want_bias = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     query, key, value = args.tensors
     by_bias = query.new_zeros(_bias_shape(inputs, want_bias))
     if not (grad.numel() and args.keys):
         by_head = query.new_zeros(1, *query.shape[:2], 1, 2)
-        found = [torch.zeros_like(t) for t in (query, key, value)]
+        results = [torch.zeros_like(t) for t in (query, key, value)]
     else:
         args.want_parameter = want_parameter
         args.point("out", rows_dense(grad.to(query.dtype).transpose(1, 2)))
         if want_bias:
             args.add_up(by_bias)
+        if found.numel():
+            args.remember(found, columns, scores)
         by_query = torch.empty_like(query)
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)
         # of the parameter, and of the sink
         by_head = args.by_segment("grad_parameter", query.new_empty(*query.shape[:2], 1, 2))
         args.run(backward=True)
-        found = [by_query, _joined(by_key, key), _joined(by_value, value)]
+        results = [by_query, _joined(by_key, key), _joined(by_value, value)]
     by_parameter, by_sink = (by_head[..., i].sum((0, 1, 3)) for i in range(2))
-    found = [t.to(wanted.dtype) for t, wanted in zip(found, inputs[:3], strict=True)]
+    results = [t.to(wanted.dtype) for t, wanted in zip(results, inputs[:3], strict=True)]
     by_sink = by_sink.to(inputs.parameter.dtype)[: len(sink_like(inputs))].clone()
-    return [*found, by_parameter.to(inputs.parameter.dtype), by_sink, by_bias]
+    return [*results, by_parameter.to(inputs.parameter.dtype), by_sink, by_bias]
 
 
 def _bias_shape(inputs: OperatorInputs, wanted: bool) -> tuple[int, ...]:
@@ -115,11 +142,11 @@ def _joined(parts: Tensor, like: Tensor) -> Tensor:
 
 @_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    *given, _, want_bias = arguments
+    *given, _, _, _, _, want_bias = arguments
     inputs = OperatorInputs(*given)
     found = [torch.empty_like(rows_dense(exact(t)), dtype=t.dtype) for t in inputs[:3]]
     by_bias = exact(inputs.query).new_empty(_bias_shape(inputs, want_bias))
     return [*found, *map(torch.empty_like, (inputs.parameter, sink_like(inputs))), by_bias]
 
 
-register("cpu", _forward, _backward, saves_outputs=False)
+register("cpu", _forward, _backward, saved=slice(2, None))

@@ -42,6 +42,8 @@ class KernelArgs(ctypes.Structure):
         *_fields(ctypes.c_int64, "want_parameter causal window"),
         *_fields(ctypes.c_double, "scale softcap dropout"),
         *_fields(ctypes.c_void_p, "seed key_lengths parameter sink special_keys statistics"),
+        *_fields(ctypes.c_void_p, "found columns scores lists"),
+        *_fields(ctypes.c_int64, "entries"),
         *_fields(View, "query key value mask bias out"),
         *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
     )
@@ -131,12 +133,38 @@ class KernelArgs(ctypes.Structure):
 
     def run(self, backward: bool) -> None:
         """Compute what the views point to: `out`, or the gradients of that in `out`."""
+        self._call("attention", ctypes.c_int64(backward))
+
+    def find(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute `out`; returns the support where that is a small part of a tile.
+
+        start, size and valid keys of each row, (B, H, Q, 3), size -1 where it is not; columns and
+        scores of all of them, (entries,).
+        """
+        query = self.tensors[0]
+        found = torch.empty(*query.shape[:3], 3, dtype=torch.int64)
+        self.found = self._pointer(found)
+        self.run(backward=False)
+        columns = scores = None
+        try:
+            columns = torch.empty(self.entries, dtype=torch.int32)
+            scores = query.new_empty(self.entries)
+            self.columns, self.scores = columns.data_ptr(), scores.data_ptr()
+        finally:  # also frees them
+            self._call("collect")
+        return found, columns, scores
+
+    def remember(self, found: Tensor, columns: Tensor, scores: Tensor) -> None:
+        """The support that the forward pass found."""
+        self.found, self.columns = self._pointer(found), self._pointer(columns)
+        self.scores = self._pointer(scores)
+
+    def _call(self, name: str, *arguments: ctypes.c_int64) -> None:
         library = build.library()
         if isinstance(library, str):
             raise RuntimeError(library)
-        double = self.tensors[0].dtype == torch.float64
-        function = library.attention_double if double else library.attention_float
-        function(ctypes.byref(self), ctypes.c_int64(backward))
+        kind = "double" if self.tensors[0].dtype == torch.float64 else "float"
+        getattr(library, f"{name}_{kind}")(ctypes.byref(self), *arguments)
 
 
 def exact(tensor: Tensor) -> Tensor:

@@ -1,19 +1,32 @@
 // The table of the mappings, by the names in sparse_attn/mappings.
 #pragma once
-#include "projections.h"
-#include "truncated.h"
-#include "unnormalized.h"
+#include "floors.h"
+
+template <class T> struct Few {  // on the scores of at least `floor`, in place of all
+  T (*floor)(Row<T> &);
+  void (*forward)(Row<T> &);
+  T (*backward)(Row<T> &);
+  bool neighbour;  // whether the largest of the scores without a share has a slope
+};
 
 template <class T> struct Map {
   const char *name;
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
+  Few<T> few;  // null where other scores have a slope
 };
 
-#define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>}
-#define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>}
+#define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>, {}}
+#define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>, {}}
 #define SPARSE(name, how) \
-  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>}
+  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}}
+// its floor, and the mapping that it is on the scores from there on
+#define SHARE_FEW(name, Type, floor, Then)                                                   \
+  {name, share_forward<T, Type>, share_backward<T, Type>,                                    \
+   {floor<T>, share_forward<T, Then>, share_backward<T, Then>,                               \
+    std::is_same_v<Then<T>, RSoftmax<T>>}}
+#define PROJECT(name, forward, backward, floor) \
+  {name, forward, backward, {floor<T>, forward, backward, false}}
 template <class T> using Sigsoftmax = Sigmoid<T, true>;
 template <class T> using SigmoidOnly = Sigmoid<T, false>;
 
@@ -24,21 +37,23 @@ template <class T> const Map<T> *find_map(const char *name) {
       SHARE("taylor-softmax", Taylor),
       SHARE("spherical-softmax", Spherical),
       SHARE("softmax-abs", SoftmaxAbs),
-      SHARE("normalized-relu", Relu),
+      SHARE_FEW("normalized-relu", Relu, positive_floor, Relu),
       SHARE("normalized-sigmoid", SigmoidOnly),
-      SHARE("t-softmax", TSoftmax),
-      SHARE("r-softmax", RSoftmax),
-      SHARE("top-p-softmax", TopP),
-      SHARE("threshold-softmax", Threshold),
+      SHARE_FEW("t-softmax", TSoftmax, t_floor, TSoftmax),
+      SHARE_FEW("r-softmax", RSoftmax, r_floor, RSoftmax),
+      SHARE_FEW("top-p-softmax", TopP, top_p_floor, Softmax),
+      SHARE_FEW("threshold-softmax", Threshold, threshold_floor, Softmax),
       ALONE("sigmoid", Sigmoid1),
       ALONE("relu", Relu1),
-      {"softpick", softpick_forward<T>, softpick_backward<T>},
-      {"clipped-softmax", clipped_forward<T>, clipped_backward<T>},
-      SPARSE("sparsemax", none),
-      SPARSE("sparsegen", gen),
+      {"softpick", softpick_forward<T>, softpick_backward<T>, {}},
+      {"clipped-softmax", clipped_forward<T>, clipped_backward<T>, {}},
+      PROJECT("sparsemax", (sparsemax_forward<T, Rescale::none>),
+              (sparsemax_backward<T, Rescale::none>), sparsemax_floor),
+      PROJECT("sparsegen", (sparsemax_forward<T, Rescale::gen>),
+              (sparsemax_backward<T, Rescale::gen>), sparsegen_floor),
       SPARSE("sparsecone", cone),
       SPARSE("sparsehourglass", hourglass),
-      {"entmax", entmax_forward<T>, entmax_backward<T>},
+      PROJECT("entmax", entmax_forward<T>, entmax_backward<T>, entmax_floor),
   };
   for (const Map<T> &map : maps)
     if (!std::strcmp(map.name, name)) return &map;

@@ -15,6 +15,7 @@ template <class T> struct Row {
   bool want_theta;
   int64_t valid;  // number of valid entries
   T top;          // the largest of them
+  int64_t below;  // valid entries that x leaves out, all less than those in it
 };
 
 #define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
@@ -162,9 +163,14 @@ template <class T> struct Neighbours {
 };
 
 template <class T> INLINE int64_t count_up_to(const Row<T> &row, T bound) {
-  Int<T> total = Int<T>{};
-  EACH_VECTOR(row, j) total -= (Int<T>)(load(row.x + j) <= bound);
-  return count<T>(total);
+  Int<T> total = Int<T>{}, other = Int<T>{};
+  int64_t j = 0;
+  for (; j + 2 * LANES<T> <= row.n; j += 2 * LANES<T>) {
+    total -= (Int<T>)(load(row.x + j) <= bound);
+    other -= (Int<T>)(load(row.x + j + LANES<T>) <= bound);
+  }
+  if (j < row.n) total -= (Int<T>)(load(row.x + j) <= bound);
+  return count<T>(total + other);
 }
 
 // max{x <= bound}, min{x > bound}
@@ -173,9 +179,8 @@ template <class T> INLINE Neighbours<T> around(const Row<T> &row, T bound) {
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j);
     auto under = x <= bound;
-    Vec<T> negated = -x;
-    low = under & (x > low) ? x : low;
-    high = ~under & (negated > high) ? negated : high;
+    low = larger(under ? x : all(-INF<T>), low);
+    high = larger(under ? all(-INF<T>) : -x, high);
   }
   return {largest<T>(low), -largest<T>(high)};
 }
@@ -183,23 +188,29 @@ template <class T> INLINE Neighbours<T> around(const Row<T> &row, T bound) {
 // s_(k) and s_(k+1) of the valid entries, k from 0, by counting: no sort. Interpolation finds some
 // bound with k + 1 entries below it; ties, which have none, end by steps from value to value.
 template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int64_t k) {
-  int64_t masked = row.n - row.valid, target = k + 1 + masked;
+  const int64_t n = row.valid - row.below, masked = row.n - n;
+  k -= row.below;
+  const int64_t target = k + 1 + masked;
   Vec<T> least = all(-INF<T>);
   Vec<T> total = Vec<T>{}, squares = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j);
     auto valid = x > -INF<T>;
     Vec<T> y = valid ? x - row.top : Vec<T>{};
-    least = valid & (-x > least) ? -x : least;
+    least = larger(valid ? -x : all(-INF<T>), least);
     total += y;
     squares += y * y;
   }
   T below = -largest<T>(least), above = row.top;
-  T mean = sum<T>(total) / row.valid;
-  T variance = sum<T>(squares) / row.valid - mean * mean;
+  auto from = [&](T low) -> Neighbours<T> {
+    return {low, count_up_to(row, low) > target ? low : around(row, low).high};
+  };
+  if (row.below && count_up_to(row, below) >= target) return from(below);
+  T mean = sum<T>(total) / n;
+  T variance = sum<T>(squares) / n - mean * mean;
   T deviation = std::sqrt(variance > 0 ? variance : 0);
   // the quantile of a normal distribution (Shore 1982), then secants
-  T share = (k + T(1)) / (row.valid + 1), odds = std::log(share / (1 - share)) * T(0.5513);
+  T share = (k + T(1)) / (n + 1), odds = std::log(share / (1 - share)) * T(0.5513);
   T mid = row.top + mean + deviation * odds;
   int64_t count_below = masked, count_above = row.n;
   for (int step = 0; step < 12; step++) {
@@ -225,8 +236,7 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
       if (!(below < above)) break;
     }
   }
-  T answer = above;
-  return {answer, count_up_to(row, answer) > target ? answer : around(row, answer).high};
+  return from(above);
 }
 
 template <class T> struct RSoftmax : Within<T> {

@@ -17,6 +17,9 @@
 #define PANEL_VECTORS 2
 #endif
 #define INLINE inline __attribute__((always_inline))
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 typedef float VecF __attribute__((vector_size(VECTOR_BYTES)));
 typedef double VecD __attribute__((vector_size(VECTOR_BYTES)));
@@ -106,6 +109,17 @@ template <class T> INLINE void transpose(Vec<T> *rows) {
       }
   }
 }
+#endif
+
+// the larger one, `b` if either is NaN
+#if defined(__AVX512F__)
+INLINE VecF larger(VecF a, VecF b) { return (VecF)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE VecD larger(VecD a, VecD b) { return (VecD)_mm512_max_pd((__m512d)a, (__m512d)b); }
+#elif defined(__AVX2__)
+INLINE VecF larger(VecF a, VecF b) { return (VecF)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE VecD larger(VecD a, VecD b) { return (VecD)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#else
+template <class V> INLINE V larger(V a, V b) { return a > b ? a : b; }
 #endif
 
 // NaN in `a` stays

@@ -113,4 +113,4 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     return [*found, inputs.parameter.new_empty(0)]
 
 
-register("triton", triton_forward, triton_backward, saves_outputs=True)
+register("triton", triton_forward, triton_backward, saved=slice(None))

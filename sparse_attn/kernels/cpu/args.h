@@ -1,0 +1,108 @@
+// One call: its arguments, and which keys and factors of dropout a row has.
+#pragma once
+#include <algorithm>
+
+#include "simd.h"
+
+struct View {
+  void *data;
+  int64_t stride[4];  // of batch, head, row; the last of column (mask, bias) or of segment
+};
+
+struct Found {  // the support of a row
+  int64_t start, size, valid;  // size -1: all of it counts, and nothing is kept
+};
+
+struct KernelArgs {  // as in kernel_args.py
+  const char *kernel;
+  int64_t batch, heads, key_heads, queries, keys, dim, value_dim;
+  int64_t segments, segment_rows, tile_rows, threads;
+  int64_t all_batches, all_heads;  // whether one task goes over all of them
+  int64_t want_parameter, causal, window;
+  double scale, softcap, dropout;
+  const int64_t *seed, *key_lengths;
+  const double *parameter, *sink;  // of each head; sink or null
+  const uint8_t *special_keys;  // (batch, keys), or null
+  void *statistics;             // (batch, heads, queries, STATISTICS), or null
+  Found *found;                 // (batch, heads, queries), or null: made forward, used backward
+  int32_t *columns;             // of what was found, -1 for a sink
+  void *scores;
+  void *lists;  // of the tasks, until `collect`
+  int64_t entries;
+  View query, key, value, mask, bias;
+  View out;  // its gradient in backward
+  View grad_query, grad_key, grad_value, grad_bias, grad_parameter;
+};
+
+template <class T> T *at(const View &view, int64_t b, int64_t h, int64_t row, int64_t segment = 0) {
+  return (T *)view.data + b * view.stride[0] + h * view.stride[1] + row * view.stride[2] +
+         segment * view.stride[3];
+}
+
+constexpr int64_t MET_ONCE = 4;    // queries of a key up to which it is read where it lies
+constexpr int64_t STATISTICS = 7;  // columns, as statistics.py names them
+
+struct Range {
+  int64_t from, to;
+};
+
+struct Columns : Range {  // the keys of a tile, and the whole vectors that hold them and the sink
+  int64_t first, width;
+};
+
+static int64_t length_of(const KernelArgs &a, int64_t b) {
+  return a.key_lengths ? std::clamp<int64_t>(a.key_lengths[b], 0, a.keys) : a.keys;
+}
+
+// the keys that query i may attend to, the mask apart
+static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
+  Range keys = {0, length_of(a, b)};
+  if (a.causal) keys.to = std::min(keys.to, i + 1);
+  if (a.window) keys = {std::max(keys.from, i - a.window + 1), std::min(keys.to, i + a.window)};
+  return {std::min(keys.from, keys.to), keys.to};
+}
+
+// the keys that some query of the tile attends to; padding costs nothing but this look at the mask
+static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start, int64_t rows) {
+  Range keys = {row_range(a, b, start).from, row_range(a, b, start + rows - 1).to};
+  keys.to = std::max(keys.from, keys.to);
+  if (!a.mask.data || a.mask.stride[3] != 1) return keys;
+  int64_t first = keys.to, last = keys.from;
+  for (int64_t i = a.mask.stride[2] ? rows - 1 : 0; i >= 0; i--) {
+    const uint8_t *mask = at<uint8_t>(a.mask, b, h, start + i);
+    int64_t j = keys.to;
+    while (j > last && !mask[j - 1]) j--;
+    last = std::max(last, j);
+    j = keys.from;
+    while (j < first && !mask[j]) j++;
+    first = std::min(first, j);
+  }
+  return {std::min(first, last), last};
+}
+
+static uint64_t mixed(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// the factors of one row of weights: a function of seed, row and column alone
+template <class T> struct Dropout {
+  uint32_t low, high;
+  int32_t dropped;
+  T kept;
+  Dropout(const KernelArgs &a, int64_t b, int64_t h, int64_t i)
+      : dropped((int32_t)std::lround(a.dropout * 16777216.0)), kept((T)(1 / (1 - a.dropout))) {
+    const uint64_t row = (uint64_t)((b * a.heads + h) * a.queries + i);
+    const uint64_t key = mixed(mixed((uint64_t)*a.seed) ^ row);
+    low = (uint32_t)key, high = (uint32_t)(key >> 32);
+  }
+  INLINE T factor(int32_t column) const {
+    uint32_t x = (uint32_t)column * 0x9e3779b9u ^ low;
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = ((x ^ (x >> 15)) + high) * 0x846ca68bu;
+    x ^= x >> 16;
+    return (int32_t)(x >> 8) < dropped ? T(0) : kept;
+  }
+};

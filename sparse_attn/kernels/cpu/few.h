@@ -1,0 +1,134 @@
+// Tiles whose rows are mostly zero: their support, and the products over it alone.
+#pragma once
+#include "task.h"
+
+// the entries few[0, n) of a row as a row of their own, and what dropout keeps of them
+template <class T>
+Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
+                        int64_t valid, T top) {
+  std::fill(few + n, few + padded<T>(n), -INF<T>);
+  Row<T> row = make_row(h, few, g, padded<T>(n));
+  row.valid = valid, row.top = top, row.below = valid - n;
+  if (!a.seed) return row;
+  const Dropout<T> dropout(a, b, h, i);
+  for (int64_t k = 0; k < row.n; k++) keep[k] = k < n ? dropout.factor(columns[k]) : T(0);
+  row.keep = keep;
+  return row;
+}
+
+// The support of each row: fills `found`, few_columns, few_x and, with dropout, few_p. False, with
+// the scores as they were, if that is no small part of the tile. A spoiled row has size -1.
+template <class T>
+bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys) {
+  if (!map.few.floor || a.softcap > 0 || patience-- > 0) return false;
+  patience = 8, spoiled = false;
+  int64_t size = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
+    bool bad = keys.width && survey(row);
+    spoiled |= bad;
+    found[i] = {size, bad ? -1 : 0, row.valid};
+    if (bad || !row.valid) continue;
+    T bound = map.few.floor(row);
+    if (!(bound > -INF<T>)) return false;
+    int64_t n = compress(row.x, row.n, bound, row_columns, few);
+    if (n > row.n / 2) return false;
+    found[i].size = pick(b, h, start + i, n, keys, found[i], row.top);
+    size += found[i].size;
+    if (size > (int64_t)(MOST * std::max<int64_t>(i + 1, 4) * keys.width)) return false;
+  }
+  for (int64_t i = 0; i < rows && a.statistics && keys.width; i++)
+    if (found[i].size <= 0) map_row(b, h, start + i, scores + i * stride, nullptr, keys);
+  patience = 0;
+  return true;
+}
+
+// How many of the entries few[0, n) are in the support; they are moved to that of the tile.
+template <class T>
+int64_t Task<T>::pick(int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys,
+                      const Found &at, T top) {
+  for (int64_t k = 0; k < n; k++) {
+    int64_t column = keys.first + row_columns[k];
+    row_columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
+  }
+  T *x = few_grad;
+  std::copy(few, few + n, x);
+  Row<T> row = few_row(b, h, i, row_columns, nullptr, n, at.valid, top);
+  row.keep = nullptr;  // what is dropped is in the support
+  map.few.forward(row);
+  if (a.statistics) measure_few(row, b, h, i, n);
+  T next = -INF<T>;  // the largest score without a share
+  for (int64_t k = 0; k < n && map.few.neighbour; k++)
+    if (!(few[k] > 0)) next = std::max(next, x[k]);
+  int64_t end = at.start;
+  for (int64_t k = 0; k < n; k++) {
+    few_columns[end] = row_columns[k], few_x[end] = x[k];
+    few_p[end] = a.seed ? few[k] * keep[k] : few[k];
+    end += (few[k] > 0) | (x[k] == next);
+  }
+  return end - at.start;
+}
+
+template <class T>
+void Task<T>::measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n) {
+  if (row_columns[n - 1] < 0) row.x[n - 1] = 0;  // a sink
+  for (int64_t k = 0; k < row.n && a.special_keys; k++)
+    row.u[k] = k < n && row_columns[k] >= 0 ? special[row_columns[k]] : T(0);
+  measure(row, b, h, i, row.u);
+}
+
+// out = p v
+template <class T> void Task<T>::multiply_few(int64_t rows) {
+  for (int64_t i = 0; i < rows; i++) {
+    T *out = outs + i * value_dim;
+    int64_t from = found[i].start, n = found[i].size;
+    if (n > 0 && few_columns[from + n - 1] < 0) n--;  // a sink, which comes last, has no value
+    gather<T>(value_rows, few_columns + from, few_p + from, n, value_dim, out);
+    if (n < 0) std::fill(out, out + value_dim, std::numeric_limits<T>::quiet_NaN());
+  }
+}
+
+// Keeps the support for backward: nothing of dense tiles, nor more than the inputs take twice.
+template <class T>
+void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse) {
+  Found *to = a.found + (b * a.heads + h) * a.queries + start;
+  int64_t before = (int64_t)lists->columns.size();
+  int64_t size = sparse ? found[rows - 1].start + found[rows - 1].size : 0;
+  lists->rows += rows;
+  bool kept = sparse && before + size <= 2 * (dim + value_dim) * lists->rows;
+  for (int64_t i = 0; i < rows; i++)
+    to[i] = kept ? Found{before + found[i].start, found[i].size, found[i].valid} : Found{0, -1, 0};
+  if (!kept) return;
+  lists->columns.insert(lists->columns.end(), few_columns, few_columns + size);
+  lists->scores.insert(lists->scores.end(), few_x, few_x + size);
+}
+
+// Gradients of rows whose support is known, where nothing else has one.
+template <class T>
+void Task<T>::few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
+                           const int32_t *all_columns, const T *all_scores, Slopes &by) {
+  for (int64_t i = 0; i < rows; i++) {
+    const int32_t *columns = all_columns + support[i].start;
+    const T *out = outs + i * value_dim;
+    T *query = queries + i * dim;
+    int64_t n = support[i].size, met = n - (n && columns[n - 1] < 0);
+    std::copy_n(all_scores + support[i].start, n, few);
+    dots<T>({values, value_dim}, columns, met, value_dim, out, few_grad);
+    std::fill(few_grad + met, few_grad + padded<T>(n), T(0));
+    if (n) {
+      T top = *std::max_element(few, few + n);
+      Row<T> row = few_row(b, h, start + i, columns, few_grad, n, support[i].valid, top);
+      by.theta += map.few.backward(row);
+      if (met < n) by.sink += few_grad[met];
+    }
+    if (a.grad_bias.data) {
+      T *bias = at<T>(a.grad_bias, b, h, start + i);
+      for (int64_t k = 0; k < met; k++) bias[columns[k] * a.grad_bias.stride[3]] += few_grad[k];
+    }
+    scatter<T>({sum_values, value_dim}, columns, few, met, value_dim, out);
+    scatter<T>({sum_keys, dim}, columns, few_grad, met, dim, query);
+    gather<T>({key_rows, dim}, columns, few_grad, met, dim, query);  // its own gradient
+  }
+  copy_back<T>(queries, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
+               a.grad_query.stride[2]);
+}

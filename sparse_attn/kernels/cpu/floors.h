@@ -1,0 +1,39 @@
+// Below which score an entry of a row has neither a share nor a slope; -inf where many have one.
+#pragma once
+#include "projections.h"
+#include "truncated.h"
+#include "unnormalized.h"
+
+// the share of a row from which on the products of all its entries are faster
+constexpr double MOST = 0.2;
+
+// rounded down: an entry too many has a share of 0
+template <class T> T down_from(T top, T width) {
+  T bound = top - width;
+  return bound - 4 * std::numeric_limits<T>::epsilon() * (std::abs(bound) + width);
+}
+
+template <class T> T sparsemax_floor(Row<T> &row) { return down_from(row.top, T(1)); }
+template <class T> T sparsegen_floor(Row<T> &row) { return down_from(row.top, 1 - row.theta); }
+template <class T> T entmax_floor(Row<T> &row) { return down_from(row.top, 1 / (row.theta - 1)); }
+template <class T> T t_floor(Row<T> &row) { return down_from(row.top, row.theta); }
+
+template <class T> T r_floor(Row<T> &row) {
+  return 1 - row.theta > MOST ? -INF<T> : RSoftmax<T>(row).low;
+}
+
+template <class T> T positive_floor(Row<T> &row) {
+  return row.top >= Relu<T>::tiny ? Relu<T>::tiny : -INF<T>;
+}
+
+// the least score whose weight, in row.v, is at least the bound
+template <class T> T least_of(const Row<T> &row, const Truncated<T> &map) {
+  Vec<T> negated = all(-INF<T>);
+  EACH_VECTOR(row, j) {
+    Vec<T> x = -load(row.x + j);
+    negated = (load(row.v + j) >= map.bound) & (x > negated) ? x : negated;
+  }
+  return -largest<T>(negated);
+}
+template <class T> T top_p_floor(Row<T> &row) { return least_of(row, TopP<T>(row)); }
+template <class T> T threshold_floor(Row<T> &row) { return least_of(row, Threshold<T>(row)); }

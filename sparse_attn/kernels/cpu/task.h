@@ -1,0 +1,336 @@
+// Tiles of query rows whose scores stay in cache, and the products over all of their keys.
+#pragma once
+#include <vector>
+
+#include "args.h"
+#include "gemm.h"
+#include "lists.h"
+#include "maps.h"
+#include "support.h"
+
+// between the buffers of a task, for AddressSanitizer to see when one is left
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define POISON ASAN_POISON_MEMORY_REGION
+#define UNPOISON ASAN_UNPOISON_MEMORY_REGION
+template <class T> constexpr int64_t GAP = 2 * LANES<T>;
+#else
+#define POISON(start, bytes) (void)0
+#define UNPOISON(start, bytes) (void)0
+template <class T> constexpr int64_t GAP = 0;
+#endif
+
+// One task: its buffers and its loops.
+template <class T> struct Task {
+  const KernelArgs &a;
+  const Map<T> &map;
+  bool backward;
+  int64_t dim, value_dim, stride;  // padded
+  T *keys_t, *key_rows, *values_t, *values, *sum_keys, *sum_values;
+  T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
+  bool packed_keys, packed_values;
+  bool once;           // each key is met so few times that a copy of it would not pay
+  Rows<T> value_rows;  // `values`, or the values themselves
+  // the support of a tile: the rows' parts of it, its columns, scores and weights
+  std::vector<Found> found;
+  int32_t *few_columns;
+  T *few_x, *few_p;
+  bool spoiled;              // whether some row is
+  int64_t patience;          // tiles of this head before the next is tried
+  Lists<T> *lists;           // kept for backward, or null
+  T *few, *few_grad;         // of a row: its entries, and a scratch or their gradients
+  int32_t *row_columns;
+
+  Task(const KernelArgs &a, const Map<T> &map, bool backward, Lists<T> *lists)
+      : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
+        value_dim(padded<T>(a.value_dim)), found(a.tile_rows), lists(lists) {
+    int64_t wide = (a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
+    stride = wide + LANES<T>;  // not a power of 2, whose columns would share cache lines
+    int64_t tile = a.tile_rows * stride;
+    int64_t most = map.few.floor ? (int64_t)(MOST * tile) + stride : 0;  // and one row
+    int64_t row = map.few.floor ? stride : 0;
+    T *few_ints, *row_ints;  // an int32_t fits into a T
+    struct Need {
+      T **buffer;
+      int64_t size;
+    } needs[] = {{&keys_t, wide * a.dim},
+                 {&values, !backward || map.few.floor ? wide * value_dim : 0},
+                 {&queries, a.tile_rows * dim},
+                 {&outs, a.tile_rows * std::max(dim, value_dim)},
+                 {&scores, tile},
+                 {&keep, stride},
+                 {&special, a.special_keys ? stride : 0},
+                 {&slopes, a.softcap > 0 ? tile : 0},
+                 {&key_rows, backward ? wide * dim : 0},
+                 {&values_t, backward ? wide * a.value_dim : 0},
+                 {&sum_keys, backward ? wide * dim : 0},
+                 {&sum_values, backward ? wide * value_dim : 0},
+                 {&grads, backward ? tile : 0},
+                 {&scratch, 2 * stride},
+                 {&few, row},
+                 {&few_grad, row},
+                 {&row_ints, row},
+                 {&few_x, most},
+                 {&few_p, most},
+                 {&few_ints, most}};
+    int64_t total = 64 / sizeof(T);
+    for (const Need &need : needs) total += padded<T>(need.size) + GAP<T>;
+    // kept by the thread from call to call: fresh pages are slow
+    static thread_local std::vector<T> memory;
+    UNPOISON(memory.data(), memory.size() * sizeof(T));
+    if ((int64_t)memory.size() < total) memory.resize(total);
+    T *next = (T *)(((uintptr_t)memory.data() + 63) / 64 * 64);
+    for (const Need &need : needs) {
+      *need.buffer = next, next += padded<T>(need.size) + GAP<T>;
+      POISON(next - GAP<T>, GAP<T> * sizeof(T));
+    }
+    few_columns = (int32_t *)few_ints, row_columns = (int32_t *)row_ints;
+  }
+
+  void run(int64_t b, int64_t key_head, int64_t segment) {
+    packed_keys = packed_values = false;
+    const T *key = at<T>(a.key, b, key_head, 0);
+    T *value = at<T>(a.value, b, key_head, 0);
+    once = !backward && a.queries * (a.heads / a.key_heads) <= MET_ONCE &&
+           dim == a.dim && value_dim == a.value_dim;
+    value_rows = once ? Rows<T>{value, a.value.stride[2]} : Rows<T>{values, value_dim};
+    if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
+    if (!once && (!backward || map.few.floor))
+      copy_padded<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, 1, values);
+    if (backward) {
+      std::fill(sum_keys, sum_keys + a.keys * dim, T(0));
+      std::fill(sum_values, sum_values + a.keys * value_dim, T(0));
+    }
+    if (a.special_keys) {
+      std::copy_n(a.special_keys + b * a.keys, a.keys, special);
+      std::fill(special + a.keys, special + stride, T(0));
+    }
+    int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
+    int64_t groups = a.heads / a.key_heads;
+    for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++) {
+      Slopes by = {};
+      patience = 0;
+      for (int64_t i = segment * a.segment_rows; i < end; i += a.tile_rows) {
+        int64_t rows = std::min(a.tile_rows, end - i);
+        if (backward) tile_backward(b, h, i, rows, by);
+        else tile_forward(b, h, i, rows);
+      }
+      if (backward) std::memcpy(at<T>(a.grad_parameter, b, h, 0, segment), &by, sizeof by);
+    }
+    if (!backward) return;
+    copy_back<T>(sum_keys, a.keys, a.dim, 1, at<T>(a.grad_key, b, key_head, 0, segment),
+                 a.grad_key.stride[2]);
+    copy_back<T>(sum_values, a.keys, a.value_dim, 1, at<T>(a.grad_value, b, key_head, 0, segment),
+                 a.grad_value.stride[2]);
+  }
+
+  struct Slopes {  // of a head
+    T theta, sink;
+  };
+
+  void pack_keys(int64_t b, int64_t h) {
+    if (packed_keys) return;
+    const T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), 0);
+    pack_transposed<T>(key, a.key.stride[2], length_of(a, b), a.dim, keys_t);
+    packed_keys = true;
+  }
+  void pack_values(int64_t b, int64_t h) {
+    if (packed_values) return;
+    const T *value = at<T>(a.value, b, h / (a.heads / a.key_heads), 0);
+    pack_transposed<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, values_t);
+    packed_values = true;
+  }
+
+  // queries times keys [first, first + n)
+  void multiply_keys(int64_t b, int64_t h, int64_t rows, int64_t first, int64_t n) {
+    if (!once) {
+      pack_keys(b, h);
+      multiply<T>({queries, dim, 1}, keys_t + first * a.dim, PANEL<T>, PANEL<T> * a.dim, rows,
+                  a.dim, padded<T>(n), scores, stride, false);
+      return;
+    }
+    T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), first);
+    for (int64_t i = 0; i < rows; i++)
+      dots<T>({key, a.key.stride[2]}, nullptr, n, dim, queries + i * dim, scores + i * stride);
+  }
+
+  // the scores of a tile, -inf where masked, and the columns they are in
+  Columns score(int64_t b, int64_t h, int64_t start, int64_t rows) {
+    Range keys = tile_range(a, b, h, start, rows);
+    int64_t first = keys.from / PANEL<T> * PANEL<T>;
+    int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
+    // a sink is one more score, beyond those that meet a value
+    int64_t mapped = width && a.sink ? padded<T>(keys.to - first + 1) : width;
+    copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
+                   queries);
+    multiply_keys(b, h, rows, first, width ? keys.to - first : 0);
+    for (int64_t i = 0; i < rows; i++) {
+      T *x = scores + i * stride;
+      if (a.softcap > 0) cap(x, slopes + i * stride, width);
+      Range own = row_range(a, b, start + i);
+      own = {std::max(own.from, keys.from) - first, std::min(own.to, keys.to) - first};
+      own.to = std::max(own.from = std::min(own.from, width), std::min(own.to, width));
+      if (a.bias.data) {
+        const T *bias = at<T>(a.bias, b, h, start + i, first);
+        if (a.bias.stride[3])
+          for (int64_t j = own.from; j < own.to; j++) x[j] += bias[j];
+        else
+          for (int64_t j = own.from; j < own.to; j++) x[j] += *bias;
+      }
+      if (a.mask.data) hide(x, at<uint8_t>(a.mask, b, h, start + i, first), own);
+      std::fill(x, x + own.from, -INF<T>);
+      std::fill(x + own.to, x + mapped, -INF<T>);
+      if (mapped && a.sink) x[keys.to - first] = (T)a.sink[h];
+    }
+    return {keys, first, mapped};
+  }
+
+  void hide(T *__restrict x, const uint8_t *__restrict mask, Range own) {
+    if (a.mask.stride[3])
+      for (int64_t j = own.from; j < own.to; j++) x[j] = mask[j] ? x[j] : -INF<T>;
+    else if (!*mask) std::fill(x + own.from, x + own.to, -INF<T>);
+  }
+
+  void cap(T *x, T *slope, int64_t width) {
+    for (int64_t j = 0; j < width; j += LANES<T>) {
+      Vec<T> t = tanh(load(x + j) * T(1 / a.softcap));
+      store<T>(x + j, t * T(a.softcap));
+      store<T>(slope + j, 1 - t * t);
+    }
+  }
+
+  Row<T> make_row(int64_t h, T *x, T *g, int64_t n) {
+    Row<T> row = {};
+    row.x = x, row.g = g, row.n = n, row.theta = a.parameter[h];
+    row.u = scratch, row.v = scratch + stride, row.want_theta = a.want_parameter;
+    return row;
+  }
+
+  // finds top and number of the valid scores; whether NaN or +inf spoils the row
+  bool survey(Row<T> &row) {
+    Vec<T> top = all(-INF<T>);
+    Int<T> valid = Int<T>{}, odd = Int<T>{};
+    EACH_VECTOR(row, j) {
+      Vec<T> s = load(row.x + j);
+      top = larger(s, top);
+      valid -= (Int<T>)(s != -INF<T>);
+      odd -= (Int<T>)(s != s);
+    }
+    row.top = largest<T>(top), row.valid = count<T>(valid);
+    return count<T>(odd) || row.top == INF<T> || row.theta != row.theta;
+  }
+
+  // One row, from scores to weights and, with g, to their gradients. NaN or +inf spoils it.
+  T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, const Columns &keys) {
+    Row<T> row = make_row(h, x, g, keys.width);
+    bool spoiled = survey(row);
+    if (!row.valid || spoiled) {
+      T bad = std::numeric_limits<T>::quiet_NaN();
+      for (int64_t j = 0; j < row.n; j++) x[j] = x[j] != -INF<T> ? bad : 0;
+      if (g) std::copy(x, x + row.n, g);
+      if (a.sink) x[keys.to - keys.first] = 0;
+      if (a.statistics) measure(row, b, h, i, special + keys.first);
+      return row.valid ? bad : 0;
+    }
+    if (a.seed) {
+      const Dropout<T> dropout(a, b, h, i);
+      for (int32_t j = 0; j < row.n; j++) keep[j] = dropout.factor((int32_t)keys.first + j);
+    }
+    // what is measured are the weights before dropout
+    row.keep = a.seed && !a.statistics ? keep : nullptr;
+    if (g) return map.backward(row);
+    map.forward(row);
+    if (!a.statistics) return 0;
+    if (a.sink) x[keys.to - keys.first] = 0;
+    measure(row, b, h, i, special + keys.first);
+    if (a.seed) EACH_VECTOR(row, j) store<T>(x + j, load(x + j) * load(keep + j));
+    return 0;
+  }
+
+  // special: 1 at the special ones of the keys that the weights are of, or null
+  void measure(const Row<T> &row, int64_t b, int64_t h, int64_t i, const T *special) {
+    Vec<T> entropy = Vec<T>{}, named = Vec<T>{}, total = Vec<T>{};
+    Int<T> support = Int<T>{};
+    EACH_VECTOR(row, j) {
+      Vec<T> p = load(row.x + j);
+      support -= (Int<T>)(p > 0);
+      total += p;
+      entropy -= p > 0 ? p * log(p) : Vec<T>{};
+      if (a.special_keys) named += p * load(special + j);
+    }
+    T *result = (T *)a.statistics + ((b * a.heads + h) * a.queries + i) * STATISTICS;
+    T mass = sum<T>(total), bad = mass * 0;  // NaN where the row is
+    int64_t valid = row.valid - (a.sink != nullptr);
+    T size = mass == 0 ? T(1) : mass;
+    result[0] = valid > 0, result[1] = valid, result[2] = count<T>(support) + bad;
+    result[3] = sum<T>(entropy) / size + std::log(size), result[4] = sum<T>(named) + bad;
+    result[5] = a.special_keys && valid, result[6] = mass;
+  }
+
+  // in few.h
+  Row<T> few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
+                 int64_t valid, T top);
+  int64_t pick(int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys, const Found &at,
+               T top);
+  bool select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
+  void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n);
+  void multiply_few(int64_t rows);
+  void keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse);
+  void few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
+                    const int32_t *all_columns, const T *all_scores, Slopes &by);
+
+  void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
+    Columns keys = score(b, h, start, rows);
+    bool sparse = select(b, h, start, rows, keys);
+    if (a.found) keep_found(b, h, start, rows, sparse && !spoiled);
+    if (sparse) {
+      multiply_few(rows);
+    } else {
+      for (int64_t i = 0; i < rows && keys.width; i++)
+        map_row(b, h, start + i, scores + i * stride, nullptr, keys);
+      multiply<T>({scores + keys.from - keys.first, stride, 1}, value_rows.data + keys.from * value_rows.stride, value_rows.stride, PANEL<T>, rows,
+                  keys.to - keys.from, value_dim, outs, value_dim, false);
+    }
+    copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.out, b, h, start), a.out.stride[2]);
+  }
+
+  void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by) {
+    copy_padded<T>(at<T>(a.out, b, h, start), a.out.stride[2], rows, a.value_dim, 1, outs);
+    const Found *known = a.found ? a.found + (b * a.heads + h) * a.queries + start : nullptr;
+    if (known && known->size >= 0) {
+      copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
+                     queries);
+      return few_backward(b, h, start, rows, known, a.columns, (const T *)a.scores, by);
+    }
+    Columns keys = score(b, h, start, rows);
+    if (select(b, h, start, rows, keys) && !spoiled)
+      return few_backward(b, h, start, rows, found.data(), few_columns, few_x, by);
+    int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
+    pack_values(b, h);
+    multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
+                PANEL<T> * a.value_dim, rows, a.value_dim, keys.width ? padded<T>(keys.to - keys.first) : 0, grads,
+                stride, false);
+    for (int64_t i = 0; i < rows && keys.width; i++) {
+      T *x = scores + i * stride, *g = grads + i * stride;
+      int64_t sink = keys.to - keys.first;
+      if (a.sink) std::fill(g + sink, g + keys.width, T(0));  // its value is 0
+      by.theta += map_row(b, h, start + i, x, g, keys);
+      if (a.sink) by.sink += g[sink];
+      if (a.grad_bias.data) {
+        T *bias = at<T>(a.grad_bias, b, h, start + i);
+        for (int64_t j = keys.from; j < keys.to; j++)
+          bias[j * a.grad_bias.stride[3]] += g[j - keys.first];
+      }
+      if (a.softcap > 0)
+        for (int64_t j = 0; j < keys.width; j++) g[j] *= slopes[i * stride + j];
+    }
+    multiply<T>({scores + offset, 1, stride}, outs, value_dim, PANEL<T>, n, rows, value_dim,
+                sum_values + keys.from * value_dim, value_dim, true);
+    multiply<T>({grads + offset, 1, stride}, queries, dim, PANEL<T>, n, rows, dim,
+                sum_keys + keys.from * dim, dim, true);
+    multiply<T>({grads + offset, stride, 1}, key_rows + keys.from * dim, dim, PANEL<T>, rows, n,
+                dim, outs, dim, false);
+    copy_back<T>(outs, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
+                 a.grad_query.stride[2]);
+  }
+};
