@@ -76,8 +76,9 @@ class AttentionInputs:
             return False
         if torch._C._are_functorch_transforms_active():
             return True
-        inputs = (self.query, self.key, self.value)
-        return any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
+        inputs = (self.query, self.key, self.value, self.bias, self.sink)
+        given = (t for t in inputs if t is not None)
+        return any(forward_ad.unpack_dual(t).tangent is not None for t in given)
 
     @property
     def has_sink(self) -> bool:
@@ -100,9 +101,10 @@ class AttentionInputs:
         if kernel is None:
             return f"there is no kernel for {self.mapping.name}"
         for p in self.mapping.spec.parameters:
-            if p.name in kernel.constants and (
-                p.name in self.mapping.learned or self.mapping.value(p.name) != p.default
-            ):
+            if p.name not in kernel.constants:
+                continue
+            value = self.mapping.value(p.name)
+            if isinstance(value, Tensor) or value != p.default:  # learned, or one for each head
                 return f"the kernels have {p.name} = {p.shown_default} alone"
         if kernel.scaled and self.softcap is not None:
             return f"{self.mapping.name} scales the scores after softcap, the kernels before"
@@ -145,9 +147,10 @@ class AttentionInputs:
         factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
         if self.bias is None:
             return self.query * factor, None
-        # the factor may be 0
+        # the factor may be 0, and a gradient to it must not meet the infinity
         masked = self.bias == -torch.inf
-        return self.query * factor, (self.bias * factor).masked_fill(masked, -torch.inf)
+        bias = self.bias.masked_fill(masked, 0.0) * factor
+        return self.query * factor, bias.masked_fill(masked, -torch.inf)
 
     def _theta(self, kernel: Kernel) -> Tensor:
         """The parameter of the kernel for each head, (H,)."""

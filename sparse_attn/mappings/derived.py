@@ -154,7 +154,8 @@ def _sink_rows(
 def with_sink(spec: MappingSpec) -> MappingSpec:
     """p = map((z, sigma)) without its last entry: a virtual key of score sigma and value 0.
 
-    sigma = 0 of softmax is "softmax off by one", e^z / (1 + sum e^z). A row sums to at most one.
+    sigma = 0 of softmax is "softmax off by one", e^z / (1 + sum e^z). A row sums to at most one, at
+    the default parameters.
     The parameter `sink`, sigma in (-inf, inf), comes after those of the mapping. Attention sinks:
     Xiao et al. 2023 (arXiv 2309.17453); one learned number a head: GPT-OSS.
 
@@ -164,7 +165,7 @@ def with_sink(spec: MappingSpec) -> MappingSpec:
     """
     if spec.mass == "free":
         raise ValueError(
-            f"sink: {spec.name} has no sink, for the weights of a row do not compete; leave it out"
+            f"sink: {spec.name} cannot have one, because its weights do not compete; leave it out"
         )
     _refuse_parameters(spec, "", "given a sink", SINK)
     return _derived(

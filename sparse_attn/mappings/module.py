@@ -54,6 +54,8 @@ class Mapping(nn.Module):
         if num_heads is not None and num_heads < 1:
             raise ValueError(f"num_heads={num_heads}: expected at least 1, or None for one value")
         self.num_heads = num_heads
+        # what a parameter learns from, where its default will not do: to make the mapping again
+        self.starts: dict[str, Any] = {}
         self._check_names(parameters)
         self.options = {
             option.name: parameters.get(option.name, option.default) for option in self.spec.options
@@ -110,6 +112,9 @@ class Mapping(nn.Module):
                 f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
                 f"{parameter.range}"
             )
+        default = parameter.default
+        if default is None or not _into_reals(parameter, torch.tensor(default)).isfinite():
+            self.starts[parameter.name] = initial.tolist() if len(initial) > 1 else initial.item()
         raw = raw.to(torch.get_default_device())
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
@@ -193,6 +198,8 @@ class Mapping(nn.Module):
         """
         if sink is None:
             return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
+        if self.has_sink:
+            raise ValueError(f"sink: {self.name} has one of its own; leave out one of the two")
         function = get_spec(self.name, sink=True).function
         return function(scores, **{**self.arguments(), SINK.name: sink}, mask=mask, dim=dim)
 
@@ -228,11 +235,14 @@ class Mapping(nn.Module):
         return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:
-        """The arguments of `Mapping(...)` that recreate this mapping, without learned values."""
+        """The arguments of `Mapping(...)` that recreate this mapping, without learned values.
+
+        With a number to start from where a learned parameter needs one.
+        """
         # and not read: under FSDP a process holds but a part of them
         return {
             "mapping": self.name,
-            "params": {**self._plain(self.fixed), **self.options},
+            "params": {**self._plain(self.fixed), **self.starts, **self.options},
             "learn": list(self.learned),
             "per": "layer" if self.num_heads is None else "head",
         }

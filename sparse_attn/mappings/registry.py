@@ -45,6 +45,8 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
         ValueError: an unknown name; the message lists the nearest names, or all. A mapping that
             cannot be mixed, scaled or given a sink.
     """
+    if sink and name not in _SPECS:
+        _check_sink(str(name))
     if name not in _SPECS and str(name).startswith(derived.SCALED):
         return derived.scaled(get_spec(name.removeprefix(derived.SCALED), sink=sink))
     if sink:
@@ -56,6 +58,14 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
         hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(_SPECS)}"
         raise ValueError(f"mapping={name!r} is unknown; {hint}")
     return _SPECS[name]
+
+
+def _check_sink(name: str) -> None:
+    """Raise for a mapping made of another whose sink would be scaled with its scores."""
+    inner = name.removeprefix(derived.SCALED)
+    learned = inner in _SPECS and _SPECS[inner].weights is not None
+    if name.startswith(derived.MIXED + derived.SCALED) or (inner != name and learned):
+        raise ValueError(f"sink: {name} cannot have one; leave it out, or use scaled-softmax")
 
 
 def register_mapping(spec: MappingSpec) -> None:

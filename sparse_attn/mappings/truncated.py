@@ -62,7 +62,7 @@ def _top_p_rows(rows: Tensor, valid: Tensor, p: Tensor, *, log: bool) -> Tensor:
     ordered = shares.sort(-1).values
     # before a share is added the mass is short of p while those from it down exceed 1 - p: the sum
     # over small shares is the exact one where p is near 1
-    needed = ordered.cumsum(-1) > 1 - p
+    needed = (ordered.cumsum(-1) > 1 - p) | (p >= 1)
     last = (~needed).sum(-1, keepdim=True).clamp(max=rows.shape[-1] - 1)
     return softmax_where((shares >= ordered.gather(-1, last)) & valid, rows, log)
 

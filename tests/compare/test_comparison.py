@@ -212,4 +212,5 @@ def test_a_tokenizer_without_padding(models: Models, tmp_path: Path) -> None:
     tokenizer.save_pretrained(folder)
     lines = text_file(tmp_path, TEXTS)
     ours, theirs = (compared(m, "--texts", lines, *ENTMAX) for m in (folder, models.causal))
-    assert ours["mappings"][0]["agreement"] == theirs["mappings"][0]["agreement"]
+    ours, theirs = (made["mappings"][0]["agreement"] for made in (ours, theirs))
+    assert ours == pytest.approx(theirs, rel=1e-5)  # batches of other lengths are rounded otherwise

@@ -234,6 +234,8 @@ MULTILABEL = [
                mapping="sigmoid"),
     multilabel("mapping='softpick': its rows may sum to at most one.*such as softmax",
                mapping=Mapping("softpick", sink=0.0)),
+    multilabel("mapping='scaled-softmax': its sink is not scaled.*leave `sink`",
+               mapping=Mapping("scaled-softmax", sink=0.0)),
     multilabel("expected t-softmax or r-softmax.*without a sink.*got r-softmax with a sink",
                mapping=Mapping("r-softmax", sink=0.0), sparsity="predicted"),
     multilabel("sparsity='learned': expected 'fixed' or 'predicted'", sparsity="learned"),

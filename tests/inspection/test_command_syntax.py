@@ -40,7 +40,7 @@ def test_several() -> None:
     [
         ("softmax,", "--mappings : mapping='' is unknown"),
         ("softmax,alpha=1", "--mappings softmax,alpha=1: expected NAME:"),
-        ("sigmoid:sink=0", "--mappings sigmoid:sink=0: sink: sigmoid has no sink"),
+        ("sigmoid:sink=0", "--mappings sigmoid:sink=0: sink: sigmoid cannot have one"),
         ("softmax:sink=0,sink=1", "sink is given twice"),
     ],
 )

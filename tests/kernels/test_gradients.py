@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
@@ -176,3 +177,32 @@ def test_the_output_can_be_changed_in_place():
     inputs = Inputs(Problem("softmax", dim=16))
     inputs.attend("cpu").mul_(2).sum().backward()
     assert inputs.query.grad is not None
+
+
+def test_a_masking_bias_does_not_spoil_what_scales_it():
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    bias = torch.full((9, 9), -torch.inf).triu(1)
+    slopes = []
+    for impl in ("cpu", "reference"):
+        mapping = Mapping("scaled-softmax", learn="beta")
+        attention(q, k, v, mapping, bias=bias, impl=impl).square().sum().backward()
+        slopes.append(mapping.raw_beta.grad)
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-5)
+
+
+def test_a_constant_of_the_kernels_may_differ_by_head():
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    mapping = Mapping("clipped-softmax", zeta=[1.0, 1.25], num_heads=2)
+    expected = attention(q, k, v, mapping, impl="reference")
+    torch.testing.assert_close(attention(q, k, v, mapping), expected)
+
+
+def test_forward_mode_of_a_sink():
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+
+    def call(sink):
+        return attention(q, k, v, Mapping("softmax"), sink=sink)
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.zeros(2), torch.ones(2))
+        assert forward_ad.unpack_dual(call(dual)).tangent.abs().sum() > 0

@@ -161,7 +161,7 @@ ROWS = [
     module("softmax", ValueError, r"sink=inf is out of range.*\(-inf, inf\)", sink=math.inf),
     module("softmax", ValueError, "sink: expected one value or one for each of no heads",
            learn="sink", sink=[0.0, 1.0]),
-    *(module(name, ValueError, "has no sink, for the weights of a row do not compete", sink=0.0)
+    *(module(name, ValueError, "cannot have one, because its weights do not compete", sink=0.0)
       for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
     module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),

@@ -117,3 +117,41 @@ def test_a_factor_does_not_touch_the_sink():
     scores = random_scores(2, 5)
     p = Mapping("scaled-softmax", delta=2.0, beta=0.0, sink=0.3)(scores.float())
     close(p, Mapping("softmax", sink=0.3)(2 * scores.float()), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "learned", "start"),
+    [
+        ("sigmoid", "bias", -2.0),
+        ("clipped-softmax", "gamma", -0.1),
+        ("clipped-softmax", "zeta", 1.25),
+        ("scaled-softmax", "delta", 0.5),
+        ("mixed-sparsemax", "mix", 0.5),
+        ("t-softmax", "t", 2.0),
+        ("softmax", "sink", 1.0),
+    ],
+)
+@pytest.mark.parametrize("heads", [None, 2])
+def test_a_description_makes_what_learns_again(name, learned, start, heads):
+    """Also where the default is no number to learn from."""
+    value = start if heads is None else [start] * heads
+    made = Mapping(name, learn=learned, num_heads=heads, **{learned: value}).describe()
+    again = Mapping(made["mapping"], learn=made["learn"], num_heads=heads, **made["params"])
+    assert again.describe() == made
+    assert again.get_parameter(f"raw_{learned}").numel() == (heads or 1)
+
+
+@pytest.mark.parametrize("name", ["mixed-scaled-softmax", "scaled-plif"])
+def test_a_sink_that_would_be_scaled_is_refused(name):
+    with pytest.raises(ValueError, match=f"sink: {name} cannot have one"):
+        Mapping(name, sink=0.0)
+
+
+def test_one_sink_is_enough():
+    with pytest.raises(ValueError, match="sink: softmax has one of its own"):
+        Mapping("softmax", sink=1.0)(random_scores(2, 5), sink=torch.zeros(2))
+
+
+def test_top_p_of_one_is_softmax():
+    row = torch.tensor([0.0, -200.0])
+    close(maps.log_top_p_softmax(row, 1.0), row, rtol=0, atol=0)

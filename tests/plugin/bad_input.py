@@ -88,7 +88,7 @@ ROWS = [
         own_sinks(name, rf"mapping='{name}': layers\.0.* has attention sinks.*such as softmax")
         for name in ("sigmoid", "relu", "weighted-softmax", "scaled-relu")
     ),
-    own_sinks("relu", "sink: relu has no sink, for the weights", model="bert", sink=0.0),
+    own_sinks("relu", "sink: relu cannot have one, because", model="bert", sink=0.0),
     own_sinks("weighted-softmax", "cannot be given a sink", model="bert", sink=0.0),
     *(
         Wrong(

@@ -120,5 +120,7 @@ def test_memory_stays_flat(calls: int) -> None:
         before.modules,
         before.hooks,
     )
-    assert after.objects - before.objects == Counter(Counter=1, Live=1)  # the first look
+    grown = after.objects - before.objects - Counter(Counter=1, Live=1)  # the first look
+    # Python's and torch's caches may keep a tuple; what leaks does so in every round
+    assert max(grown.values(), default=0) < (calls - WARM_UP) // CALLS_A_ROUND, grown
     assert after.resident - before.resident < 4 * MIB
