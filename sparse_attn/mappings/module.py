@@ -113,7 +113,7 @@ class Mapping(nn.Module):
                 f"{parameter.range}"
             )
         default = parameter.default
-        if default is None or not _into_reals(parameter, torch.tensor(default)).isfinite():
+        if default is None or not _into_reals(parameter, initial.new_tensor(default)).isfinite():
             self.starts[parameter.name] = initial.tolist() if len(initial) > 1 else initial.item()
         raw = raw.to(torch.get_default_device())
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
