@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 
 from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.mappings import Mapping, get_spec
@@ -139,10 +140,7 @@ class AttentionInputs:
 
     def _scaled(self) -> tuple[Tensor, Tensor | None]:
         """Query and bias, in float32 at least, times the factor of `scaled-NAME` for each row."""
-        counted = self.counted()
-        n = self.query.new_full((), self.shape[3], dtype=self._exact)
-        if counted is not None:
-            n = counted.sum(-1).to(self._exact)  # [B, H, Q], each may be 1
+        n = self._number().to(self._exact)
         values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
         factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
         if self.bias is None:
@@ -201,6 +199,36 @@ class AttentionInputs:
             return valid
         seen = select_rows(self.bias, rows) != -torch.inf
         return seen if valid is None else valid & seen
+
+    def _number(self) -> Tensor:
+        """How many keys each query counts, (B, H, Q), each may be 1.
+
+        In linear memory, unless the mask or bias differs between queries and so has that size.
+        """
+        given = [None if t is None else _one_row(t) for t in (self.mask, self.bias)]
+        if any(t is not None and t.dim() > 1 and t.shape[-2] != 1 for t in given):
+            counted = self.counted()
+            assert counted is not None
+            return counted.expand(*counted.shape[:-1], self.shape[3]).sum(-1)
+        mask, bias = given
+        i, j = (torch.arange(size, device=self.query.device) for size in self.shape[2:])
+        seen = j[None] >= 0
+        if mask is not None:
+            seen = seen & mask
+        if bias is not None:
+            seen = seen & (bias != -torch.inf)
+        if self.key_lengths is not None:
+            seen = seen & (j < self.key_lengths[:, None, None, None])
+        if not self.causal and self.window is None:
+            return seen.sum(-1)
+        first, last = torch.zeros_like(i), torch.full_like(i, len(j))
+        if self.window is not None:
+            width = min(self.window, 2**30)
+            first, last = (i - width + 1).clamp(0, len(j)), (i + width).clamp(max=len(j))
+        if self.causal:
+            last = torch.minimum(last, i + 1)
+        before = F.pad(seen.cumsum(-1), (1, 0))[..., 0, :]  # [..., K + 1]
+        return before[..., last] - before[..., first]
 
     def _check_tensors(self) -> None:
         q, k, v = self.query, self.key, self.value
@@ -314,6 +342,11 @@ def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
 def select_rows(tensor: Tensor, rows: slice) -> Tensor:
     """Rows of a tensor that broadcasts to (B, H, Q, K)."""
     return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
+
+
+def _one_row(tensor: Tensor) -> Tensor:
+    """A tensor that broadcasts to (B, H, Q, K) as one row, if it was expanded from one."""
+    return tensor[..., :1, :] if tensor.dim() > 1 and tensor.stride(-2) == 0 else tensor
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

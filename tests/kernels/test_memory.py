@@ -4,6 +4,11 @@ import gc
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sparse_attn import Mapping
+from sparse_attn.kernels.inputs import AttentionInputs
 
 from .backends import each
 from .problems import LEARNED, SETTINGS, Inputs, Problem
@@ -65,3 +70,37 @@ def test_the_hook_sees_the_reference_keep_them():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, id):
         inputs.attend("reference")
     assert max(sizes) >= SIZE * SIZE
+
+
+class Largest(TorchDispatchMode):
+    """The elements in the largest storage that an operation returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            self.size = max(self.size, size)
+        return found
+
+
+PADDING = torch.arange(SIZE) < SIZE - 9
+LINEAR = {
+    "causal": {"causal": True},
+    "window": {"window": 9},
+    "padding": {"mask": PADDING, "causal": True},
+    "of Transformers": {"mask": PADDING.expand(1, 1, SIZE, SIZE), "bias": torch.zeros(1, SIZE)},
+}
+
+
+@pytest.mark.parametrize("options", LINEAR.values(), ids=LINEAR)
+def test_keys_are_counted_without_the_size_of_the_scores(options):
+    query = torch.randn(1, 1, SIZE, 8)
+    inputs = AttentionInputs(query, query, query, Mapping("scaled-softmax"), **options)
+    with Largest() as largest:
+        inputs.for_operator()
+    assert 0 < largest.size < SIZE * SIZE
+    with Largest() as largest:
+        inputs.counted()
+    assert largest.size >= SIZE * SIZE, "the test can fail"

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sparse_attn.kernels.inputs import AttentionInputs
+
 from .backends import CPU, TRITON, each, on, over
 from .problems import (
     DISTRIBUTIONS,
@@ -54,6 +56,33 @@ def options(name: str, params: dict, **size: int) -> list[Problem]:
         # the last queries are further from every key than the window
         replace(plain, queries=plain.keys + 9, options={"window": 3}),
     ]  # fmt: skip
+
+
+COUNTED = [
+    replace(plain, mask=mask, bias=bias, bias_masks=True, key_lengths=lengths, options=option)
+    for size in ({"queries": 7, "keys": 5}, {"queries": 4, "keys": 9})
+    for plain in [Problem("scaled-softmax", **size)]
+    for mask, bias in ((None, None), ("B11K", None), ("K", "1H1K"), ("", "H1K"), ("1QK", "BHQ1"),
+                       ("Q1", None), ("B111", None))
+    for lengths in (None, (-1, 99))
+    for option in ({}, {"causal": True}, {"window": 2}, {"causal": True, "window": 2**40})
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=str)
+@pytest.mark.parametrize("expanded", [False, True])
+def test_counted_keys_are_those_of_the_mask(case, expanded):
+    inputs = Inputs(case)
+    if expanded and "mask" in inputs.arguments:
+        mask = inputs.arguments["mask"]
+        inputs.arguments["mask"] = mask.expand(2, 2, case.queries, case.keys)
+    made = AttentionInputs(
+        inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
+    )
+    valid = torch.ones(made.shape, dtype=torch.bool)
+    if (counted := made.counted()) is not None:
+        valid = valid & counted
+    assert torch.equal(made._number().expand(valid.shape[:-1]), valid.sum(-1))
 
 
 ALL = [case for name, params in SOLVERS for case in options(name, params, **MANY)]
