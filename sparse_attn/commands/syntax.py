@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from sparse_attn.mappings import Mapping, get_spec
@@ -12,7 +13,7 @@ from sparse_attn.mappings.derived import SINK
 def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
     """`softpick,entmax:alpha=1.5`: several, separated by commas, by labels as `entmax alpha=1.5`.
 
-    Args, errors: as `parse_mapping`.
+    Args, errors: as `parse_mapping`; also ValueError for a mapping that is given twice.
     """
     parts: list[str] = []
     for part in text.split(","):
@@ -21,7 +22,12 @@ def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
             parts[-1] += f",{part}"
         else:
             parts.append(part.strip())
-    return {part.replace(":", " ").replace(",", " "): parse_mapping(part, option) for part in parts}
+    mappings = [parse_mapping(part, option) for part in parts]
+    described = list(map(describe, mappings))
+    if twice := _repeated(described):
+        raise ValueError(f"{option} {text}: {twice} is given twice; leave one out")
+    labels = [" ".join(part.replace(":", " ").replace(",", " ").split()) for part in parts]
+    return dict(zip(labels, mappings, strict=True))
 
 
 def parse_mapping(text: str, option: str) -> Mapping:
@@ -33,19 +39,26 @@ def parse_mapping(text: str, option: str) -> Mapping:
     Raises:
         ValueError: a malformed description, an unknown name or parameter, a value out of range.
     """
-    name, _, rest = text.partition(":")
+    name, colon, rest = (piece.strip() for piece in text.partition(":"))
     try:
-        if "=" in name:
-            raise ValueError("expected NAME:parameter=value, such as entmax:alpha=1.5")
+        if not name or "=" in name or (colon and not rest):
+            raise ValueError(
+                "expected NAME:parameter=value, such as entmax:alpha=1.5, or NAME alone"
+            )
         pairs = [_pair(part) for part in rest.split(",")] if rest else []
         spec = get_spec(name, sink=SINK.name in dict(pairs))
         known = [p.name for p in (*spec.parameters, *spec.options)]
         values = [(name, _number(name, value, known)) for name, value in pairs]
-        if twice := [name for name, count in Counter(n for n, _ in values).items() if count > 1]:
-            raise ValueError(f"{twice[0]} is given twice")
+        if twice := _repeated(name for name, _ in values):
+            raise ValueError(f"{twice} is given twice")
         return Mapping(name, **dict[str, Any](values))
     except (ValueError, RuntimeError) as error:  # no memory holds 10^12 knots
         raise ValueError(f"{option} {text}: {error}") from None
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """The first that comes more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _pair(text: str) -> tuple[str, str]:

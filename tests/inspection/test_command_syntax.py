@@ -27,7 +27,7 @@ def test_defaults_are_described(name: str) -> None:
 
 
 def test_several() -> None:
-    text = "softpick, clipped-softmax:gamma=-0.1,zeta=1.1,top-p-softmax:p=0.5"
+    text = "softpick, clipped-softmax: gamma=-0.1, zeta=1.1,top-p-softmax:p=0.5"
     found = parse_mappings(text, "--mappings")
     labels = ["softpick", "clipped-softmax gamma=-0.1 zeta=1.1", "top-p-softmax p=0.5"]
     assert list(found) == labels
@@ -38,10 +38,13 @@ def test_several() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("softmax,", "--mappings : mapping='' is unknown"),
+        ("softmax,", "--mappings : expected NAME:parameter=value, .*, or NAME alone"),
+        ("entmax, softmax: ", "--mappings softmax:: expected NAME:parameter=value"),
         ("softmax,alpha=1", "--mappings softmax,alpha=1: expected NAME:"),
         ("sigmoid:sink=0", "--mappings sigmoid:sink=0: sink: sigmoid cannot have one"),
         ("softmax:sink=0,sink=1", "sink is given twice"),
+        ("softpick,relu,softpick", "--mappings .*: softpick is given twice; leave one out"),
+        ("entmax,entmax:alpha=1.50", "--mappings .*: entmax alpha=1.5 is given twice; leave one"),
     ],
 )
 def test_refused(text: str, says: str) -> None:
