@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
@@ -144,15 +144,21 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """One line instead of a traceback for wrong input or a missing extra."""
+    """One line and exit code 2 instead of a traceback for wrong input or a missing extra."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        sys.exit(f"error: {error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
+        _refuse(f"{error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
     except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
+        _refuse(str(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    # as sparse_attn.commands does, whose package imports Transformers
+    print("error:", " ".join(reason.split()), file=sys.stderr)
+    raise SystemExit(2)
 
 
 @contextmanager

@@ -51,12 +51,11 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> An
 def refusal(
     main: Callable[[list[str]], Any], capsys: pytest.CaptureFixture[str], *arguments: Any
 ) -> str:
-    """The one line, and no traceback, that `main` ends with for these arguments."""
+    """The one line, and no traceback, with which `main` refuses these arguments."""
     with pytest.raises(SystemExit) as stopped:
         main([str(argument) for argument in arguments])
-    assert stopped.value.code not in (None, 0)
-    told = str(stopped.value.code) if isinstance(stopped.value.code, str) else ""
-    told += capsys.readouterr().err
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
     assert told.startswith("error: "), told
     assert told.strip().count("\n") == 0, told
     return told.strip()

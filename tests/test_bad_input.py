@@ -24,8 +24,11 @@ def test_every_case_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_refused(case: Wrong, tmp_path: Path) -> None:
+def test_it_is_refused(case: Wrong, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(case.error) as raised:
         case.call(tmp_path)
     message = str(raised.value)
+    if case.error is SystemExit:
+        assert message == "2"
+        message = capsys.readouterr().err
     assert re.search(case.says, message, re.DOTALL), message

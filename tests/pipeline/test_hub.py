@@ -95,7 +95,7 @@ def test_a_command_ends_at_once(missing: str, closed: str, tmp_path: Path) -> No
     else:
         given += [MINILM]
     done = run("-m", "glue", *given, env={"HF_HOME": str(tmp_path / "cache")})
-    assert done.returncode == 1
+    assert done.returncode == 2
     remedy = "model='nobody/none': " if missing == "model" else "give data_dir: the folder of"
     assert remedy in done.stderr
     assert done.stderr.startswith("error: ")

@@ -8,6 +8,7 @@ moment, or from inside at a file operation or within the bytes of a file.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import resource
 import signal
@@ -15,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -57,7 +58,7 @@ class End:
     Attributes:
         killed: whether it was killed.
         seconds: that `main` took; 0 if it was killed.
-        said: what `main` left with: "" if it returned, the message of a SystemExit, a traceback.
+        said: what `main` left with: "" if it returned, its stderr and the SystemExit, a traceback.
         operations: what it did in the folder, such as "open checkpoint.pt", up to where it was
             killed from inside.
     """
@@ -119,12 +120,13 @@ def _work(
     # these write by C++ and Rust, of which Python's hooks know nothing
     torch.save = _announced(torch.save)
     safetensors.torch.serialize_file = _announced(safetensors.torch.serialize_file)
-    main, said = importlib.import_module(program).main, ""
+    main, said, told = importlib.import_module(program).main, "", io.StringIO()
     started = time.perf_counter()
     try:
-        main(arguments)
+        with redirect_stderr(told):
+            main(arguments)
     except SystemExit as stop:
-        said = str(stop.code)
+        said = f"{told.getvalue()}{stop.code}"
     except BaseException:
         # the pipe holds so much that nobody has read yet
         said = traceback.format_exc()[-9000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from glue.__main__ import main
 from glue.report import statistics
+from tests.commands import refusal
 from tests.glue.report.make_sweep import LABELS, add, make_config, write_sweep
 from tests.trust.trainings import Undisturbed, check_files, check_words
 
@@ -51,7 +53,9 @@ def test_no_space_left(undisturbed: Undisturbed, small_disk: Path) -> None:
     undisturbed.compare(folder, [])
 
 
-def test_the_report_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(statistics, "RESAMPLES", 199)
     monkeypatch.setattr("glue.report.page.make_plots", lambda sweep, task: [])
     write_sweep(tmp_path, make_config())
@@ -64,8 +68,8 @@ def test_the_report_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for page, content in zip(pages, contents, strict=True):
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) - 100, hard))
         try:
-            with pytest.raises(SystemExit, match=rf"{page}: could not be written .*freeing disk"):
-                main(["report", str(tmp_path)])
+            said = refusal(main, capsys, "report", tmp_path)
+            assert re.search(rf"{page}: could not be written .*freeing disk", said)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert page.read_bytes() == content
