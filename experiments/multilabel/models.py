@@ -11,8 +11,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from experiments.multilabel.config import SIGMOID, MethodConfig
 from experiments.multilabel.data.config import DataConfig, TextConfig
-from glue.model import resolve_model, with_new_head
+from glue.model import with_new_head
 from sparse_attn import Mapping
+from sparse_attn.commands.reading import resolve_model
 from sparse_attn.heads import MultiLabelHead, patch_multilabel_head
 from sparse_attn.heads.multilabel_threshold import above
 

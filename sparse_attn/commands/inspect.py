@@ -34,7 +34,9 @@ def add_to(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a folder, or an id on the Hugging Face hub")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
+    )
     parser.add_argument("text", metavar="TEXT", help="the text to look at, in quotes")
     parser.add_argument("--pair", metavar="TEXT", help="the second text of a sentence pair")
     parser.add_argument(

