@@ -32,10 +32,11 @@ from benchmarks.timing import Task, rounded
 from glue.__main__ import EXPERIMENT
 from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
-from glue.model import load_model, resolve_model
+from glue.model import load_model
 from glue.scoring import compute_metrics
 from glue.tasks import get_task
 from glue.trainer import training_arguments
+from sparse_attn.commands.reading import resolve_model
 
 RECIPE, OURS = "recipe", "ours softmax"
 MAPPINGS = {

@@ -16,8 +16,8 @@ from benchmarks.race import Contestant, Race
 from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import cell, table
 from benchmarks.timing import Task
-from glue.model import resolve_model
 from sparse_attn import patch_model
+from sparse_attn.commands.reading import resolve_model
 from sparse_attn.inspection import record_attention
 
 PLAIN = "unpatched"
