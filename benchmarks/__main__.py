@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--device cuda: PyTorch finds no GPU; omit it to use the CPU")
     chosen = {}
     for suite in map(get_suite, dict.fromkeys(options.suites or ["attention"])):
+        if device.type not in suite.paces:
+            parser.error(f"{suite.name}: it measures the CPU kernels; add --device cpu")
         cases = suite.cases(device.type, options)
         chosen[suite] = [case for case in cases if _wanted(case, options)]
         if not chosen[suite]:

@@ -38,6 +38,19 @@ SUITES = {
             "causal": "attention of long causal rows (GPU)",
         },
     ),
+    "sparsity": Entry(
+        "benchmarks.sparsity:Sparsity",
+        "attention of mappings with zeros beside our own softmax",
+        {
+            "random": "random scores",
+            "minilm": "scores of MiniLM's layers",
+        },
+    ),
+    "crossover": Entry(
+        "benchmarks.crossover:Crossover",
+        "r-softmax by sparse and by dense products, over its share of zeros",
+        {"crossover": "0.6 to 0.95 of the weights"},
+    ),
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",

@@ -81,6 +81,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {
         "device": device_name(device),
         "cpu": _cpu_name(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),

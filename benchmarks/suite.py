@@ -104,10 +104,11 @@ class Suite(ABC, Generic[C, T]):
         """The record in Markdown."""
         where = record["environment"]
         versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
+        machine = [where["cpu"], where.get("instructions"), f"{where['threads']} threads"]
         lines = [
             f"# {self.title} on {where['device']}",
             "",
-            f"{where['cpu']}, {where['threads']} threads; {versions}; {where['started']}, "
+            f"{', '.join(filter(None, machine))}; {versions}; {where['started']}, "
             f"commit {where['commit'] or 'unknown'}.",
             "",
             self.meaning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import suite
+
+Outputs = tuple[Tensor, ...]
 
 # fmt: off
 # Two batches of 32 MRPC training pairs as MiniLM's (BERT's) tokenizer cuts them. The lengths of all
@@ -142,6 +145,18 @@ class Problem:
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
+
+    def call(self, forward: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], Outputs]:
+        """Inference, or forward with the gradients of query, key and value."""
+        if torch.is_grad_enabled():
+            inputs = tuple(t.detach().requires_grad_() for t in self.inputs)
+            return lambda: torch.autograd.grad(forward(*inputs), inputs, self.grad)
+
+        def infer() -> Outputs:
+            with torch.no_grad():
+                return (forward(*self.inputs),)
+
+        return infer
 
     def first(self) -> Problem:
         """The first row and two heads, in float32 without dropout, to check outputs."""

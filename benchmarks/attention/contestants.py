@@ -17,9 +17,11 @@ from torch.nn.attention import SDPBackend
 from benchmarks.attention import peers
 from benchmarks.attention.cases import Case, Problem
 from benchmarks.race import Contestant
+from benchmarks.timing import rounded
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.dispatch import choose
+from sparse_attn.kernels.dispatch import choose, run
 from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
@@ -62,6 +64,16 @@ LONGEST_SORTED = 4096  # beyond it, sorting the scores takes seconds
 def mapping_of(title: str) -> Mapping:
     """The mapping that an entry of MAPPINGS describes."""
     return Mapping(title.partition(" ")[0], **MAPPINGS[title])
+
+
+def share_of_zeros(problem: Problem, mapping: Mapping) -> float:
+    """The share of weights that are exactly 0."""
+    inputs = AttentionInputs(*problem.inputs, mapping, mask=problem.mask, need_statistics=True)
+    with torch.no_grad():
+        rows = run(inputs).statistics
+    assert rows is not None
+    valid, support = (rows[..., COLUMNS.index(name)].sum().item() for name in ("valid", "support"))
+    return rounded(1 - support / valid)
 
 
 @dataclass(frozen=True)

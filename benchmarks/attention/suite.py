@@ -17,7 +17,6 @@ from benchmarks import plots
 from benchmarks.attention import cases, contestants, step
 from benchmarks.attention.cases import Case, Problem, problem
 from benchmarks.attention.contestants import BASE, Ours, Peer, mapping_of
-from benchmarks.attention.peers import Forward
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.timing import DeviceClock, Task, wall_clock
@@ -130,7 +129,7 @@ class Checked:
         facts = self.facts[contestant.name]
         if isinstance(contestant, Ours):
             facts["implementation"] = contestant.implementation(self.data)
-        run = _call(contestant.make(self.data), self.data)
+        run = self.data.call(contestant.make(self.data))
         case = self.data.case
         if "wrong" not in facts and not case.dropout and case.length <= CHECKED:
             self._check(run, contestant.mapping, facts)
@@ -161,20 +160,6 @@ class Checked:
             facts["wrong"] = f"wrong: {kind} from the float32 reference by {error:.2g}"
 
 
-def _call(forward: Forward, data: Problem) -> Callable[[], tuple[Tensor, ...]]:
-    """Inference, or forward with the gradients of query, key and value."""
-
-    if torch.is_grad_enabled():
-        inputs = tuple(t.detach().requires_grad_() for t in data.inputs)
-        return lambda: torch.autograd.grad(forward(*inputs), inputs, data.grad)
-
-    def infer() -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return (forward(*data.inputs),)
-
-    return infer
-
-
 def _expected(name: str, sample: Problem) -> list[Tensor]:
     mapping = mapping_of(name)
 
@@ -182,4 +167,4 @@ def _expected(name: str, sample: Problem) -> list[Tensor]:
         causal = sample.case.causal
         return attention(q, k, v, mapping, mask=sample.mask, causal=causal, impl="reference")
 
-    return [t.detach() for t in _call(forward, sample)()]
+    return [t.detach() for t in sample.call(forward)()]

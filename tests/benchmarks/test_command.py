@@ -126,7 +126,7 @@ def test_budget_leaves_the_rest_out_and_says_so(tiny, bench, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "error: nothing: unknown; expected one of attention, heads, "),
+        (["nothing"], "error: nothing: unknown; expected one of attention, sparsity, "),
         (["hedas"], "error: hedas: unknown; did you mean heads?"),
         (["--only", "nothing"], "--only nothing: unknown; expected one of attention, step, "),
         (["--only", "step", "lenght"], "--only lenght: unknown; did you mean length?"),
@@ -176,3 +176,10 @@ def test_only_publish_writes_into_results(more, folder, tiny, tmp_path, monkeypa
 
 def test_names_of_files():
     assert slug("NVIDIA H200") == "nvidia-h200"
+
+
+def test_a_suite_of_the_cpu_refuses_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(SystemExit, match="2"):
+        main(["crossover"])
+    assert "crossover: it measures the CPU kernels; add --device cpu" in capsys.readouterr().err
