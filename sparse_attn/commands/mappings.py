@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from sparse_attn.commands.errors import input_errors
 
 if TYPE_CHECKING:
-    from sparse_attn.mappings import MappingSpec, ParameterSpec
+    from sparse_attn.mappings import Mapping, MappingSpec, ParameterSpec
 
 EXAMPLES = """\
 examples:
   sparse-attn mappings              all of them, one line each
   sparse-attn mappings r-softmax    one in full: formula, parameters, kernels, source
+  sparse-attn mappings entmax:alpha=1.2,sink=0    the same with these parameters
 """
 
 NOTES = """
 zeros: whether exact zeros can occur at valid positions; "depends" on the parameters
-rows sum to one, except {masses}
+rows sum to one at the default parameters, except {masses}
 mixed-NAME is (1 - mix) softmax + mix NAME, with mix = 1 in [0, 1]
 scaled-NAME is NAME((delta + beta (log n)^gamma) z), n the number of valid positions
 sink, which most take as well, is the score of a virtual key of value 0: rows sum to at most one"""
@@ -36,7 +37,12 @@ def add_to(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show this mapping in full")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME[:PARAMETER=VALUE,...]",
+        help="show this mapping in full",
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,9 +55,11 @@ def run(options: argparse.Namespace) -> None:
         print(table(specs))
         print(NOTES.format(masses=", ".join(f"{s.name} ({s.mass})" for s in specs if _mass(s))))
         return
+    from sparse_attn.commands.syntax import read_mapping
+
     with input_errors():
-        spec = get_spec(options.name)
-    print(in_full(spec))
+        mapping = read_mapping(options.name)
+    print(in_full(mapping))
 
 
 def table(specs: list[MappingSpec]) -> str:
@@ -66,15 +74,20 @@ def table(specs: list[MappingSpec]) -> str:
     return "\n".join(lines)
 
 
-def in_full(spec: MappingSpec) -> str:
+def in_full(mapping: Mapping) -> str:
     """Everything about one mapping, beginning with the docstring of its function."""
+    from sparse_attn.mappings.registry import parameters_of
+
+    spec = mapping.spec
+    may_have_sink = parameters_of(spec) != spec.parameters
     facts = {
         "zeros": _zeros(spec),
-        "mass": _mass(spec),
+        "mass": _mass(spec) + ", at the default parameters" * (spec.mass == "at most one"),
         "parameters": "\n".join(_parameter(p) + _use(p) for p in spec.parameters) or "none",
         "options": "\n".join(map(_parameter, spec.options)),
-        "fused": ", ".join(_fused(spec)) or "no; the reference computes it",
-        "patch": _patch(spec),
+        "sink": "sink=SCORE, fixed or learned, if given" if may_have_sink else "",
+        "fused": ", ".join(_fused(mapping)) or "no; the reference computes it",
+        "patch": _patch(mapping),
         "losses": ", ".join(spec.losses),
         "function": _public(spec),
         "log form": _public(spec, "log_"),
@@ -90,10 +103,12 @@ def in_full(spec: MappingSpec) -> str:
 
 
 def _explained(spec: MappingSpec) -> str:
-    from sparse_attn.mappings.derived import MIXED, SCALED, mixed, scaled
+    from sparse_attn.mappings.derived import MIXED, SCALED, SINK, mixed, scaled, with_sink
 
     made = {MIXED: mixed, SCALED: scaled}
     documented: Any = next((f for p, f in made.items() if spec.name.startswith(p)), spec.function)
+    if SINK in spec.parameters and documented is spec.function:
+        documented = with_sink
     if isinstance(documented, partial):  # whose docstring is Python's
         documented = spec.log_g
     return inspect.getdoc(documented) or ""
@@ -124,18 +139,17 @@ def _mass(spec: MappingSpec) -> str:
     return "" if spec.mass == "one" else spec.mass
 
 
-def _fused(spec: MappingSpec) -> list[str]:
+def _fused(mapping: Mapping) -> list[str]:
     """Names of the fused implementations of this mapping, available on this machine or not."""
     import torch
 
     from sparse_attn.kernels import flex
     from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
-    from sparse_attn.mappings import Mapping
 
     one = torch.ones(1, 1, 1, 1)
     with torch.no_grad():
-        inputs = fold_weights(AttentionInputs(one, one, one, Mapping(spec.name)))
-        names = ["cpu", "triton"] if inputs.mapping.spec.kernel else []
+        inputs = fold_weights(AttentionInputs(one, one, one, mapping))
+        names = ["cpu", "triton"] if inputs.kernel_reason is None else []
         return names + (["flex"] if flex.unsupported_reason(inputs) is None else [])
 
 
@@ -151,6 +165,7 @@ def _public(spec: MappingSpec, prefix: str = "") -> str:
     return f"{function.__module__}.{name}" if name else ""
 
 
-def _patch(spec: MappingSpec) -> str:
-    values = "".join(f", {p.name}={p.shown_default}" for p in _takes(spec))
-    return f'sparse_attn.patch_model(model, "{spec.name}"{values})'
+def _patch(mapping: Mapping) -> str:
+    values = {n: v if v is None else f"{v:.12g}" for n, v in mapping.parameter_values().items()}
+    shown = "".join(f", {name}={value}" for name, value in values.items())
+    return f'sparse_attn.patch_model(model, "{mapping.name}"{shown})'

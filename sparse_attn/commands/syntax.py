@@ -8,6 +8,7 @@ from typing import Any
 
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.mappings.derived import SINK
+from sparse_attn.mappings.registry import parameters_of
 
 
 def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
@@ -39,21 +40,27 @@ def parse_mapping(text: str, option: str) -> Mapping:
     Raises:
         ValueError: a malformed description, an unknown name or parameter, a value out of range.
     """
-    name, colon, rest = (piece.strip() for piece in text.partition(":"))
     try:
-        if not name or "=" in name or (colon and not rest):
-            raise ValueError(
-                "expected NAME:parameter=value, such as entmax:alpha=1.5, or NAME alone"
-            )
-        pairs = [_pair(part) for part in rest.split(",")] if rest else []
-        spec = get_spec(name, sink=SINK.name in dict(pairs))
-        known = [p.name for p in (*spec.parameters, *spec.options)]
-        values = [(name, _number(name, value, known)) for name, value in pairs]
-        if twice := _repeated(name for name, _ in values):
-            raise ValueError(f"{twice} is given twice")
-        return Mapping(name, **dict[str, Any](values))
-    except (ValueError, RuntimeError) as error:  # no memory holds 10^12 knots
+        return read_mapping(text)
+    except ValueError as error:
         raise ValueError(f"{option} {text}: {error}") from None
+
+
+def read_mapping(text: str) -> Mapping:
+    """As `parse_mapping`, where the text itself is the argument."""
+    name, colon, rest = (piece.strip() for piece in text.partition(":"))
+    if not name or "=" in name or (colon and not rest):
+        raise ValueError("expected NAME:parameter=value, such as entmax:alpha=1.5, or NAME alone")
+    pairs = [_pair(part) for part in rest.split(",")] if rest else []
+    spec = get_spec(name, sink=SINK.name in dict(pairs))
+    known = [p.name for p in (*parameters_of(spec), *spec.options)]
+    values = [(name, _number(name, value, known)) for name, value in pairs]
+    if twice := _repeated(name for name, _ in values):
+        raise ValueError(f"{twice} is given twice")
+    try:
+        return Mapping(name, **dict[str, Any](values))
+    except RuntimeError as error:  # no memory holds 10^12 knots
+        raise ValueError(str(error)) from None
 
 
 def _repeated(names: Iterable[str]) -> str | None:

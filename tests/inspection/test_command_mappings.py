@@ -51,7 +51,8 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
     facts = dict(re.findall(r"^(\w+(?: form)?) {2,}(.*)$", text, re.MULTILINE))
     assert facts["fused"] == fused
     assert facts["source"] == spec.source
-    assert facts.get("mass", "one") == spec.mass
+    assert facts.get("mass", "one").split(",")[0] == spec.mass
+    assert ("sink" in facts) == (name not in ("weighted-softmax", "sigmoid"))
     assert f'patch_model(model, "{name}"' in facts["patch"]
     for parameter in (*spec.parameters, *spec.options):
         assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in text
@@ -65,6 +66,26 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
         assert facts["function"] == f"sparse_attn.functional.{public}"
         assert facts["log form"] == f"sparse_attn.functional.log_{public}"
         assert facts.get("losses", "") == ", ".join(spec.losses)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("softmax:sink=0", {"patch": '"softmax", sink=0)', "mass": "at most one", "fused": "cpu"}),
+        ("scaled-entmax:alpha=1.2,sink=-1", {"patch": "alpha=1.2, sink=-1, delta=0, beta=0.43"}),
+        ("clipped-softmax:zeta=1.2", {"fused": "no", "mass": "at most one, at the default"}),
+        ("plif:knots=8", {"patch": "bound=20, knots=8", "sink": "sink=SCORE"}),
+    ],
+)
+def test_one_with_its_parameters(
+    text: str, facts: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `inspect` and `compare` spell them."""
+    shown = printed(capsys, "mappings", text)
+    for name, value in facts.items():
+        assert re.search(rf"^{name} +.*{re.escape(value)}", shown, re.MULTILINE), shown
+    if text == "softmax:sink=0":
+        assert shown.splitlines()[2].startswith("p = map((z, sigma)) without its last entry")
 
 
 def test_a_mapping_of_the_user(

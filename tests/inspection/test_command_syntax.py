@@ -45,6 +45,7 @@ def test_several() -> None:
         ("softmax:sink=0,sink=1", "sink is given twice"),
         ("softpick,relu,softpick", "--mappings .*: softpick is given twice; leave one out"),
         ("entmax,entmax:alpha=1.50", "--mappings .*: entmax alpha=1.5 is given twice; leave one"),
+        ("softmax:snk=0", "--mappings softmax:snk=0: 'snk' is not a .* which takes sink"),
     ],
 )
 def test_refused(text: str, says: str) -> None:
