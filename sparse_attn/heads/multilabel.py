@@ -18,7 +18,7 @@ from sparse_attn.losses.dense import check_distribution, spec_nll
 from sparse_attn.losses.rows import check_reduction, reduce
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec, mapping_names
 from sparse_attn.mappings.base import widened
-from sparse_attn.mappings.derived import SCALED, SINK
+from sparse_attn.mappings.derived import SINK, is_scaled
 from sparse_attn.mappings.module import into_range
 from sparse_attn.mappings.weighted import R
 
@@ -88,7 +88,7 @@ class MultiLabelHead(nn.Module):
         self.labels = labels
         self.mapping = as_mapping("mapping", mapping)
         check_distribution("mapping", self._base, "a multi-label head")
-        if self.mapping.has_sink and SCALED in self.mapping.name:
+        if self.mapping.has_sink and is_scaled(self._base):
             raise ValueError(
                 f"mapping={self.mapping.name!r}: its sink is not scaled, and so is not one more "
                 "label; leave `sink` or the scaling out"

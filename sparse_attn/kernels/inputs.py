@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from sparse_attn.kernels.operators import OperatorInputs
-from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
 
@@ -278,11 +278,7 @@ class AttentionInputs:
                 f"sink: expected {self.query.shape[1]} floating-point numbers, one for each head "
                 f"of query, got {self.sink.dtype} of shape {tuple(self.sink.shape)}"
             )
-        if self.mapping.has_sink:
-            raise ValueError(
-                f"sink: {self.mapping.name} has one of its own; leave out one of the two"
-            )
-        get_spec(self.mapping.name, sink=True)
+        self.mapping.spec_with_sink()
 
     def _check_kinds(self) -> None:
         needed = ("query", "key", "value")

@@ -129,7 +129,7 @@ def _resolved(
             )
         check_distribution("mapping", mapping.spec, "a loss")
         return mapping.spec, mapping.arguments()
-    spec = get_spec(mapping)
+    spec = get_spec(mapping, sink=SINK.name in parameters)
     check_distribution("mapping", spec, "a loss")
     if spec.weights is not None:
         raise TypeError(

@@ -123,8 +123,12 @@ def scaled(spec: MappingSpec) -> MappingSpec:
 
     Raises:
         ValueError: the mapping has a value for each score (weighted softmax), or one of these
-            parameters.
+            parameters; it is a learned function with a sink.
     """
+    if SINK in spec.parameters and spec.weights is not None:
+        raise ValueError(
+            _no_sink(SCALED + spec.name, "its learned function is of the scores alone")
+        )
     _refuse_parameters(spec, SCALED, "scaled", DELTA, BETA, GAMMA)
     return _derived(
         spec,
@@ -161,16 +165,26 @@ def with_sink(spec: MappingSpec) -> MappingSpec:
 
     Raises:
         ValueError: the mapping has a value for each score (weighted softmax); its rows need not sum
-            to one, so that a sink takes nothing away (sigmoid); or it has a sink already.
+            to one, so that a sink takes nothing away (sigmoid); its factor would scale the sink
+            (mixed-scaled-NAME); or it has a sink already.
     """
     if spec.mass == "free":
-        raise ValueError(
-            f"sink: {spec.name} cannot have one, because its weights do not compete; leave it out"
-        )
+        raise ValueError(_no_sink(spec.name, "its weights do not compete"))
+    if is_scaled(spec):
+        raise ValueError(_no_sink(spec.name, "it would be scaled with the scores"))
     _refuse_parameters(spec, "", "given a sink", SINK)
     return _derived(
         spec, (*spec.parameters, SINK), _sink_rows, mass="at most one", translation_invariant=False
     )
+
+
+def _no_sink(name: str, why: str) -> str:
+    return f"sink: {name} cannot have one, because {why}; leave it out"
+
+
+def is_scaled(spec: MappingSpec) -> bool:
+    """Whether scores are multiplied by the factor of `scaled-NAME`, and a sink is not."""
+    return DELTA in spec.parameters
 
 
 def _derived(

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import ParameterSpec, softplus_inverse
+from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.derived import SINK
-from sparse_attn.mappings.registry import get_spec
+from sparse_attn.mappings.registry import get_spec, parameters_of
 
 
 class Mapping(nn.Module):
@@ -31,7 +31,7 @@ class Mapping(nn.Module):
             single value.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
             Every mapping whose weights compete also takes `sink`, the score of a virtual key of
-            value 0 (`get_spec`).
+            value 0 (`get_spec`); None for no sink.
 
     Raises:
         ValueError: an unknown name, a value out of range, or a learned parameter that starts at the
@@ -49,6 +49,8 @@ class Mapping(nn.Module):
     ) -> None:
         super().__init__()
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
+        if parameters.get(SINK.name, ...) is None:
+            del parameters[SINK.name]
         self.spec = get_spec(name, sink=SINK.name in (*parameters, *self.learned))
         self.name = name
         if num_heads is not None and num_heads < 1:
@@ -69,12 +71,13 @@ class Mapping(nn.Module):
         self._make_weights()
 
     def _check_names(self, parameters: dict[str, Any]) -> None:
-        known = [p.name for p in (*self.spec.parameters, *self.spec.options)]
+        possible = parameters_of(self.spec)
+        known = [p.name for p in (*possible, *self.spec.options)]
         takes = f"{self.name} takes {', '.join(known) or 'no parameters'}"
         for name in parameters:
             if name not in known:
                 raise TypeError(f"{name}={parameters[name]!r}: unknown parameter; {takes}")
-        learnable = [p.name for p in self.spec.parameters if p.learnable and not p.per_entry]
+        learnable = [p.name for p in possible if p.learnable and not p.per_entry]
         for name in self.learned:
             if name not in learnable:
                 can = ", ".join(learnable) or "no parameter"
@@ -102,15 +105,13 @@ class Mapping(nn.Module):
             )
         initial = _numbers(parameter.name, value).reshape(-1)
         if len(initial) not in (1, self.num_heads or 1):
-            raise ValueError(
-                f"{parameter.name}: expected one value or one for each of {self.num_heads or 'no'} "
-                f"heads, got {len(initial)}"
-            )
+            raise ValueError(self._wrong_number(parameter.name, len(initial)))
         raw = _into_reals(parameter, initial.expand(self.num_heads or 1).clone())
         if not raw.isfinite().all():
+            middle = into_range(parameter, torch.zeros(()))
             raise ValueError(
                 f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
-                f"{parameter.range}"
+                f"{parameter.range}, such as at {middle:.2g}"
             )
         default = parameter.default
         if default is None or not _into_reals(parameter, initial.new_tensor(default)).isfinite():
@@ -151,12 +152,15 @@ class Mapping(nn.Module):
         for item in values.flatten().tolist():
             spec.check(item)
         if not spec.per_entry and values.shape != (self.num_heads,):
-            raise ValueError(
-                f"{name}: expected a float or one value for each of {self.num_heads or 'no'} "
-                f"heads, got shape {tuple(values.shape)}"
-            )
+            raise ValueError(self._wrong_number(name, f"shape {tuple(values.shape)}"))
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
+
+    def _wrong_number(self, name: str, got: object) -> str:
+        if self.num_heads is None:
+            remedy = 'for one a head set num_heads, which is per="head" in patch_model'
+            return f"{name}: expected one value, got {got}; {remedy}"
+        return f"{name}: expected one value or one for each of {self.num_heads} heads, got {got}"
 
     def value(self, name: str) -> Any:
         """The current value of `name`: a float, or a tensor [1] or [num_heads] with its graph.
@@ -198,15 +202,23 @@ class Mapping(nn.Module):
         """
         if sink is None:
             return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
-        if self.has_sink:
-            raise ValueError(f"sink: {self.name} has one of its own; leave out one of the two")
-        function = get_spec(self.name, sink=True).function
-        return function(scores, **{**self.arguments(), SINK.name: sink}, mask=mask, dim=dim)
+        arguments = {**self.arguments(), SINK.name: sink}
+        return self.spec_with_sink().function(scores, **arguments, mask=mask, dim=dim)
 
     @property
     def has_sink(self) -> bool:
         """Whether it has the parameter `sink`."""
         return SINK in self.spec.parameters
+
+    def spec_with_sink(self) -> MappingSpec:
+        """The record with the parameter `sink`, for one that comes with a call.
+
+        Raises:
+            ValueError: the mapping has a sink of its own, or cannot have one.
+        """
+        if self.has_sink:
+            raise ValueError(f"sink: {self.name} has one of its own; leave out one of the two")
+        return get_spec(self.name, sink=True)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
         """log p, in nats: -inf at exact zeros and masked positions. Else as `forward`."""

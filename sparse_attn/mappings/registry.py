@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from functools import partial
 
 from sparse_attn.mappings import (
@@ -16,12 +17,28 @@ from sparse_attn.mappings import (
     unnormalized,
     weighted,
 )
-from sparse_attn.mappings.base import Loss, MappingSpec
+from sparse_attn.mappings.base import Loss, MappingSpec, ParameterSpec
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
     for module in (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
     for spec in module.SPECS
+}
+
+# of the literature: a word of its name, and what it is here
+ALSO_CALLED = {
+    "softmax1": "softmax with sink=0",
+    "softmax-1": "softmax with sink=0",
+    "off-by-one": "softmax with sink=0",
+    "quiet": "softmax with sink=0",
+    "attention-sink": "softmax with sink=0",
+    "ssmax": "scaled-softmax",
+    "scalable": "scaled-softmax",
+    "asentmax": "scaled-entmax",
+    "top-p": "top-p-softmax",
+    "nucleus": "top-p-softmax",
+    "twilight": "top-p-softmax",
+    "skip": "threshold-softmax",
 }
 
 
@@ -42,30 +59,47 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
     `scaled-NAME` is NAME((delta + beta (log n)^gamma) z).
 
     Raises:
-        ValueError: an unknown name; the message lists the nearest names, or all. A mapping that
-            cannot be mixed, scaled or given a sink.
+        ValueError: an unknown name; the message has what it is called here, the nearest names, or
+            all. A mapping that cannot be mixed, scaled or given a sink.
     """
-    if sink and name not in _SPECS:
-        _check_sink(str(name))
-    if name not in _SPECS and str(name).startswith(derived.SCALED):
+    base = _base(str(name))
+    if base not in _SPECS:
+        raise ValueError(f"mapping={name!r} is unknown; {_hint(str(name), base)}")
+    if name not in _SPECS and name.startswith(derived.SCALED):
         return derived.scaled(get_spec(name.removeprefix(derived.SCALED), sink=sink))
     if sink:
         return derived.with_sink(get_spec(name))
-    if name not in _SPECS and str(name).startswith(derived.MIXED):
-        return derived.mixed(get_spec(name.removeprefix(derived.MIXED)))
     if name not in _SPECS:
-        near = difflib.get_close_matches(str(name), _SPECS, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(_SPECS)}"
-        raise ValueError(f"mapping={name!r} is unknown; {hint}")
+        return derived.mixed(get_spec(name.removeprefix(derived.MIXED)))
     return _SPECS[name]
 
 
-def _check_sink(name: str) -> None:
-    """Raise for a mapping made of another whose sink would be scaled with its scores."""
-    inner = name.removeprefix(derived.SCALED)
-    learned = inner in _SPECS and _SPECS[inner].weights is not None
-    if name.startswith(derived.MIXED + derived.SCALED) or (inner != name and learned):
-        raise ValueError(f"sink: {name} cannot have one; leave it out, or use scaled-softmax")
+def _base(name: str) -> str:
+    """The mapping that the one of this name is made of."""
+    prefix = next((p for p in (derived.SCALED, derived.MIXED) if name.startswith(p)), None)
+    return name if prefix is None or name in _SPECS else _base(name.removeprefix(prefix))
+
+
+def _hint(name: str, base: str) -> str:
+    """What to write instead of an unknown name, made of `base`."""
+    made = name.removesuffix(base)
+    base, _, values = base.partition(":")
+    if base in _SPECS:
+        return f'give its parameters as arguments: patch_model(model, "{made}{base}", {values})'
+    plain = re.sub(r"[\s_]+", "-", base.lower())
+    called = next((here for word, here in ALSO_CALLED.items() if word in plain), None)
+    near = [called] if called else difflib.get_close_matches(base, _SPECS, n=3)
+    if not near:
+        return f"there are {', '.join(_SPECS)}"
+    return f"did you mean {', '.join(made + found for found in near)}?"
+
+
+def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
+    """The parameters of a `Mapping` of this record, also the sink that it may be given."""
+    try:
+        return get_spec(spec.name, sink=True).parameters
+    except ValueError:
+        return spec.parameters
 
 
 def register_mapping(spec: MappingSpec) -> None:

@@ -128,6 +128,8 @@ ROWS = [
       for name in ("softpick", "clipped-softmax", "sigmoid", "relu")),
     nll(ValueError, "mapping='softmax'", "at most one", "leave `sink` out", name="a sink",
         mapping=Mapping("softmax", sink=0.0)),
+    nll(ValueError, "mapping='softmax'", "at most one", "leave `sink` out", mapping="softmax",
+        sink=0.0),
     refused("mapping_loss of sigmoid", losses.mapping_loss, ValueError, "mapping='sigmoid'",
             "anything", "a distribution", mapping="sigmoid"),
     nll(TypeError, "eps", "own parameters", mapping=Mapping(SPHERICAL), eps=0.1),

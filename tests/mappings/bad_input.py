@@ -101,10 +101,17 @@ NEAREST = {
     "plf": "plif",
     "random-drop": "random-drop-softmax",
     "topk-softmax": "top-k-softmax",
-    "mixed-r-sofmax": "r-softmax",
-    "scaled-sofmax": "softmax",
+    "mixed-r-sofmax": "mixed-r-softmax",
+    "scaled-sofmax": "scaled-softmax",
     "top-p": "top-p-softmax",
-    "mixed-sparsemix": "sparsemax",
+    "mixed-sparsemix": "mixed-sparsemax",
+    "mixed-scaled-entmx": "mixed-scaled-entmax",
+    "softmax1": "softmax with sink=0",
+    "Off_by one softmax": "softmax with sink=0",
+    "SSMax": "scaled-softmax",
+    "mixed-asentmax": "mixed-scaled-entmax",
+    "nucleus": "top-p-softmax",
+    "sofmax:sink=0": "softmax",
 }
 
 ROWS = [
@@ -130,11 +137,15 @@ ROWS = [
       for p in PARAMETERS for x in p.outside),
     module("mixed-r-softmax", ValueError, r"mix=1\.5", mix=1.5),
     module("mixed-r-softmax", ValueError, r"r=-0\.5", r=-0.5),
-    module("softmax", TypeError, r"t=1\.0: unknown parameter; softmax takes", t=1.0),
-    module("t-softmax", TypeError, r"r=0\.5: unknown parameter; t-softmax takes t", r=0.5),
+    module("softmax", TypeError, r"t=1\.0: unknown parameter; softmax takes sink$", t=1.0),
+    module("t-softmax", TypeError, r"r=0\.5: unknown parameter; t-softmax takes t, sink$", r=0.5),
+    module("sigmoid", TypeError, r"t=0\.5: unknown parameter; sigmoid takes bias$", t=0.5),
     module("t-softmax", TypeError, "learn='alpha'", learn="alpha"),
-    module("top-k-softmax", TypeError, "learn='k'.*can learn no parameter", learn="k"),
-    module("random-drop-softmax", TypeError, "learn='r'.*can learn no parameter", learn="r"),
+    module("top-k-softmax", TypeError, "learn='k'.*can learn sink$", learn="k"),
+    module("random-drop-softmax", TypeError, "learn='r'.*can learn sink$", learn="r"),
+    module("relu", TypeError, "learn='r'.*can learn no parameter", learn="r"),
+    module("scaled-softmax", ValueError, r"delta=0\.0: .* inside \[0, inf\), such as at 0\.69",
+           learn="delta"),
     module(R, ValueError, "r=1.5", learn="r", r=1.5),
     module("t-softmax", ValueError, "t=-1.0", learn="t", t=-1.0),
     module("plif", ValueError, r"\bknots\b.*0", knots=0),
@@ -146,7 +157,9 @@ ROWS = [
     set_value("r", 0.3, TypeError, r"\br\b", learn="r"),
 
     *(row for wrong, right in NEAREST.items()
-      for row in unknown(wrong, rf"{re.sub('mixed-|scaled-', '', wrong)}.*\b{right}\b")),
+      for row in unknown(wrong, rf"mapping='{wrong}' is unknown; did you mean .*\b{right}\b")),
+    *unknown("softmax:sink=0", re.escape('patch_model(model, "softmax", sink=0)')),
+    *unknown("scaled-entmax:alpha=1.5,beta=1", r'"scaled-entmax", alpha=1.5,beta=1\)'),
     *(unknown(wrong, "is unknown; there are softmax, ")[0]
       for wrong in ("", "mixed-", "mixed", None, 3)),
     *(row for name in ("plif", "monotone", "weighted-softmax")
@@ -159,14 +172,18 @@ ROWS = [
     module("scaled-softmax", ValueError, r"delta=-1\.0 is out of range.*\[0, inf\)", delta=-1.0),
     module("scaled-softmax", ValueError, r"beta=-1\.0 is out of range.*\[0, inf\)", beta=-1.0),
     module("softmax", ValueError, r"sink=inf is out of range.*\(-inf, inf\)", sink=math.inf),
-    module("softmax", ValueError, "sink: expected one value or one for each of no heads",
+    module("softmax", ValueError, 'sink: expected one value, got 2; .*num_heads.*per="head"',
            learn="sink", sink=[0.0, 1.0]),
+    module("softmax", ValueError, r'sink: expected one value, got shape \(2,\); .*per="head"',
+           sink=[0.0, 1.0]),
+    module("softmax", ValueError, r"sink: .*one for each of 3 heads, got shape \(2,\)",
+           num_heads=3, sink=[0.0, 1.0]),
     *(module(name, ValueError, "cannot have one, because its weights do not compete", sink=0.0)
       for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
     module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
     module("r-softmax", TypeError, "r=None: expected a number", r=None),
-    *(module(name, TypeError, f"learn='{p}'.*can learn no parameter", learn=p)
+    *(module(name, TypeError, f"learn='{p}'.*can learn sink", learn=p)
       for name, p in (("top-p-softmax", "p"), ("threshold-softmax", "lam"))),
 
     record("sparsemax", ValueError, "name='sparsemax' is already registered"),

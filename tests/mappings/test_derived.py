@@ -10,7 +10,9 @@ from torch.autograd import gradcheck
 
 from sparse_attn import Mapping, mapping_names
 from sparse_attn import functional as maps
+from sparse_attn.kernels import attention
 from sparse_attn.mappings import get_spec
+from sparse_attn.mappings.registry import ALSO_CALLED
 
 from .cases import CHECK, close, defaults, forms, random_mask, random_scores
 from .test_properties import grid, row_strategy
@@ -143,13 +145,22 @@ def test_a_description_makes_what_learns_again(name, learned, start, heads):
 
 @pytest.mark.parametrize("name", ["mixed-scaled-softmax", "scaled-plif"])
 def test_a_sink_that_would_be_scaled_is_refused(name):
-    with pytest.raises(ValueError, match=f"sink: {name} cannot have one"):
+    with pytest.raises(ValueError, match=f"sink: {name} cannot have one, because"):
         Mapping(name, sink=0.0)
 
 
 def test_one_sink_is_enough():
     with pytest.raises(ValueError, match="sink: softmax has one of its own"):
         Mapping("softmax", sink=1.0)(random_scores(2, 5), sink=torch.zeros(2))
+    q = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="sink: softmax has one of its own"):
+        attention(q, q, q, Mapping("softmax", sink=1.0), sink=torch.zeros(2))
+
+
+@pytest.mark.parametrize("here", sorted({*ALSO_CALLED.values()}))
+def test_names_of_the_literature_lead_to_mappings(here):
+    name, _, sink = here.partition(" with ")
+    assert get_spec(name, sink=bool(sink))
 
 
 def test_top_p_of_one_is_softmax():

@@ -291,6 +291,7 @@ def test_a_sink_is_a_parameter():
     """Saved only where it was asked for; another call may bring one."""
     scores = scores_of(2, 3, 5, 7)
     plain, module = Mapping("entmax"), Mapping("entmax", sink=[0.1, 0.2, 0.3], num_heads=3)
+    assert plain.describe() == Mapping("entmax", sink=None).describe()
     assert plain.describe()["params"] == {"alpha": 1.5}
     assert list(module.describe()["params"]) == ["alpha", "sink"]
     brought = plain(scores, sink=torch.tensor([0.1, 0.2, 0.3])[:, None])

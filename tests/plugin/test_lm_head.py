@@ -191,7 +191,7 @@ def test_resizing_a_copy_leaves_the_model_alone():
     [
         ({"mapping": "sigsotfmax"}, ValueError, "mapping='sigsotfmax' is unknown; did you"),
         ({"mapping": "softmax", "knots": 3}, TypeError, "knots=3: unknown parameter; softmax"),
-        ({"mapping": "softmax", "learn": "r"}, TypeError, "learn='r': softmax can learn no"),
+        ({"mapping": "softmax", "learn": "r"}, TypeError, "learn='r': softmax can learn sink"),
         ({"mapping": "softmax", "components": 0}, ValueError, "components=0: expected at least 1"),
         ({"mapping": "softmax", "prior": "softmax"}, ValueError, "prior='softmax': only a mixture"),
         ({"mapping": "sparsemax", "components": 2}, ValueError, "mapping=sparsemax: it returns ex"),

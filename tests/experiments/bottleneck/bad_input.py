@@ -50,7 +50,7 @@ ROWS = [
             "option",
             swept(heads={"plif": {"units": 3}}),
             TypeError,
-            "units=3: unknown parameter; plif takes bound, knots",
+            "units=3: unknown parameter; plif takes bound, sink, knots",
         ),
         ("rate", swept(learning_rates=[0.0]), ValueError, "learning_rate=0.0: expected a finite"),
         ("steps", swept(steps=0), ValueError, "steps=0: expected at least 1"),

@@ -115,7 +115,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (train("--train.batch", "0"), r"train\.batch=0: expected at least 1"),
         (train("--head.mapping", "sofmax"), "did you mean softmax"),
         (train("--head.kind", "mixture", "--head.components", "0"), r"head\.components=0"),
-        (train("--head.params.r", "0.1"), "unknown parameter; softmax takes no parameters"),
+        (train("--head.params.r", "0.1"), "unknown parameter; softmax takes sink"),
         (train("--model.last", "30"), r"tie: expected shape \(4, 30\)"),
         (train("--train.batch", "60"), "batch=60: expected at most"),
         (train("--measures.rank_contexts", "99"), "contexts=99: expected 1 to 79"),
