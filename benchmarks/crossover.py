@@ -116,8 +116,9 @@ scores of standard deviation {sparsity.SPREAD:g}, float32."""
                 points = [(1 - r, to[f"r={r}"][f"{DENSE} {r}"]["median"]) for r in ZEROS]
                 plots.draw(axis, points, {"marker": "."}, case["name"])
             axis.axhline(1, color="black", linewidth=0.6)
-            axis.set(ylim=(0, None), xlabel="share of weights above 0", title=which)
+            axis.set(xlabel="share of weights above 0", title=which)
             axis.grid(alpha=0.3)
+        axes[0].set_ylim(0)
         axes[0].set_ylabel(RATIO)
         axes[1].legend()
         return {"": figure}

@@ -22,7 +22,7 @@ from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.tables import measured, reasons, spread, table
 from benchmarks.timing import Task, processor_clock, threads, wall_clock
-from glue.model import resolve_model
+from sparse_attn.commands.reading import resolve_model
 from sparse_attn.commands.syntax import parse_mappings
 from sparse_attn.inspection.looks import styles
 from sparse_attn.kernels import attention
@@ -137,8 +137,9 @@ all."""
                     points.setdefault(row["name"], []).append(place)
             for name, found in points.items():
                 plots.draw(axis, sorted(found), looks[name], name)
-            axis.set(xscale="log", ylim=(0, None), xlabel="share of weights above 0", title=group)
+            axis.set(xscale="log", xlabel="share of weights above 0", title=group)
             axis.grid(alpha=0.3)
+        axes[0].set_ylim(0)
         axes[0].set_ylabel(f"time / softmax, {TRAINING}")
         handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
         figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
