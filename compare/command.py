@@ -14,6 +14,11 @@ MAPPINGS = (
     "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
     "top-p-softmax:p=0.9,top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick",
 )
+TEXTS = ".txt with a text a line, or .tsv, .csv, .json or .jsonl with a column `text`"
+PAIRS = (
+    ".tsv, .csv, .json or .jsonl with the columns `sentence1`, `sentence2` and `score`, as the "
+    "STS benchmark's"
+)
 DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
 nothing, and print what that costs: for each mapping its exact zeros, its agreement with
 softmax, its quality where there are labels, and the same for as many zeros at random, with
@@ -77,14 +82,13 @@ def _parser() -> LineParser:
         "--texts",
         type=Path,
         metavar="FILE",
-        help="texts: .txt with one a line, or .tsv, .csv, .json, .jsonl with a column `text`",
+        help=f"texts: {TEXTS}",
     )
     data.add_argument(
         "--pairs",
         type=Path,
         metavar="FILE",
-        help="pairs of texts with scores: .tsv, .csv, .json or .jsonl with the columns "
-        "`sentence1`, `sentence2` and `score`, as the STS benchmark's",
+        help=f"pairs of texts with scores: {PAIRS}",
     )
     data.add_argument(
         "--task",

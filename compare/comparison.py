@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from pipeline.machine import device_name, versions
 from sparse_attn import Mapping
 from sparse_attn.commands.syntax import parse_mappings
 
+LEAST = 6  # rows; of fewer, chance gives all differences one sign in more than 5 % of cases
+
 
 def compare(options: Options) -> dict[str, Any]:
     """Check the options, measure, and return the record.
@@ -41,10 +44,10 @@ def compare(options: Options) -> dict[str, Any]:
     outcomes, controls = _measure(reader, data, [Mapping("softmax"), *mappings.values()])
     labels = data.labels
     record = {
-        "command": _command(options, data),
+        "command": _command(options),
         "model": _model(options),
         "source": data.source,
-        "rows": len(data.inputs if labels is None else labels.values),
+        "rows": data.rows,
         "texts": len(data.inputs),
         "cut": sum(length > reader.limit for length in reader.lengths(data.inputs)),
         "limit": reader.limit,
@@ -66,14 +69,23 @@ def _model(options: Options) -> str:
     return short(path) if path.is_dir() else options.model
 
 
-def _command(options: Options, data: Data) -> str:
-    """To repeat it; without folders of this machine, for a page is shared."""
-    words = ["sparse-attn", "compare", _model(options)]
-    if options.task is not None:
-        words += ["--task", Path(options.task).name]
-    else:
-        words += ["--pairs" if options.pairs else "--texts", data.source]
+def _command(options: Options) -> str:
+    """What gives this record again from the same folder."""
+    words = ["sparse-attn", "compare", _shared(options.model)]
+    for option in ("texts", "pairs", "task", "data_dir"):
+        if (value := getattr(options, option)) is not None:
+            words += [f"--{option}", _shared(str(value))]
+    if options.trust_remote_code:
+        words.append("--trust-remote-code")
     return shlex.join([*words, "--mappings", options.mappings])
+
+
+def _shared(name: str) -> str:
+    """A path from here; of one that leads elsewhere its end, since a record is shared."""
+    if not Path(name).exists():
+        return name
+    path = os.path.relpath(name)
+    return f"FOLDER/{short(Path(name))}" if path.startswith(os.pardir) else path
 
 
 def _mappings(text: str) -> dict[str, Mapping]:
@@ -142,7 +154,7 @@ def _predicted(outcome: Outcome, data: Data) -> np.ndarray:
 
 
 def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
-    """Of the quality, or without labels of the agreement, with its 95 % interval."""
+    """Of the quality, or without labels of the agreement; its 95 % interval where it has one."""
     found: Difference
     if data.labels is None:
         found = compare_means(ours.agreement[None], theirs.agreement[None])
@@ -153,4 +165,5 @@ def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
             _predicted(ours, data)[None],
             _predicted(theirs, data)[None],
         )
-    return {"value": found.value, "interval": [found.low, found.high]}
+    known = data.rows >= LEAST and found.high - found.low > 1e-12
+    return {"value": found.value, "interval": [found.low, found.high] if known else None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from compare.command import Options
+from compare.command import PAIRS, TEXTS, Options
 from glue.data import load_task, read_split
 from glue.scoring import predictions_of
 from glue.tasks import Task, get_task
-from pipeline.tables import read_rows
+from pipeline.tables import SUFFIXES, number_of, read_lines, read_rows, text_of
 
 PAIR = ("sentence1", "sentence2")
 
@@ -46,6 +45,11 @@ class Data(NamedTuple):
     labels: Labels | None = None
     task: Task | None = None
 
+    @property
+    def rows(self) -> int:
+        """How many an interval draws from: the inputs, or what a label belongs to."""
+        return len(self.inputs if self.labels is None else self.labels.values)
+
 
 def read_data(options: Options) -> Data:
     """The texts, pairs or task that the options name.
@@ -62,34 +66,30 @@ def read_data(options: Options) -> Data:
 
 
 def short(path: Path) -> str:
-    """Its last two parts: a page is shared, and does not tell where it lies on this machine."""
+    """Its last two parts: a page is shared, and does not tell where a file lies."""
     return "/".join(path.resolve().parts[-2:])
 
 
 def _read_texts(path: Path) -> Data:
-    option = _existing("--texts", path)
+    option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
     if path.suffix == ".txt":
-        try:
-            lines = path.read_text(encoding="utf-8-sig").split("\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{option}: not UTF-8 ({error}); save it as UTF-8") from None
-        texts = [line.strip() for line in lines if line.strip()]
+        texts = [line.strip() for _, line in read_lines(path) if line.strip()]
     else:
-        texts = [_text(row["text"], where, "text") for where, row in read_rows(path, ["text"])]
+        texts = [_text(row, where, "text") for where, row in read_rows(path, ["text"])]
     if not texts:
         raise ValueError(f"{option}: holds no text; give one text a line")
     return Data([(text,) for text in texts], short(path))
 
 
 def _read_pairs(path: Path) -> Data:
-    option = _existing("--pairs", path)
+    option = _checked("--pairs", path, PAIRS, SUFFIXES)
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []
     scores = []
     for where, row in read_rows(path, (*PAIR, "score")):
         for texts, column in zip((firsts, seconds), PAIR, strict=True):
-            texts.append((_text(row[column], where, column),))
-        scores.append(_score(row["score"], where))
+            texts.append((_text(row, where, column),))
+        scores.append(number_of(row["score"], where, "score"))
     _check(scores, option, "score")
     return Data([*firsts, *seconds], short(path), Labels("spearmanr", np.array(scores), _cosines))
 
@@ -116,27 +116,21 @@ def _cosines(embeddings: Tensor) -> np.ndarray:
     return (first * second).sum(-1).numpy()
 
 
-def _existing(option: str, path: Path) -> str:
+def _checked(option: str, path: Path, expected: str, suffixes: Sequence[str]) -> str:
     """The option with its value, for errors."""
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"{option} {path}: there is no such file")
+    if path.is_dir() or path.suffix not in suffixes:
+        folder = "is a folder; " if path.is_dir() else ""
+        raise ValueError(f"{option} {path}: {folder}expected a file {expected}")
     return f"{option} {path}"
 
 
-def _text(value: object, where: str, column: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a text")
-    return value
-
-
-def _score(value: Any, where: str) -> float:
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(f"{where}: column 'score' holds {value!r}, expected a finite number")
-    return score
+def _text(row: dict[str, Any], where: str, column: str) -> str:
+    text = text_of(row[column], where, column)
+    if not text.strip():
+        raise ValueError(f"{where}: column {column!r} is blank; fill it in or delete the row")
+    return text
 
 
 def _check(labels: Sequence[float] | np.ndarray, option: str, what: str) -> None:

@@ -10,10 +10,26 @@ from pipeline.report import canvas, text
 from pipeline.report.forest import forest
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
 from pipeline.report.spread import Difference
-from pipeline.report.table import plain
 
-NEARER = {"cosine": 1, "KL, nats": -1, "|difference|": -1}  # the sign of a better agreement
+# the sign of a better agreement, and what it is
+AGREEMENTS = {
+    "cosine": (
+        1,
+        "cosine: of a text's embedding with the one under softmax, its mean over the texts; an "
+        "embedding is the mean of the last hidden states.",
+    ),
+    "KL, nats": (
+        -1,
+        "KL: divergence of the model's probabilities from those under softmax, mean over tokens, "
+        "then texts; 0 is equal.",
+    ),
+    "|difference|": (
+        -1,
+        "|difference|: of the predicted score from the one under softmax, its mean over the texts.",
+    ),
+}
 NAMES = {"spearmanr": "Spearman", "pearson": "Pearson", "matthews_correlation": "Matthews"}
+AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
 EMPTY = [text.NOTHING] * 3
 
 
@@ -33,14 +49,14 @@ def table(record: dict[str, Any]) -> Table:
 
 def _row(row: dict[str, Any], judged: bool) -> list[str]:
     cells = [row["mapping"], _share(row["zeros"]), f"{row['agreement']:.3f}"]
+    pattern = "{:+.2f}" if judged else "{:+.3f}"
     if judged:
-        cells += [text.score(row["quality"]), _difference(row["against_softmax"]).text("{:+.2f}")]
+        cells += [text.score(row["quality"]), _difference(row["against_softmax"]).text(pattern)]
     if "random" not in row:
         return [*cells, *EMPTY]
-    random, difference = row["random"], row["against_random"]
+    random, difference = row["random"], _difference(row["against_random"], judged)
     value = text.score(random["quality"]) if judged else f"{random['agreement']:.3f}"
-    shown = _difference(difference, judged).text("{:+.2f}" if judged else "{:+.3f}")
-    return [*cells, value, _share(random["zeros"]), shown]
+    return [*cells, value, _share(random["zeros"]), difference.text(pattern)]
 
 
 def _share(value: float) -> str:
@@ -50,8 +66,9 @@ def _share(value: float) -> str:
 def _difference(found: dict[str, Any], judged: bool = True) -> Difference:
     """In points of a quality."""
     scale = 100 if judged else 1
-    low, high = (scale * end for end in found["interval"])
-    return Difference(scale * found["value"], (low, high), 0)
+    ends = found["interval"]
+    interval = None if ends is None else (scale * ends[0], scale * ends[1])
+    return Difference(scale * found["value"], interval, 0)
 
 
 def _measured(record: dict[str, Any]) -> str:
@@ -64,54 +81,79 @@ def _caption(record: dict[str, Any]) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    unit = "text" if record["metric"] is None else "row"
+    return f"{text.counted(record['rows'], _unit(record))} of {record['source']}"
+
+
+def _unit(record: dict[str, Any]) -> str:
     if record["rows"] < record["texts"]:
-        unit = "pair"
-    some = "" if record["rows"] == 1 else "s"
-    return f"{record['rows']:,} {unit}{some} of {record['source']}"
+        return "pair"
+    return "text" if record["metric"] is None else "row"
 
 
 def findings(record: dict[str, Any]) -> list[str]:
-    """How many intervals lie on either side of 0."""
-    rows = record["mappings"]
+    """On which side of 0 the intervals lie, and which differences have none."""
+    judged = record["metric"] is not None
+    differences = _differences(record)
+    ours, random = differences.values()
     said = []
-    if record["metric"] is not None:
-        sides = {row["mapping"]: _difference(row["against_softmax"]).side for row in rows}
+    if known := {name: found for name, found in ours.items() if found.interval}:
         parts = [
             f"{verdict}: {text.listing(names)}"
             for side, verdict in ((1, "better than softmax"), (0, "not told apart"), (-1, "worse"))
-            if (names := [name for name, found in sides.items() if found == side])
+            if (names := [name for name, found in known.items() if found.side == side])
         ]
         said.append(f"By uncorrected intervals, {'; '.join(parts)}.")
-    sign = 1 if record["metric"] is not None else NEARER[record["agreement"]]
-    against = [row for row in rows if "random" in row]
-    if against:
-        better = sum(_difference(row["against_random"]).side == sign for row in against)
-        what = "nearer to softmax" if record["metric"] is None else "better"
+    if sides := [found.side for found in random.values() if found.interval]:
+        better = sides.count(1 if judged else AGREEMENTS[record["agreement"]][0])
+        what = "better" if judged else "nearer to softmax"
         said.append(
-            f"{better} of {len(against)} are {what} than as many zeros at random: which keys are "
-            "dropped matters, not only how many."
+            f"{better} of {len(sides)} {'is' if better == 1 else 'are'} {what} than as many zeros "
+            "at random: which keys are dropped matters, not only how many."
             if better
             else f"None is {what}, by its interval, than as many zeros at random."
         )
-    return said
+    for what, found in differences.items():
+        if names := [name for name, difference in found.items() if not difference.interval]:
+            said.append(
+                f"Nothing can be said of {text.listing(names)} against {what}: "
+                f"{text.counted(record['rows'], _unit(record))}, too few or all with the same "
+                "difference."
+            )
+    return said or ["Nothing can be said: there are no labels, and no mapping has zeros."]
+
+
+def _differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
+    """By what the mappings are compared with, and by mapping."""
+    judged = record["metric"] is not None
+    return {
+        what: {
+            row["mapping"]: _difference(row[key], judged)
+            for row in record["mappings"]
+            if key in row
+        }
+        for what, key in AGAINST.items()
+    }
 
 
 def notes(record: dict[str, Any]) -> list[str]:
     """What the numbers mean."""
-    count = sum(("against_softmax" in row) + ("random" in row) for row in record["mappings"])
+    differences = [each for some in _differences(record).values() for each in some.values()]
+    count = sum(each.interval is not None for each in differences)
     made = [
         "exact zeros: share among the pairs of valid queries and keys, over all layers, heads and "
-        f"the {record['texts']:,} texts.",
-        _AGREEMENTS[record["agreement"]],
+        "texts.",
+        AGREEMENTS[record["agreement"]][1],
         "random: random-drop-softmax, which drops keys without regard to their scores, with its "
         "one r for all layers set on a sample of the texts so that its zeros are as many.",
-        f"Differences are of {_measured(record)}, with 95 % percentile intervals of a paired "
-        f"bootstrap, {record['resamples']:,} resamples of the {_data(record)}. There are {count}; "
-        "they are not corrected for their number.",
     ]
+    if count:
+        made.append(
+            f"Differences are of {_measured(record)}, with 95 % percentile intervals of a paired "
+            f"bootstrap, {record['resamples']:,} resamples of the {_data(record)}. Intervals: "
+            f"{count}, not corrected for their number."
+        )
     if record["cut"]:
-        made.append(f"{record['cut']:,} texts were cut after {record['limit']} tokens.")
+        made.append(f"Cut after {record['limit']} tokens: {text.counted(record['cut'], 'text')}.")
     return made
 
 
@@ -122,20 +164,10 @@ def provenance(record: dict[str, Any]) -> list[str]:
     return [record["command"], time]
 
 
-_AGREEMENTS = {
-    "cosine": "cosine: of a text's embedding with the one under softmax, its mean over the texts; "
-    "an embedding is the mean of the last hidden states.",
-    "KL, nats": "KL: divergence of the model's probabilities from those under softmax, mean over "
-    "tokens, then texts; 0 is equal.",
-    "|difference|": "|difference|: of the predicted score from the one under softmax, its mean "
-    "over the texts.",
-}
-
-
 def overview(record: dict[str, Any]) -> list[str]:
     """For the terminal."""
     shown = table(record)
-    return [shown.caption, "", *plain(shown), "", *findings(record), "", *notes(record)]
+    return [str(shown), "", *findings(record), "", *notes(record)]
 
 
 def make_page(record: dict[str, Any]) -> Page:
@@ -147,8 +179,8 @@ def make_page(record: dict[str, Any]) -> Page:
         Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
     ]
     if record["metric"] is not None:
-        found = {row["mapping"]: _difference(row["against_softmax"]) for row in record["mappings"]}
-        figure = forest({"": found}, f"{measured}: difference from softmax")
+        found = {"": _differences(record)["softmax"]}
+        figure = forest(found, f"{measured}: difference from softmax")
         if figure is not None:
             caption = "Lines: 95 % intervals; filled where they exclude 0."
             blocks.append(Plot("differences", "Differences from softmax", caption, figure))

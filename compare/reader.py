@@ -24,6 +24,7 @@ from sparse_attn.commands.reading import (
     check_vocabulary,
     load_model,
     load_tokenizer,
+    longest,
     quiet_transformers,
     resolve_model,
 )
@@ -179,7 +180,6 @@ def open_reader(
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         config.pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.padding_side = "right"
-    positions = getattr(config, "max_position_embeddings", None) or LONGEST
     agreement = DIVERGENCE
     if cls is AutoModel:
         agreement = COSINE
@@ -190,7 +190,7 @@ def open_reader(
         model,
         model.get_encoder() if alone else model,
         tokenizer,
-        min(LONGEST, positions, tokenizer.model_max_length),
+        int(min(LONGEST, longest(config, tokenizer))),
         agreement,
     )
 

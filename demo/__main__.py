@@ -15,12 +15,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.command import input_errors, interruption
-
-if TYPE_CHECKING:
-    from pipeline.report.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("runs/demo")
@@ -56,23 +53,16 @@ def act() -> None:
 
     record = retrieve()
     write_json(FOLDER / "retrieval.json", record)
-    show(retrieval_table(record))
+    print(f"\n{retrieval_table(record)}", flush=True)
     print("\n2 of 2: fine-tuning with accelerate and Trainer", flush=True)
     results = [train(mapping) for mapping in MAPPINGS]
-    show(training_table(results))
+    print(f"\n{training_table(results)}", flush=True)
     report = make_page(record, results).write(FOLDER)
     python = shlex.quote(os.path.relpath(sys.executable))
     print(f"\nThe page, with a plot: {ROOT / report.path}\nNext, in {ROOT}:")
     print(f'  {python} -m sparse_attn inspect {FOLDER}/r-softmax/model "{TEXT}"')
     print(f"  {python} -m sparse_attn mappings")
     print(f"  {python} -m glue train --config configs/glue/demo.yaml --mapping.name sparsemax")
-
-
-def show(table: Table) -> None:
-    """The table under its caption."""
-    from pipeline.report.table import plain
-
-    print("\n".join(["", table.caption, "", *plain(table)]), flush=True)
 
 
 def train(mapping: str) -> dict[str, Any]:

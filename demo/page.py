@@ -13,6 +13,7 @@ from glue.config import MappingConfig
 from pipeline.command import from_dict
 from pipeline.report import canvas, text
 from pipeline.report.page import Heading, Page, Plot, Table
+from pipeline.report.spread import Difference
 
 LINES = ("r-softmax", CONTROL)
 POINTS = ("entmax", "sparsemax")
@@ -35,8 +36,8 @@ def retrieval_table(record: dict[str, Any]) -> Table:
 
 
 def _difference(row: dict[str, Any]) -> str:
-    low, high = (text.rounded(100 * end, "{:+.1f}") for end in row["interval"])
-    return f"{text.rounded(100 * row['difference'], '{:+.1f}')} [{low}, {high}]"
+    low, high = (100 * end for end in row["interval"])
+    return Difference(100 * row["difference"], (low, high), 1).text("{:+.1f}")
 
 
 def finding(record: dict[str, Any]) -> str:

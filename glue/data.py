@@ -16,7 +16,7 @@ import datasets
 from glue.tasks import Task
 from pipeline.hub import load_from_hub
 from pipeline.paths import below
-from pipeline.tables import read_rows
+from pipeline.tables import number_of, read_rows, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
     hub = ", or omit data_dir to read the hub's cleaned copy" if task.hub else ""
     for where, record in read_rows(path, (*task.text, task.label), task.columns, hub):
         for name, column in zip(features, task.text, strict=False):
-            rows[name].append(_text(record[column], where, column))
+            rows[name].append(text_of(record[column], where, column))
             if not rows[name][-1].strip():
                 blank.append(f"{where}: column {column!r} is blank")
         value = record[task.label]
@@ -114,23 +114,8 @@ def _features(task: Task) -> datasets.Features:
     )
 
 
-def _text(value: object, where: str, column: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # JSON may escape half a character: "\ud83d"
-        raise ValueError(f"{where}: column {column!r} has half a character ({error})") from error
-    return value
-
-
 def _score(word: str, where: str, task: Task) -> float:
-    try:
-        score = float(word)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(f"{where}: column {task.label!r} holds {word!r}, expected a finite number")
+    score = number_of(word, where, task.label)
     low, high = task.score_range or (-math.inf, math.inf)
     if not low <= score <= high:
         raise ValueError(f"{where}: score {word} is outside {low:g} to {high:g}")

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from glue.tasks import Task
+from sparse_attn.commands.reading import longest
 
 
 @contextmanager
@@ -106,8 +107,7 @@ def check_length(
     section: str = "train",
 ) -> None:
     """Raise ValueError if a model has no positions for inputs of `section.max_length` tokens."""
-    positions = getattr(config, "max_position_embeddings", None) or max_length
-    limit = min(positions, tokenizer.model_max_length)
+    limit = longest(config, tokenizer)
     if max_length > limit:
         raise ValueError(
             f"{section}.max_length={max_length}: the model takes at most {limit} tokens"

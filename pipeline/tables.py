@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values by column
+SUFFIXES = (".tsv", ".csv", ".json", ".jsonl")
 NAMED = 20  # broken rows that an error names
 
 
@@ -51,6 +53,28 @@ def require(columns: Collection[str], needed: Collection[str], where: str) -> No
             raise ValueError(
                 f"{where}: {found} column {column!r}; the columns are {', '.join(columns)}"
             )
+
+
+def text_of(value: Any, where: str, column: str) -> str:
+    """The value of a column that holds texts; raises ValueError for another."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON may escape half a character: "\ud83d"
+        raise ValueError(f"{where}: column {column!r} has half a character ({error})") from error
+    return value
+
+
+def number_of(value: Any, where: str, column: str) -> float:
+    """The value of a column that holds finite numbers; raises ValueError for another."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a finite number")
+    return number
 
 
 def _objects(path: Path, needed: Collection[str] | None) -> Iterator[Row]:
@@ -100,13 +124,13 @@ def _table(
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells. There is no quoting, and only a newline ends a row."""
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Number of the first line and cells, quoted as usual; ValueError for a broken quote."""
-    reader = csv.reader((line for _, line in _lines(path)), strict=True)
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     start = 1
     try:
         for cells in reader:
@@ -125,13 +149,13 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
         is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
     if is_list:
         try:
-            records = json.loads("".join(line for _, line in _lines(path)))
+            records = json.loads("".join(line for _, line in read_lines(path)))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
         for number, record in enumerate(records, start=1):
             yield f"{path}, record {number}", record
         return
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if line.strip():
             try:
                 yield f"{path}, line {number}", json.loads(line)
@@ -142,7 +166,7 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
                 ) from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines with their ends. Only a newline ends one: a text may hold U+2028 or U+0085."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):

@@ -51,7 +51,7 @@ class Difference(NamedTuple):
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
         value = text.rounded(self.value, pattern)
         if self.interval is None:
-            return f"{value} (one pair)"
+            return f"{value} (no interval)"
         low, high = (text.rounded(end, pattern) for end in self.interval)
         return f"{value} [{low}, {high}]"
 

@@ -19,6 +19,10 @@ class Table:
     headers: list[str]
     rows: list[list[str]]
 
+    def __str__(self) -> str:
+        """For the terminal."""
+        return "\n".join([self.caption, "", *plain(self)])
+
     @property
     def numeric(self) -> list[bool]:
         """Whether a column holds numbers, which are aligned right; the first column is text."""
@@ -42,8 +46,7 @@ class Report:
     tables: list[Table]
 
     def __str__(self) -> str:
-        shown = ["\n".join([table.caption, "", *plain(table), ""]) for table in self.tables]
-        return "\n".join([*shown, f"report: {self.path}"])
+        return "\n".join([*(f"{table}\n" for table in self.tables), f"report: {self.path}"])
 
 
 def plain(table: Table) -> list[str]:

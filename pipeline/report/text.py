@@ -56,8 +56,8 @@ def listing(items: Sequence[str]) -> str:
 
 
 def counted(amount: int, noun: str) -> str:
-    """1 run, 2 runs."""
-    return f"{amount} {noun}{'' if amount == 1 else 's'}"
+    """1 run, 2,000 runs."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def unbroken(words: str) -> str:

@@ -163,13 +163,18 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
             f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
             "or raise --max-tokens"
         )
-    positions = getattr(config, "max_position_embeddings", None) or count
-    limit = min(positions, tokenizer.model_max_length)
+    limit = longest(config, tokenizer)
     if count > limit:
         raise ValueError(
             f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
         )
     return dict(encoded)
+
+
+def longest(config: Any, tokenizer: Any) -> float:
+    """Tokens that the model reads at most; a whole number, or inf."""
+    positions = getattr(config, "max_position_embeddings", None) or math.inf
+    return min(positions, tokenizer.model_max_length)
 
 
 def check_vocabulary(ids: Iterable[int], config: Any) -> None:

@@ -1,5 +1,7 @@
 """Records beside programs of their own: each text alone, weights in full, NumPy and SciPy."""
 
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from compare.command import parse
+from compare.comparison import compare
 from glue.data import read_split
 from glue.report import statistics
 from glue.tasks import TASKS
@@ -112,6 +116,57 @@ def test_a_mapping_without_zeros_has_no_control(models: Models, tmp_path: Path) 
     assert dense["zeros"] == 0
     assert "random" not in dense
     assert sparse["random"]["zeros"] > 0.3
+
+
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_few_texts_have_no_interval(models: Models, count: int, tmp_path: Path) -> None:
+    """Of five, chance gives all differences one sign in 2 / 2^5 = 6 % of cases."""
+    (row,) = compared(models.encoder, "--texts", text_file(tmp_path, TEXTS[:count]), *ENTMAX)[
+        "mappings"
+    ]
+    assert (row["against_random"]["interval"] is None) == (count < 6)
+
+
+def test_predictions_that_do_not_differ_have_no_interval(models: Models, tmp_path: Path) -> None:
+    write_task(tmp_path, "MRPC", train=4, dev=30)
+    given = ("--task", "MRPC", "--data_dir", tmp_path, "--mappings", "softmax:sink=-30")
+    (row,) = compared(models.classifier, *given)["mappings"]
+    assert row["against_softmax"] == {"value": 0, "interval": None}
+
+
+@pytest.mark.parametrize("data", ["texts", "pairs", "task"])
+def test_the_command_gives_the_record_again(
+    models: Models, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(models.classifier if data == "task" else models.encoder, "my model")
+    text_file(tmp_path, TEXTS[:8])
+    pair_file(tmp_path, [(text, text[::-1], number) for number, text in enumerate(TEXTS[:8])])
+    write_task(tmp_path / "glue", "MRPC", train=4, dev=8)
+    given = {
+        "texts": ["--texts", tmp_path / "texts.txt"],
+        "pairs": ["--pairs", "./pairs.tsv"],
+        "task": ["--task", "MRPC", "--data_dir", tmp_path / "glue"],
+    }[data]
+    record = compared(tmp_path / "my model", *given, *ENTMAX)
+    program, command, *words = shlex.split(record["command"])
+    assert (program, command) == ("sparse-attn", "compare")
+    again = compare(parse(words))
+    assert again | {"seconds": 0} == record | {"seconds": 0}
+
+
+def test_the_command_tells_no_folder_of_this_machine(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    text_file(tmp_path, TEXTS[:3])
+    record = compared(models.encoder, "--texts", "../texts.txt", "--trust-remote-code", *ENTMAX)
+    end = "/".join(models.encoder.parts[-2:])
+    assert record["command"] == (
+        f"sparse-attn compare FOLDER/{end} --texts FOLDER/{tmp_path.name}/texts.txt "
+        "--trust-remote-code --mappings entmax:alpha=1.5"
+    )
 
 
 def test_pairs(models: Models, tmp_path: Path) -> None:

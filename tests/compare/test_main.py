@@ -53,16 +53,17 @@ def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ours, sparse = table(record).rows
     assert ours[0] == "softmax"
     assert re.fullmatch(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]", sparse[4])
-    assert "There are 2; they are not corrected" in (out / "report.md").read_text()
+    assert "Intervals: 2, not corrected for their number." in (out / "report.md").read_text()
 
 
 def row(name: str, value: float, *interval: float) -> dict[str, Any]:
-    return {"mapping": name, "random": {}, "against_random": {"value": value, "interval": interval}}
+    difference = {"value": value, "interval": interval or None}
+    return {"mapping": name, "random": {}, "against_random": difference}
 
 
 @pytest.mark.parametrize(
     ("agreement", "says"),
-    [("cosine", "1 of 3 are nearer to softmax than"), ("KL, nats", "2 of 3 are nearer to softmax")],
+    [("cosine", "1 of 3 is nearer to softmax than"), ("KL, nats", "2 of 3 are nearer to softmax")],
 )
 def test_findings_know_what_is_near(agreement: str, says: str) -> None:
     rows = [row("a", -0.2, -0.3, -0.1), row("b", -0.1, -0.2, -0.01), row("c", 0.1, 0.05, 0.2)]
@@ -73,6 +74,20 @@ def test_findings_know_what_is_near(agreement: str, says: str) -> None:
     assert findings(record) == [
         "None is nearer to softmax, by its interval, than as many zeros at random."
     ]
+
+
+def test_findings_where_there_is_no_interval() -> None:
+    record = {"metric": None, "agreement": "cosine", "rows": 1, "texts": 1, "mappings": []}
+    assert findings(record) == [
+        "Nothing can be said: there are no labels, and no mapping has zeros."
+    ]
+    record["mappings"] = [row("a", 0.1), row("b", 0.1)]
+    why = "against as many zeros at random: 1 text, too few or all with the same difference."
+    assert findings(record) == [f"Nothing can be said of a and b {why}"]
+    record["mappings"] = [row("a", 0.1), row("b", 0.1, 0.05, 0.2)]
+    said = findings(record)
+    assert said[0].startswith("1 of 1 is nearer to softmax than")
+    assert said[1] == f"Nothing can be said of a {why}"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +105,7 @@ def test_findings_know_what_is_near(agreement: str, says: str) -> None:
         ),
         (["bert", "--texts", "a", "--out", __file__], "--out .*: is a file; name a folder"),
         (["bert", "--task", "MRPCC", "--data_dir", "b"], "task 'MRPCC'; the nearest: MRPC"),
-        (["./nowhere", "--texts", __file__], "expected a file .tsv, .csv"),
+        (["./nowhere", "--texts", __file__], "expected a file .txt"),
     ],
 )
 def test_wrong_input(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_paired_without_an_interval() -> None:
 
 def test_difference_as_text() -> None:
     assert Difference(0.5, (-0.25, 1.25), 3).text("{:+.2f}") == "+0.50 [-0.25, +1.25]"
-    assert Difference(-0.001, None, 1).text("{:+.2f}") == "+0.00 (one pair)"
+    assert Difference(-0.001, None, 1).text("{:+.2f}") == "+0.00 (no interval)"
 
 
 def test_paired_p_needs_spread() -> None:
