@@ -51,6 +51,14 @@ SUITES = {
         "r-softmax by sparse and by dense products, over its share of zeros",
         {"crossover": "0.6 to 0.95 of the weights"},
     ),
+    "decoding": Entry(
+        "benchmarks.decoding:Decoding",
+        "few queries, as a patched model has them, beside SDPA",
+        {
+            "decoding": "one query against the cache of each layer",
+            "small": "a short text, mostly Python",
+        },
+    ),
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",
