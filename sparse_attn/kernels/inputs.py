@@ -154,9 +154,10 @@ class AttentionInputs:
         """The parameter of the kernel for each head, (H,)."""
         name = kernel.parameter
         if name is not None and self.mapping.value(name) is None:
-            if kernel.instead is None:
+            parameters = self.mapping.spec.parameters
+            name = next((p.name for p in parameters if p.instead_of == name), None)
+            if name is None:
                 return self.query.new_full((self.shape[1],), torch.inf, dtype=self._exact)
-            name = kernel.instead
         return self.parameter(name)
 
     @property

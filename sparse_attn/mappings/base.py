@@ -38,6 +38,7 @@ class ParameterSpec:
         per_entry: whether it broadcasts to the scores instead of to their rows.
         learnable: whether gradients reach it.
         whole: whether it is a count.
+        instead_of: name of the parameter from whose None it is used; without effect else.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ParameterSpec:
     per_entry: bool = False
     learnable: bool = True
     whole: bool = False
+    instead_of: str | None = None
 
     @property
     def range(self) -> str:
@@ -93,7 +95,6 @@ class Kernel:
             the solution of an equation, "free" what it needs itself, for rows that need not sum to
             one.
         parameter: name of its one scalar parameter.
-        instead: name of the parameter that they take while `parameter` is None; without one inf.
         constants: names of parameters that must have their defaults.
         scaled: whether the scores are first multiplied by the factor of `scaled-NAME`.
         skips: whether scores outside the support have neither a share nor a slope, so that tiles
@@ -104,7 +105,6 @@ class Kernel:
     family: Family
     parameter: str | None = None
     skips: bool = False
-    instead: str | None = None
     constants: tuple[str, ...] = ()
     scaled: bool = False
 

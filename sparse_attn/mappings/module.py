@@ -34,8 +34,9 @@ class Mapping(nn.Module):
             value 0 (`get_spec`); None for no sink.
 
     Raises:
-        ValueError: an unknown name, a value out of range, or a learned parameter that starts at the
-            end of its range.
+        ValueError: an unknown name, a value out of range, a learned parameter that starts at the
+            end of its range, or one that has no effect beside another (alpha beside gamma of
+            clipped softmax).
         TypeError: an unknown parameter.
     """
 
@@ -68,6 +69,7 @@ class Mapping(nn.Module):
                 self._learn(parameter, value)
             else:
                 self.set_value(parameter.name, value)
+        self._check_unused(parameters)
         self._make_weights()
 
     def _check_names(self, parameters: dict[str, Any]) -> None:
@@ -82,6 +84,24 @@ class Mapping(nn.Module):
             if name not in learnable:
                 can = ", ".join(learnable) or "no parameter"
                 raise TypeError(f"learn={name!r}: {self.name} can learn {can}")
+
+    @property
+    def unused(self) -> list[str]:
+        """Names of the parameters that have no effect, because another is given."""
+        pairs = [(p.name, p.instead_of) for p in self.spec.parameters if p.instead_of is not None]
+        return [
+            n for n, other in pairs if other in self.learned or getattr(self, other) is not None
+        ]
+
+    def _check_unused(self, parameters: dict[str, Any]) -> None:
+        for p in self.spec.parameters:
+            value = parameters.get(p.name, p.default)
+            given = p.name in self.learned or isinstance(value, (Tensor, Sequence))
+            if p.name in self.unused and (given or value != p.default):
+                raise ValueError(
+                    f"{p.name}={value}: has no effect beside {p.instead_of}; leave one of the two "
+                    "out"
+                )
 
     def _make_weights(self) -> None:
         if self.spec.weights is None:
@@ -239,8 +259,9 @@ class Mapping(nn.Module):
         return arguments
 
     def parameter_values(self) -> dict[str, Any]:
-        """Parameters and options as plain numbers and lists."""
-        return {**self._plain(p.name for p in self.spec.parameters), **self.options}
+        """Parameters that have an effect, and options, as plain numbers and lists."""
+        names = [p.name for p in self.spec.parameters if p.name not in self.unused]
+        return {**self._plain(names), **self.options}
 
     def _plain(self, names: Iterable[str]) -> dict[str, Any]:
         values = {name: self.read(name) for name in names}
@@ -252,9 +273,10 @@ class Mapping(nn.Module):
         With a number to start from where a learned parameter needs one.
         """
         # and not read: under FSDP a process holds but a part of them
+        fixed = [name for name in self.fixed if name not in self.unused]
         return {
             "mapping": self.name,
-            "params": {**self._plain(self.fixed), **self.starts, **self.options},
+            "params": {**self._plain(fixed), **self.starts, **self.options},
             "learn": list(self.learned),
             "per": "layer" if self.num_heads is None else "head",
         }

@@ -19,7 +19,7 @@ from sparse_attn.mappings.base import (
 
 GAMMA = ParameterSpec("gamma", default=None, high=0.0, low_open=True)
 ZETA = ParameterSpec("zeta", default=1.0, low=1.0, high_open=True)
-ALPHA = ParameterSpec("alpha", default=0.25, low=0.0, high_open=True)
+ALPHA = ParameterSpec("alpha", default=0.25, low=0.0, high_open=True, instead_of="gamma")
 BIAS = ParameterSpec("bias", default=None, low_open=True, high_open=True)
 EPS = 1e-8  # of softpick
 
@@ -159,7 +159,7 @@ SPECS = (
         GAMMA,
         ZETA,
         ALPHA,
-        kernel={"instead": "alpha", "constants": ("zeta",)},
+        kernel={"constants": ("zeta",)},
         mass="at most one",
         zeros=True,
         translation_invariant=True,

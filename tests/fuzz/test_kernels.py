@@ -78,6 +78,8 @@ def problems(draw: Any, name: str, kinds: Any, shapes: Any = SHAPES) -> Attentio
     batch, heads, queries, keys = shape
     values = {}
     for parameter in kernel_parameters(name):
+        if parameter.instead_of in values:
+            continue
         number = st.sampled_from(numbers(parameter, torch.float32))
         either = st.one_of(number, st.lists(number, min_size=heads, max_size=heads))
         if parameter.default is not None or draw(st.booleans()):

@@ -181,6 +181,10 @@ ROWS = [
     *(module(name, ValueError, "cannot have one, because its weights do not compete", sink=0.0)
       for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
     module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
+    *(module("clipped-softmax", ValueError, "alpha=.*: has no effect beside gamma", **given)
+      for given in ({"gamma": -0.1, "alpha": 0.5}, {"gamma": -0.1, "learn": "alpha"},
+                    {"gamma": -0.1, "alpha": 0.5, "learn": "gamma"},
+                    {"gamma": [-0.1, -0.2], "alpha": [0.5, 0.25], "num_heads": 2})),
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
     module("r-softmax", TypeError, "r=None: expected a number", r=None),
     *(module(name, TypeError, f"learn='{p}'.*can learn sink", learn=p)

@@ -281,6 +281,11 @@ def test_a_default_that_each_row_derives_is_none():
     per_head = Mapping("clipped-softmax", gamma=[-0.1, -0.3], num_heads=2)
     per_head.set_value("gamma", None)
     assert torch.equal(per_head(scores), per_head.spec.function(scores))
+    clipped = Mapping("clipped-softmax", alpha=0.5)
+    assert clipped.describe()["params"] == {"gamma": None, "zeta": 1.0, "alpha": 0.5}
+    clipped.set_value("gamma", -0.1)  # alpha has no effect then, and is not accepted beside it
+    assert Mapping("clipped-softmax", **clipped.describe()["params"]).value("gamma") == -0.1
+    assert "alpha" not in repr(clipped)
     with pytest.raises(ValueError, match="give bias a number to start from"):
         Mapping("sigmoid", learn="bias")
     with pytest.raises(TypeError, match=r"r=None: expected a number"):

@@ -79,6 +79,8 @@ def mapping(heads: int, kind: str) -> Mapping:
     name, values = random.choice([*FUSED, "scaled-softmax"]), {}
     spec = get_spec(name, sink=get_spec(name).mass != "free" and random.random() < 0.3)
     for parameter in spec.parameters:
+        if values.get(parameter.instead_of) is not None:
+            continue
         if spec.kernel is not None and parameter.name not in spec.kernel.constants:
             known = [parameter.default, *numbers(parameter, torch.float32)]
             each = random.choices(known[1:], k=heads)
