@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from compare.comparison import LEAST
+from compare.measure import SAMPLE
+from compare.page import findings, table
+from compare.reader import LONGEST
 from pipeline.sweep.records import read_records
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +25,7 @@ def language_models(experiment: str) -> list[dict[str, Any]]:
     return [record.results for record in records if record.results]
 
 
+SWAP = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())
 LANGUAGE_MODELS = language_models("ptb-small")
 with (ROOT / "docs/glue-minilm/report.csv").open() as file:
     GLUE = list(csv.DictReader(file))
@@ -153,19 +158,42 @@ def test_no_softmax_is_below_the_floor() -> None:
             assert record.results["log_error"] > record.results["floor"] > 0
 
 
-def test_retrieval_in_the_readme() -> None:
+def test_retrieval_in_the_results() -> None:
     record = json.loads((RESULTS / "demo/retrieval.json").read_text())
     right = {row["setting"]: row["right"] for row in record["rows"]}
     settings = ("softmax", "r-softmax r=0.5", "random-drop-softmax r=0.5")
     shares = [f"{100 * right[setting]:.0f} %" for setting in settings]
-    text = page("README.md")
+    text = page("docs/results.md")
     assert f"of {record['questions']} questions" in text
     assert f"{record['candidates']} sentences for {shares[0]} with softmax, {shares[1]}" in text
     assert f"and {shares[2]} with as many dropped at random" in text
 
 
+def test_untrained_swap_in_the_readme() -> None:
+    whole = table(SWAP)
+    lines = rows("README.md", r"^\| (.*(%|x 100).*) \|$")
+    quoted = [line[1].split(" | ") for line in lines]
+    places = [whole.headers.index(name) for name in quoted[0]]
+    assert len(quoted) == 5
+    for line in quoted[1:]:
+        assert line in [[row[place] for place in places] for row in whole.rows], line
+    assert f"MiniLM on {SWAP['rows']:,} pairs of STS-B, in part" in page("README.md")
+
+
+def test_untrained_swap_in_its_guide() -> None:
+    text, line = (ROOT / "docs/guide/compare.md").read_text(), page("docs/guide/compare.md")
+    assert "\n".join(["```", str(table(SWAP)), "", *findings(SWAP), "```"]) in text
+    cosine = {row["mapping"]: row["agreement"] for row in SWAP["mappings"]}["softpick"]
+    assert f"Softpick moves embeddings (cosine {cosine:.3f}) and has the higher correlation" in line
+    assert f"took {SWAP['seconds'] / 60:.1f} minutes on one thread" in line
+    assert f"read all {SWAP['texts']:,} texts once" in line
+    assert f"are cut after {LONGEST} tokens" in line
+    assert f"With fewer than {LEAST} texts" in line
+    assert f"is set on {SAMPLE} of the texts" in line
+
+
 def test_untrained_swap_in_the_results() -> None:
-    rows = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())["mappings"]
+    rows = SWAP["mappings"]
     alike = [
         row
         for row in rows

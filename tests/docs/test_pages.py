@@ -15,6 +15,8 @@ import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
 
+from pipeline.usage import LineParser
+from sparse_attn.commands.programs import PROGRAMS
 from tests.commands import ROOT, python
 from website import code
 
@@ -22,7 +24,8 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 }
-OURS = {"benchmarks", "demo", "experiments", "glue", "sparse_attn"}
+STARTS = r"((python|accelerate launch) (.* )?-m \w|sparse-attn \w)"
+OURS = {"benchmarks", "compare", "demo", "experiments", "glue", "sparse_attn"}
 
 
 def notebook(path: Path) -> str:
@@ -68,7 +71,7 @@ def commands() -> Iterator[tuple[str, str]]:
         for language, block, _ in code.blocks(text):
             if language in ("", "console"):
                 for line in block.replace("\\\n", " ").splitlines():
-                    if found := re.match(r"(\$ )?((python|accelerate launch) (.* )?-m \w.*)", line):
+                    if found := re.match(rf"(\$ )?({STARTS}.*)", line):
                         yield page, found[2]
 
 
@@ -87,6 +90,7 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for parser in (argparse.ArgumentParser, jsonargparse.ArgumentParser):
         monkeypatch.setattr(parser, "parse_args", stop_after(parser.parse_args))
+    monkeypatch.setattr(LineParser, "parse_all", stop_after(LineParser.parse_all))
     monkeypatch.chdir(ROOT)
     seen = 0
     for page, command in commands():
@@ -96,6 +100,9 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
             assert launched.module, command
             assert launched.config_file is None or Path(launched.config_file).exists(), command
             words = [launched.training_script, *launched.training_script_args]
+        elif words[0] == "sparse-attn":
+            program = PROGRAMS.get(words[1])
+            words = [program, *words[2:]] if program else ["sparse_attn", *words[1:]]
         else:
             words = words[words.index("-m") + 1 :]
         if words[0].split(".")[0] not in OURS:
@@ -107,7 +114,7 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
             seen += 1
         except SystemExit:
             pytest.fail(f"{page}: {command}")
-    assert seen > 20
+    assert seen > 30
 
 
 def test_links() -> None:
