@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from sparse_attn.kernels.cpu import build
-from sparse_attn.kernels.cpu.kernel_args import KernelArgs, exact
+from sparse_attn.kernels.cpu.kernel_args import FOUND, KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense, sink_like
 from sparse_attn.kernels.statistics import COLUMNS
@@ -83,7 +83,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     support = _nothing_kept(query)
     if keep:
         entries = torch.library.get_ctx().new_dynamic_size()
-        found = query.new_empty((*inputs.query.shape[:3], 3), dtype=torch.int64)
+        found = query.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
         columns = query.new_empty(entries, dtype=torch.int32)
         support = found, columns, query.new_empty(entries)
     return inputs.query.new_empty(_out_shape(inputs)), query.new_empty(rows), *support

@@ -9,9 +9,13 @@ struct View {
   int64_t stride[4];  // of batch, head, row; the last of column (mask, bias) or of segment
 };
 
-struct Found {  // the support of a row
-  int64_t start, size, valid;  // size -1: all of it counts, and nothing is kept
+// What the forward pass found of a row. Of its support there are columns and scores, unless
+// size is ALL, where that would take most of the row, or UNKNOWN.
+struct Found {
+  int64_t start, size, valid;
+  double low, high;  // its threshold, as Row has it, unless UNKNOWN
 };
+constexpr int64_t ALL = -1, UNKNOWN = -2;
 
 struct KernelArgs {  // as in kernel_args.py
   const char *kernel;

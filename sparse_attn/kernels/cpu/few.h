@@ -5,10 +5,11 @@
 // the entries few[0, n) of a row as a row of their own, and what dropout keeps of them
 template <class T>
 Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
-                        int64_t valid, T top) {
+                        const Found &at, T top) {
   std::fill(few + n, few + padded<T>(n), -INF<T>);
   Row<T> row = make_row(h, few, g, padded<T>(n));
-  row.valid = valid, row.top = top, row.below = valid - n;
+  row.valid = at.valid, row.top = top, row.below = at.valid - n;
+  row.low = (T)at.low, row.high = (T)at.high;
   if (!a.seed) return row;
   const Dropout<T> dropout(a, b, h, i);
   for (int64_t k = 0; k < row.n; k++) keep[k] = k < n ? dropout.factor(columns[k]) : T(0);
@@ -27,15 +28,17 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
     bool bad = keys.width && survey(row);
     spoiled |= bad;
-    found[i] = {size, bad ? -1 : 0, row.valid};
+    found[i] = {size, bad ? UNKNOWN : 0, row.valid};
     if (bad || !row.valid) continue;
     T bound = map.few.floor(row);
     if (!(bound > -INF<T>)) return false;
     int64_t n = compress(row.x, row.n, bound, row_columns, few);
     if (n > row.n / 2) return false;
-    found[i].size = pick(b, h, start + i, n, keys, found[i], row.top);
+    pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
-    if (size > (int64_t)(MOST * std::max<int64_t>(i + 1, 4) * keys.width)) return false;
+    // the first rows decide: to give up later costs more than a tile that has somewhat too many
+    if (size > (i < TRIED ? MOST * std::max<int64_t>(i + 1, 4) : ROOM * a.tile_rows) * keys.width)
+      return false;
   }
   for (int64_t i = 0; i < rows && a.statistics && keys.width; i++)
     if (found[i].size <= 0) map_row(b, h, start + i, scores + i * stride, nullptr, keys);
@@ -43,30 +46,30 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   return true;
 }
 
-// How many of the entries few[0, n) are in the support; they are moved to that of the tile.
+// Moves those of the entries few[0, n) that are in the support of the row to that of the tile.
 template <class T>
-int64_t Task<T>::pick(int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys,
-                      const Found &at, T top) {
+void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n,
+                   const Columns &keys, Found &at) {
   for (int64_t k = 0; k < n; k++) {
     int64_t column = keys.first + row_columns[k];
     row_columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
   }
   T *x = few_grad;
   std::copy(few, few + n, x);
-  Row<T> row = few_row(b, h, i, row_columns, nullptr, n, at.valid, top);
+  at.low = whole.low, at.high = whole.high;
+  Row<T> row = few_row(b, h, i, row_columns, nullptr, n, at, whole.top);
   row.keep = nullptr;  // what is dropped is in the support
+  row.known = whole.known;
   map.few.forward(row);
+  at.low = row.low, at.high = row.high;
   if (a.statistics) measure_few(row, b, h, i, n);
-  T next = -INF<T>;  // the largest score without a share
-  for (int64_t k = 0; k < n && map.few.neighbour; k++)
-    if (!(few[k] > 0)) next = std::max(next, x[k]);
   int64_t end = at.start;
   for (int64_t k = 0; k < n; k++) {
     few_columns[end] = row_columns[k], few_x[end] = x[k];
     few_p[end] = a.seed ? few[k] * keep[k] : few[k];
-    end += (few[k] > 0) | (x[k] == next);
+    end += (few[k] > 0) | map.few.all;
   }
-  return end - at.start;
+  at.size = end - at.start;
 }
 
 template <class T>
@@ -95,9 +98,12 @@ void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool
   int64_t before = (int64_t)lists->columns.size();
   int64_t size = sparse ? found[rows - 1].start + found[rows - 1].size : 0;
   lists->rows += rows;
-  bool kept = sparse && before + size <= 2 * (dim + value_dim) * lists->rows;
-  for (int64_t i = 0; i < rows; i++)
-    to[i] = kept ? Found{before + found[i].start, found[i].size, found[i].valid} : Found{0, -1, 0};
+  bool kept = sparse && !spoiled && before + size <= 2 * (dim + value_dim) * lists->rows;
+  for (int64_t i = 0; i < rows; i++) {
+    // what is met once is not multiplied as backward does it, and rounded otherwise
+    to[i] = kept ? found[i] : Found{0, sparse || once ? UNKNOWN : ALL};
+    to[i].start += before;
+  }
   if (!kept) return;
   lists->columns.insert(lists->columns.end(), few_columns, few_columns + size);
   lists->scores.insert(lists->scores.end(), few_x, few_x + size);
@@ -117,7 +123,8 @@ void Task<T>::few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, co
     std::fill(few_grad + met, few_grad + padded<T>(n), T(0));
     if (n) {
       T top = *std::max_element(few, few + n);
-      Row<T> row = few_row(b, h, start + i, columns, few_grad, n, support[i].valid, top);
+      Row<T> row = few_row(b, h, start + i, columns, few_grad, n, support[i], top);
+      row.known = true;
       by.theta += map.few.backward(row);
       if (met < n) by.sink += few_grad[met];
     }

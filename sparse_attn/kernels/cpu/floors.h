@@ -6,6 +6,8 @@
 
 // the share of a row from which on the products of all its entries are faster
 constexpr double MOST = 0.2;
+constexpr int64_t TRIED = 8;  // rows of a tile that are judged by it
+constexpr double ROOM = 0.3;  // for the supports of a tile
 
 // rounded down: an entry too many has a share of 0
 template <class T> T down_from(T top, T width) {
@@ -19,7 +21,10 @@ template <class T> T entmax_floor(Row<T> &row) { return down_from(row.top, 1 / (
 template <class T> T t_floor(Row<T> &row) { return down_from(row.top, row.theta); }
 
 template <class T> T r_floor(Row<T> &row) {
-  return 1 - row.theta > MOST ? -INF<T> : RSoftmax<T>(row).low;
+  if (1 - row.theta > MOST) return -INF<T>;
+  T low = RSoftmax<T>(row).low;
+  row.known = true;
+  return low;
 }
 
 template <class T> T positive_floor(Row<T> &row) {

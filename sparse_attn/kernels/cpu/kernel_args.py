@@ -16,6 +16,7 @@ TILE_BYTES = 96 * 1024  # scores of a tile; with gradients and keys they fit in 
 MOST_ROWS = 96
 SERIAL_WORK = 2**21  # multiply-adds up to which one thread is faster than many
 ROW_STEP = 6  # rows of a matrix product block in registers
+FOUND = 5  # numbers of 8 bytes that the forward pass keeps of a row, as args.h names them
 
 
 class View(ctypes.Structure):
@@ -138,11 +139,10 @@ class KernelArgs(ctypes.Structure):
     def find(self) -> tuple[Tensor, Tensor, Tensor]:
         """Compute `out`; returns the support where that is a small part of a tile.
 
-        start, size and valid keys of each row, (B, H, Q, 3), size -1 where it is not; columns and
-        scores of all of them, (entries,).
+        `Found` of each row, (B, H, Q, FOUND); columns and scores of the supports, (entries,).
         """
         query = self.tensors[0]
-        found = torch.empty(*query.shape[:3], 3, dtype=torch.int64)
+        found = torch.empty(*query.shape[:3], FOUND, dtype=torch.int64)
         self.found = self._pointer(found)
         self.run(backward=False)
         columns = scores = None

@@ -6,7 +6,7 @@ template <class T> struct Few {  // on the scores of at least `floor`, in place 
   T (*floor)(Row<T> &);
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
-  bool neighbour;  // whether the largest of the scores without a share has a slope
+  bool all;  // whether all of these have a slope, with a share or not
 };
 
 template <class T> struct Map {

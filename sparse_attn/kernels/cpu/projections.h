@@ -63,10 +63,11 @@ template <class T> struct Temperature {
 template <class T, class Power> struct Projection {
   Power power;
   T top, inverse, root = Power::start;
-  Projection(const Row<T> &row, Power power, T temperature)
+  Projection(Row<T> &row, Power power, T temperature)
       : power(power), top(row.top), inverse(1 / temperature) {
+    if (row.known) root = row.low;
     const T small = Power::small();
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40 && !row.known; i++) {
       Vec<T> total = Vec<T>{}, slope = Vec<T>{};
       EACH_VECTOR(row, j) {
         Vec<T> c = core(load(row.x + j));
@@ -77,6 +78,7 @@ template <class T, class Power> struct Projection {
       root += step;
       if (!(std::abs(step) > small * power.scale(root))) break;
     }
+    row.low = root;
   }
   INLINE Vec<T> core(Vec<T> x) const { return power.core((x - top) * inverse, root); }
 };

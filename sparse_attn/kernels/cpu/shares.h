@@ -16,6 +16,9 @@ template <class T> struct Row {
   int64_t valid;  // number of valid entries
   T top;          // the largest of them
   int64_t below;  // valid entries that x leaves out, all less than those in it
+  // what its map has searched for: neighbours of the quantile, a root or the least weight
+  T low, high;
+  bool known;  // whether they are given
 };
 
 #define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
@@ -141,16 +144,16 @@ template <class T> struct Within : Plain<T> {
   }
 };
 
-template <class T> INLINE int64_t first_equal(const T *x, T value) {
-  int64_t j = 0;
-  while (x[j] != value) j++;
-  return j;
+template <class T> INLINE int64_t first_equal(const Row<T> &row, T value) {
+  EACH_VECTOR(row, j)
+    if (uint32_t found = lanes(load(row.x + j) == value)) return j + __builtin_ctz(found);
+  return 0;
 }
 
 template <class T> struct TSoftmax : Within<T> {
   int64_t owner;
   TSoftmax(const Row<T> &row) : Within<T>(row, row.theta) {
-    owner = row.g ? first_equal(row.x, row.top) : 0;
+    owner = row.g ? first_equal(row, row.top) : 0;
   }
   T finish(Row<T> &row, T pull) {
     row.g[owner] -= pull;
@@ -163,14 +166,9 @@ template <class T> struct Neighbours {
 };
 
 template <class T> INLINE int64_t count_up_to(const Row<T> &row, T bound) {
-  Int<T> total = Int<T>{}, other = Int<T>{};
-  int64_t j = 0;
-  for (; j + 2 * LANES<T> <= row.n; j += 2 * LANES<T>) {
-    total -= (Int<T>)(load(row.x + j) <= bound);
-    other -= (Int<T>)(load(row.x + j + LANES<T>) <= bound);
-  }
-  if (j < row.n) total -= (Int<T>)(load(row.x + j) <= bound);
-  return count<T>(total + other);
+  int64_t total = 0;
+  EACH_VECTOR(row, j) total += __builtin_popcount(lanes(load(row.x + j) <= bound));
+  return total;
 }
 
 // max{x <= bound}, min{x > bound}
@@ -208,20 +206,21 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
   if (row.below && count_up_to(row, below) >= target) return from(below);
   T mean = sum<T>(total) / n;
   T variance = sum<T>(squares) / n - mean * mean;
-  T deviation = std::sqrt(variance > 0 ? variance : 0);
-  // the quantile of a normal distribution (Shore 1982), then secants
-  T share = (k + T(1)) / (n + 1), odds = std::log(share / (1 - share)) * T(0.5513);
-  T mid = row.top + mean + deviation * odds;
-  int64_t count_below = masked, count_above = row.n;
+  T deviation = T(0.5513) * std::sqrt(variance > 0 ? variance : 0);
+  // the quantile of a normal distribution (Shore 1982), then its slope, then secants
+  T share = (k + T(1)) / (n + 1), slope = n * share * (1 - share) / deviation;
+  T mid = row.top + mean + deviation * std::log(share / (1 - share));
+  T last = 0;
+  int64_t last_count = 0;
   for (int step = 0; step < 12; step++) {
-    if (!(mid >= below && mid < above)) mid = below + (above - below) / 2;
+    if (step % 4 == 3 || !(mid >= below && mid < above)) mid = below + (above - below) / 2;
     if (!(mid < above)) break;
     int64_t c = count_up_to(row, mid);
     if (c == target) return around(row, mid);
-    if (c < target) below = mid, count_below = c;
-    else above = mid, count_above = c;
-    T fraction = (target - T(0.5) - count_below) / (count_above - count_below);
-    mid = below + (above - below) * (step % 3 == 2 ? T(0.5) : fraction);
+    (c < target ? below : above) = mid;
+    if (step) slope = (c - last_count) / (mid - last);
+    last = mid, last_count = c;
+    mid += (target - c) / slope;
   }
   // `below` may be the least entry itself, which interpolation has not counted
   for (;;) {
@@ -241,17 +240,17 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
 
 template <class T> struct RSoftmax : Within<T> {
   T low, high, part;
-  RSoftmax(const Row<T> &row) : Within<T>(row, 0), low(row.top), high(row.top), part(0) {
+  RSoftmax(Row<T> &row) : Within<T>(row, 0), low(row.top), high(row.top), part(0) {
     T position = row.theta * (row.valid - 1);
     int64_t k = (int64_t)position;
     if (k >= row.valid - 1) return;
     part = position - k;
-    Neighbours<T> s = order_statistics(row, k);
-    low = s.low, high = s.high;
+    Neighbours<T> s = row.known ? Neighbours<T>{row.low, row.high} : order_statistics(row, k);
+    low = row.low = s.low, high = row.high = s.high;
     T shifted_low = low - row.top, shifted_high = high - row.top;
     this->set(-(shifted_low + part * (shifted_high - shifted_low)));
-    owners[0] = row.g ? first_equal(row.x, low) : 0;
-    owners[1] = row.g ? first_equal(row.x, high) : 0;
+    owners[0] = row.g ? first_equal(row, low) : 0;
+    owners[1] = row.g ? first_equal(row, high) : 0;
   }
   int64_t owners[2] = {0, 0};
   T finish(Row<T> &row, T pull) {

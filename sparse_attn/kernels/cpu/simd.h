@@ -83,6 +83,21 @@ template <class T> INLINE int64_t count(Int<T> v) {
   return reduce<E, VECTOR_BYTES>(v, [](auto a, auto b) { return a + b; });
 }
 
+// the lanes where a comparison holds, as bits
+#if defined(__AVX512F__)
+INLINE uint32_t lanes(IntF holds) { return _mm512_movepi32_mask((__m512i)holds); }
+INLINE uint32_t lanes(IntD holds) { return _mm512_movepi64_mask((__m512i)holds); }
+#elif defined(__AVX2__)
+INLINE uint32_t lanes(IntF holds) { return (uint32_t)_mm256_movemask_ps((__m256)holds); }
+INLINE uint32_t lanes(IntD holds) { return (uint32_t)_mm256_movemask_pd((__m256d)holds); }
+#else
+template <class I> INLINE uint32_t lanes(I holds) {
+  uint32_t bits = 0;
+  for (unsigned i = 0; i < sizeof holds / sizeof holds[0]; i++) bits |= (holds[i] & 1u) << i;
+  return bits;
+}
+#endif
+
 #if defined(__clang__)
 template <class T> INLINE void transpose(Vec<T> *rows) {
   T block[LANES<T>][LANES<T>];
@@ -127,22 +142,37 @@ template <class V> INLINE V at_most(V a, V bound) { return a > bound ? bound : a
 template <class V> INLINE V at_least(V a, V bound) { return a < bound ? bound : a; }
 template <class V> INLINE V magnitude(V a) { return a < 0 ? -a : a; }
 
-// e^x to 2 ulp for x <= 88; 0 below -87
-INLINE VecF exp(VecF x) {
+struct Power {  // e^x = 2^n (less_one + 1), |less_one| < 1/2
+  VecF less_one;
+  BitsF n;  // as an exponent
+};
+
+// for -87 <= x <= 88
+INLINE Power power(VecF x) {
   const VecF shifter = all(12582912.0f);  // 1.5 * 2^23: the sum ends at the integers
-  VecF clamped = at_most(x, all(88.0f));
-  VecF shifted = clamped * 1.44269504f + shifter;
+  VecF shifted = x * 1.44269504f + shifter;
   VecF n = shifted - shifter;
-  VecF r = clamped - n * 0.693359375f;
+  VecF r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   VecF poly = r * 1.9875691500e-4f + 1.3981999507e-3f;
   poly = poly * r + 8.3334519073e-3f;
   poly = poly * r + 4.1665795894e-2f;
   poly = poly * r + 1.6666665459e-1f;
   poly = poly * r + 5.0000001201e-1f;
-  poly = poly * (r * r) + r + 1.0f;
-  VecF result = (VecF)((BitsF)poly + ((BitsF)shifted << 23));
-  return x < -87.0f ? VecF{} : result;
+  return {poly * (r * r) + r, (BitsF)shifted << 23};
+}
+
+// e^x to 2 ulp for x <= 88; 0 below -87
+INLINE VecF exp(VecF x) {
+  Power e = power(at_most(x, all(88.0f)));
+  return x < -87.0f ? VecF{} : (VecF)((BitsF)(e.less_one + 1.0f) + e.n);
+}
+
+// e^x - 1 to 4 ulp for x <= 87
+INLINE VecF expm1(VecF x) {
+  Power e = power(at_most(at_least(x, all(-87.0f)), all(87.0f)));
+  VecF scale = (VecF)((BitsF)all(1.0f) + e.n);
+  return e.less_one * scale + (scale - 1.0f);
 }
 
 // log x for x > 0; -inf at 0
@@ -181,6 +211,7 @@ template <double (*f)(double)> INLINE VecD each(VecD x) {
   return x;
 }
 INLINE VecD exp(VecD x) { return each<std::exp>(x); }
+INLINE VecD expm1(VecD x) { return each<std::expm1>(x); }
 INLINE VecD log(VecD x) { return each<std::log>(x); }
 INLINE VecD tanh(VecD x) { return each<std::tanh>(x); }
 

@@ -38,7 +38,7 @@ template <class T> int64_t compress(const T *x, int64_t n, T bound, int32_t *col
   for (int64_t j = 0; j < n; j += LANES<T>) {
     Vec<T> here = load(x + j);
 #if !defined(__AVX512F__)
-    if (!count<T>(here >= bound)) continue;
+    if (!lanes(here >= bound)) continue;
 #endif
     found += compress_vector(here, (int32_t)j, bound, columns + found, scores + found);
   }

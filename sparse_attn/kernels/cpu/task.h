@@ -47,7 +47,7 @@ template <class T> struct Task {
     int64_t wide = (a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
     stride = wide + LANES<T>;  // not a power of 2, whose columns would share cache lines
     int64_t tile = a.tile_rows * stride;
-    int64_t most = map.few.floor ? (int64_t)(MOST * tile) + stride : 0;  // and one row
+    int64_t most = map.few.floor ? (int64_t)(ROOM * tile) + stride : 0;  // and one row
     int64_t row = map.few.floor ? stride : 0;
     T *few_ints, *row_ints;  // an int32_t fits into a T
     struct Need {
@@ -238,8 +238,14 @@ template <class T> struct Task {
     }
     // what is measured are the weights before dropout
     row.keep = a.seed && !a.statistics ? keep : nullptr;
-    if (g) return map.backward(row);
+    Found *found = a.found ? a.found + (b * a.heads + h) * a.queries + i : nullptr;
+    if (g) {
+      row.known = found && found->size == ALL;
+      if (row.known) row.low = (T)found->low, row.high = (T)found->high;
+      return map.backward(row);
+    }
     map.forward(row);
+    if (found) found->low = row.low, found->high = row.high;
     if (!a.statistics) return 0;
     if (a.sink) x[keys.to - keys.first] = 0;
     measure(row, b, h, i, special + keys.first);
@@ -269,9 +275,9 @@ template <class T> struct Task {
 
   // in few.h
   Row<T> few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
-                 int64_t valid, T top);
-  int64_t pick(int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys, const Found &at,
-               T top);
+                 const Found &at, T top);
+  void pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys,
+            Found &at);
   bool select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
   void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n);
   void multiply_few(int64_t rows);
@@ -282,7 +288,7 @@ template <class T> struct Task {
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
     Columns keys = score(b, h, start, rows);
     bool sparse = select(b, h, start, rows, keys);
-    if (a.found) keep_found(b, h, start, rows, sparse && !spoiled);
+    if (a.found) keep_found(b, h, start, rows, sparse);
     if (sparse) {
       multiply_few(rows);
     } else {
@@ -303,7 +309,7 @@ template <class T> struct Task {
       return few_backward(b, h, start, rows, known, a.columns, (const T *)a.scores, by);
     }
     Columns keys = score(b, h, start, rows);
-    if (select(b, h, start, rows, keys) && !spoiled)
+    if (!(known && known->size == ALL) && select(b, h, start, rows, keys) && !spoiled)
       return few_backward(b, h, start, rows, found.data(), few_columns, few_x, by);
     int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
     pack_values(b, h);

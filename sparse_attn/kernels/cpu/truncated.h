@@ -5,8 +5,9 @@
 // w = e^(x - top) where it is at least `bound`; gradients as of softmax over these entries
 template <class T> struct Truncated : Plain<T> {
   T top, bound, total;
-  // leaves e^(x - top) in row.v
-  Truncated(Row<T> &row) : Plain<T>(row), top(row.top), bound(0) {
+  // leaves e^(x - top) in row.v, unless the bound is known
+  Truncated(Row<T> &row) : Plain<T>(row), top(row.top), bound(row.low), total(0) {
+    if (row.known) return;
     Vec<T> all_weights = Vec<T>{};
     EACH_VECTOR(row, j) {
       Vec<T> w = exp(load(row.x + j) - top);
@@ -24,32 +25,44 @@ template <class T> struct Truncated : Plain<T> {
 
 template <class T> struct Threshold : Truncated<T> {
   // the maxima, whose weight is 1, always stay
-  Threshold(Row<T> &row) : Truncated<T>(row) { this->bound = std::min(row.theta * this->total, T(1)); }
+  Threshold(Row<T> &row) : Truncated<T>(row) {
+    if (!row.known) this->bound = row.low = std::min(row.theta * this->total, T(1));
+  }
 };
 
 // The bound is the least weight that, with all smaller ones, exceeds a share 1 - p of the total:
 // found by the mass below a guess, as the quantile of r-softmax is by counts.
 template <class T> struct TopP : Truncated<T> {
   TopP(Row<T> &row) : Truncated<T>(row) {
-    const T rest = (1 - row.theta) * this->total;
-    T above = 1, mass_above = this->total;  // a weight, whose mass exceeds the rest
-    T below = rest / row.valid, mass_below = 0;
+    if (!row.known) this->bound = row.low = search(row, (1 - row.theta) * this->total);
+  }
+  T search(const Row<T> &row, T rest) const {
+    // `above` exceeds the rest, with all smaller ones; `below` does not
+    T above = 1, below = rest / row.valid, mass_above = this->total, mass_below = 0;
+    T mid = below + (above - below) * (rest / this->total), last = 0, last_mass = 0;
     for (int step = 0; above > below; step++) {
-      T share = (rest - mass_below) / (mass_above - mass_below);
-      T mid = step % 3 == 2 ? std::sqrt(below * above) : below + (above - below) * share;
+      if (step % 4 == 3) mid = std::sqrt(below * above);
       if (!(mid >= below && mid < above)) mid = below;
       Vec<T> low = Vec<T>{}, high = all(-INF<T>), mass = Vec<T>{};
       EACH_VECTOR(row, j) {
-        Vec<T> w = load(row.v + j), negated = -w;
-        auto under = w <= mid;
-        mass += under ? w : Vec<T>{};
-        low = under & (w > low) ? w : low;
-        high = ~under & (negated > high) ? negated : high;
+        Vec<T> w = load(row.v + j), under = w <= mid ? w : Vec<T>{};
+        mass += under;
+        low = larger(under, low);
+        high = larger(w <= mid ? all(-INF<T>) : -w, high);
       }
-      T found = sum<T>(mass);
-      if (found > rest) above = largest<T>(low), mass_above = found;
-      else below = -largest<T>(high), mass_below = found;
+      T found = sum<T>(mass), least = -largest<T>(high), most = largest<T>(low);
+      if (found > rest) {
+        if (found - most <= rest) return most;
+        above = most, mass_above = found;
+      } else {
+        if (found + least > rest) return least;
+        below = least, mass_below = found;
+      }
+      T slope = step ? (found - last_mass) / (mid - last)
+                     : (mass_above - mass_below) / (above - below);
+      last = mid, last_mass = found;
+      mid += (rest - found) / slope;
     }
-    this->bound = above;
+    return above;
   }
 };

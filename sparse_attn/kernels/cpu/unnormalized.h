@@ -54,11 +54,10 @@ template <class T> struct Softpick {
   T shift, least, inverse;
   explicit Softpick(Row<T> &row) : shift(std::max(row.top, T(0))), least(std::exp(-shift)) {
     Vec<T> total = Vec<T>{};
+    const bool small = shift < 80;  // beyond, e^(x - s) alone counts where it is not 0
     EACH_VECTOR(row, j) {
       Vec<T> x = load(row.x + j);
-      // e^x - 1 by tanh near 0, where the difference cancels
-      Vec<T> t = tanh(at_most(at_least(x, all(T(-1))), all(T(1))) * T(0.5));
-      Vec<T> size = magnitude(x) < 1 ? 2 * t / (1 - t) * least : exp(x - shift) - least;
+      Vec<T> size = small ? expm1(x) * least : exp(x - shift) - least;
       size = x > -INF<T> ? size : Vec<T>{};
       total += magnitude(size);
       store<T>(row.u + j, size);
@@ -78,7 +77,7 @@ template <class T> void softpick_forward(Row<T> &row) {
 // ds = e^(x - s) (g - delta) / sum where size > 0, e^(x - s) delta / sum where size < 0
 template <class T> T softpick_backward(Row<T> &row) {
   Softpick<T> pick(row);
-  int64_t owner = first_equal(row.x, row.top);
+  int64_t owner = first_equal(row, row.top);
   Vec<T> inner = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> g = kept(row, j, load(row.g + j));
@@ -88,7 +87,7 @@ template <class T> T softpick_backward(Row<T> &row) {
   T delta = sum<T>(inner) * pick.inverse;
   EACH_VECTOR(row, j) {
     Vec<T> size = load(row.u + j), away = load(row.g + j) - delta;
-    Vec<T> slope = exp(load(row.x + j) - pick.shift) * pick.inverse;
+    Vec<T> slope = (size + pick.least) * pick.inverse;
     store<T>(row.g + j, slope * (size > 0 ? away : size < 0 ? all(delta) : Vec<T>{}));
     store<T>(row.x + j, kept(row, j, at_least(size, Vec<T>{}) * pick.inverse));
   }
