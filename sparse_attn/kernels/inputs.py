@@ -89,11 +89,12 @@ class AttentionInputs:
     @property
     def sinks(self) -> Tensor | None:
         """The score of each head's virtual key, (H,), with its graph; None without sinks."""
-        if self.mapping.has_sink:
-            return self.parameter(SINK.name)
-        return (
-            None if self.sink is None else self.query.new_zeros((), dtype=self._exact) + self.sink
-        )
+        if not self.has_sink:
+            return None
+        sink = self.parameter(SINK.name) if self.sink is None else self.sink
+        most = torch.finfo(self._exact).max
+        # an infinite one counts as the largest number, as in the mappings' own functions
+        return sink.to(self._exact).clamp(-most, most)
 
     @property
     def kernel_reason(self) -> str | None:

@@ -10,6 +10,7 @@ from sparse_attn.kernels.inputs import AttentionInputs
 
 from .backends import CPU, TRITON, each, on, over
 from .problems import (
+    COMPETING,
     DISTRIBUTIONS,
     SETTINGS,
     SOLVERS,
@@ -283,3 +284,15 @@ def test_a_masked_run_equals_the_run_without_those_keys(backend):
     short = inputs.solve(backend.impl)
     masked["dkey"], masked["dvalue"] = masked["dkey"][:, :, keep], masked["dvalue"][:, :, keep]
     torch.testing.assert_close(masked, short, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sink", [torch.inf, -torch.inf])
+@over("name params", COMPETING, SOLVERS[:6])
+def test_an_infinite_sink_is_the_largest_number(backend, name, params, sink):
+    """One of the mapping cannot be set to it, but may diverge to it."""
+    case = Problem(name, params, queries=5, keys=9, dim=16)
+    inputs = backend.inputs(case)
+    sinks = torch.tensor([sink, 0.5], device=backend.device)
+    got, expected = (inputs.solve(impl, sink=sinks) for impl in (backend.impl, "reference"))
+    assert got["output"].isfinite().all()
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)

@@ -171,7 +171,8 @@ ROWS = [
 
     module("scaled-softmax", ValueError, r"delta=-1\.0 is out of range.*\[0, inf\)", delta=-1.0),
     module("scaled-softmax", ValueError, r"beta=-1\.0 is out of range.*\[0, inf\)", beta=-1.0),
-    module("softmax", ValueError, r"sink=inf is out of range.*\(-inf, inf\)", sink=math.inf),
+    *(module("softmax", ValueError, rf"sink={x} is out of range.*\(-inf, inf\)", sink=x)
+      for x in (math.inf, math.nan)),
     module("softmax", ValueError, 'sink: expected one value, got 2; .*num_heads.*per="head"',
            learn="sink", sink=[0.0, 1.0]),
     module("softmax", ValueError, r'sink: expected one value, got shape \(2,\); .*per="head"',
