@@ -58,7 +58,7 @@ class End:
     Attributes:
         killed: whether it was killed.
         seconds: that `main` took; 0 if it was killed.
-        said: what `main` left with: "" if it returned, its stderr and the SystemExit, a traceback.
+        said: what `main` left with: "" if it returned, the message of a SystemExit, a traceback.
         operations: what it did in the folder, such as "open checkpoint.pt", up to where it was
             killed from inside.
     """
@@ -126,7 +126,7 @@ def _work(
         with redirect_stderr(told):
             main(arguments)
     except SystemExit as stop:
-        said = f"{told.getvalue()}{stop.code}"
+        said = stop.code if isinstance(stop.code, str) else told.getvalue()
     except BaseException:
         # the pipe holds so much that nobody has read yet
         said = traceback.format_exc()[-9000:]
