@@ -120,7 +120,8 @@ class AttentionRecord:
     def mass(self) -> Tensor:
         """Mean of sum p over valid queries, (layers, heads): 1 if the mapping is a distribution.
 
-        Less than 1 with a sink, softpick or clipped softmax, anything with sigmoid or relu.
+        At most 1 with a sink, softpick or clipped softmax (zeta = 1), anything with sigmoid or
+        relu.
         """
         return self._ratio("mass", "rows")
 
@@ -179,7 +180,8 @@ class AttentionRecord:
     def table(self) -> str:
         """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was.
 
-        The mass has a column unless it is 1 everywhere.
+        The mass has a column unless it is 1 everywhere; beside it `special` is no share, but a part
+        of it.
         """
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -200,22 +202,26 @@ class AttentionRecord:
 
     def _rows(self) -> list[list[str]]:
         """The cells of `table`, its headings first."""
-        columns = {
-            "zeros": (self.zeros * 100, "rows", ".1f", "%"),
-            "support": (self.support, "rows", ".1f", ""),
-            "entropy": (self.entropy, "rows", ".2f", ""),
-            "mass": (self.mass, "rows", ".2f", ""),
-            "special": (self.special * 100, "named", ".1f", "%"),
+        table = {
+            "layer": self.layers,
+            "mapping": self.mappings,
+            "zeros": self._cells(self.zeros * 100, "rows", ".1f", "%"),
+            "support": self._cells(self.support, "rows", ".1f"),
+            "entropy": self._cells(self.entropy, "rows", ".2f"),
+            "mass": self._cells(self.mass, "rows", ".2f"),
+            "special": self._cells(self.special, "named", ".2f"),
         }
-        table = {"layer": self.layers, "mapping": self.mappings}
-        for heading, (values, count, form, unit) in columns.items():
-            seen = self._of_heads(count) > 0
-            means = [row[of].mean().item() for row, of in zip(values, seen, strict=True)]
-            found = zip(means, seen.any(-1).tolist(), strict=True)
-            table[heading] = [f"{mean:{form}}{unit}" if any_ else "-" for mean, any_ in found]
         if {"1.00", "nan", "-"}.issuperset(table["mass"]):
             del table["mass"]
+            table["special"] = self._cells(self.special * 100, "named", ".1f", "%")
         return [list(table), *map(list, zip(*table.values(), strict=True))]
+
+    def _cells(self, values: Tensor, count: str, form: str, unit: str = "") -> list[str]:
+        """The mean over the heads of each layer, of those that saw some `count`."""
+        seen = self._of_heads(count) > 0
+        means = [row[of].mean().item() for row, of in zip(values, seen, strict=True)]
+        found = zip(means, seen.any(-1).tolist(), strict=True)
+        return [f"{mean:{form}}{unit}" if any_ else "-" for mean, any_ in found]
 
     def _of_heads(self, name: str, by_position: bool = False) -> Tensor:
         """One of the sums, (layers, heads) or (layers, heads, positions)."""

@@ -284,7 +284,7 @@ class Mapping(nn.Module):
     def extra_repr(self) -> str:
         absent = any(p.is_meta or hasattr(p, "full_tensor") for p in self.parameters(recurse=False))
         values = self.describe()["params"] if absent else self.parameter_values()
-        parts = [repr(self.name), *(f"{n}={v}" for n, v in values.items())]
+        parts = [repr(self.name), *(f"{n}={_shown(v)}" for n, v in values.items())]
         if self.learned:
             parts.append(f"learn={list(self.learned)}")
         return ", ".join(parts)
@@ -293,7 +293,7 @@ class Mapping(nn.Module):
         """For a notebook: as `repr`, and each parameter with its value and range."""
         called = f"<code>{escape(repr(self))}</code>"
         rows = [
-            f"<tr><td>{p.name}</td><td>{escape(str(value))}</td><td>{escape(p.range)}</td>"
+            f"<tr><td>{p.name}</td><td>{escape(_shown(value))}</td><td>{escape(p.range)}</td>"
             f"<td>{'learned' if p.name in self.learned else 'fixed'}</td></tr>"
             for p in self.spec.parameters
             for value in self._plain([p.name]).values()
@@ -318,6 +318,11 @@ class Mapping(nn.Module):
             return tensor.to(moved.device) if half or fixed else moved
 
         return super()._apply(move, recurse)
+
+
+def _shown(value: Any) -> str:
+    """For a reader: of a tensor, whose numbers come in a list, the digits that float32 has."""
+    return str([float(f"{x:.7g}") for x in value] if isinstance(value, list) else value)
 
 
 def _numbers(name: str, value: Any) -> Tensor:

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 from functools import partial
+from typing import get_args
 
 from sparse_attn.mappings import (
     controls,
@@ -17,7 +18,7 @@ from sparse_attn.mappings import (
     unnormalized,
     weighted,
 )
-from sparse_attn.mappings.base import Loss, MappingSpec, ParameterSpec
+from sparse_attn.mappings.base import Loss, MappingSpec, Mass, ParameterSpec
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
@@ -107,8 +108,8 @@ def register_mapping(spec: MappingSpec) -> None:
 
     Raises:
         ValueError: the name is taken; the record names a kernel, which would run a mapping of the
-            library instead of `function`; or `multilabel_only` or `predicts` names a loss or
-            parameter that the record does not have.
+            library instead of `function`; its mass is none of the three; or `multilabel_only` or
+            `predicts` names a loss or parameter that the record does not have.
         TypeError: `function` takes no `log` and there is no `log_function`, or a loss is not
             callable.
     """
@@ -119,6 +120,8 @@ def register_mapping(spec: MappingSpec) -> None:
         )
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
+    if spec.mass not in get_args(Mass):
+        raise ValueError(f"mass={spec.mass!r}: expected one of {', '.join(get_args(Mass))}")
     _check_losses(spec)
     try:
         if isinstance(spec.log_function, partial):  # others, such as builtins, may have none

@@ -202,5 +202,7 @@ ROWS = [
            losses={"mine": print}, multilabel_only=("pairs",)),
     record("spelled", ValueError, "multilabel_only='mine': expected a tuple",
            losses={"mine": print}, multilabel_only="mine"),
+    record("massive", ValueError, "mass='unknown': expected one of one, at most one, free",
+           mass="unknown"),
     record("fixed", ValueError, "predicts='t': expected a parameter of fixed", predicts="t"),
 ]  # fmt: skip

@@ -262,6 +262,12 @@ def test_learned_functions_take_their_options():
     assert torch.equal(plif(scores), maps.plif(scores, torch.linspace(-1, 1, 8), bound=2.0))
 
 
+def test_digits_beyond_float32_are_not_shown() -> None:
+    sinks = Mapping("entmax", alpha=1.1, learn="alpha", sink=[0.1, -2.3], num_heads=2)
+    assert repr(sinks) == ("Mapping('entmax', alpha=[1.1, 1.1], sink=[0.1, -2.3], learn=['alpha'])")
+    assert "<td>[0.1, -2.3]</td>" in sinks._repr_html_()
+
+
 def test_a_notebook_shows_parameters_and_ranges() -> None:
     shown = Mapping("sparsegen", lam=0.5, learn="lam")._repr_html_()
     assert "<td>lam</td><td>[0.5]</td><td>(-inf, 1)</td><td>learned</td>" in shown
