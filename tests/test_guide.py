@@ -1,5 +1,6 @@
 """The tables of mappings in docs/ say what the registry and the kernels say."""
 
+import math
 import re
 from pathlib import Path
 
@@ -10,10 +11,17 @@ from sparse_attn.commands.syntax import parse_mapping
 from sparse_attn.kernels import flex
 from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
 from sparse_attn.mappings import MappingSpec, get_spec
+from sparse_attn.mappings.derived import BETA, DELTA, GAMMA
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "guide/mappings.md"
 FUNCTIONS = DOCS / "attention-functions.md"
+INF = math.inf
+FORMS = {  # how a parameter of this range is stored
+    (0.0, INF): "softplus(raw)", (0.0, 1.0): "sigmoid(raw)", (1.0, 2.0): "1 + sigmoid(raw)",
+    (1.0, INF): "1 + softplus(raw)", (-INF, INF): "raw", (-INF, 1.0): "1 - softplus(raw)",
+    (-INF, 0.0): "-softplus(raw)", (0.001, INF): "0.001 + softplus(raw)",
+}  # fmt: skip
 PLAIN = str.maketrans("łé", "le")
 
 
@@ -61,6 +69,23 @@ def test_table_of_mappings() -> None:
         assert runs == fused(Mapping(spec.name)), spec.name
         if not source.startswith("a control"):
             assert source.translate(PLAIN) == spec.source
+
+
+def test_what_can_be_learned() -> None:
+    """Each learnable parameter is there, with the map of its range."""
+    text = (DOCS / "guide/learning.md").read_text().replace("\N{MINUS SIGN}", "-")
+    rows = re.findall(r"^\| (.*`[\w-]+`.*|any.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    said = {name: row[1:] for row in rows for name in re.findall(r"`([\w-]+)`", row[0]) or ["any"]}
+    for spec in library():
+        learns = [p for p in spec.parameters if p.learnable and not p.per_entry]
+        if not learns or spec.weights is not None:
+            continue
+        what, stored = said[spec.name]
+        assert set(re.findall(r"\w+", what)) >= {p.name for p in learns}, spec.name
+        for p in learns:
+            assert FORMS[p.low, p.high] in stored, p
+    assert set(re.findall(r"\w+", said["scaled-NAME"][0])) > {p.name for p in (DELTA, BETA, GAMMA)}
+    assert said["any"] == ("sink", "raw")
 
 
 def test_every_mapping_has_a_section() -> None:
