@@ -45,6 +45,7 @@ def _times(found: list[Row], base: str, columns: Sequence[Column]) -> list[str]:
     passes = list(dict.fromkeys(row["pass"] for row in found))
     names = list(dict.fromkeys(row["name"] for row in found))
     by = {(row["name"], row["pass"]): row for row in found}
+    columns = [column for column in columns if any(column.key in row for row in found)]
     errors = [key for key in ERRORS if any(key in row for row in found)]
     headings = ["contestant"]
     for which in passes:

@@ -30,7 +30,10 @@ MRPC_103 = (
 
 @dataclass(frozen=True)
 class Case(suite.Case):
-    """An attention case; `lengths` are the valid tokens of each row, all if None."""
+    """An attention case; `lengths` are the valid tokens of each row, all if None.
+
+    `dropout` is that of attention weights.
+    """
 
     batch: int
     length: int
@@ -61,7 +64,7 @@ class Case(suite.Case):
     @property
     def share(self) -> float:
         """More for a step, which takes long, less for one point of a curve."""
-        return 4 if self.group == "step" else 0.5 if self.few else 1
+        return (4 if self.group == "step" else 1) * (0.5 if self.few else 1)
 
 
 def cases(device: str, quick: bool) -> list[Case]:
@@ -77,13 +80,17 @@ def _cpu() -> list[Case]:
         Case("attention", "N=128", 8, 128),
         Case("attention", "N=512", 2, 512),
         Case("attention", "MRPC", 32, 79, lengths=MRPC_79),
-        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM"),
+        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
         *curve[:-2],
-        Case("step", "BERT-base", 2, 128, model="BERT-base", few=True),
+        Case("step", "BERT-base", 2, 128, model="BERT-base", dropout=0.1, few=True),
         Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
         Case("attention", "dropout", 8, 128, dropout=0.1, few=True),
+        Case("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
+        Case("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
+        Case("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
+        Case("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
         *curve[-2:],
-        Case("step", "MiniLM full", 16, 128, model="MiniLM", few=True),
+        Case("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
     ]
 
 
@@ -98,9 +105,9 @@ def _cuda() -> list[Case]:
         Case("attention", "N=128", 32, 128, caches=both),
         Case("attention", "N=512", 32, 512, caches=both),
         Case("attention", "MRPC", 32, 79, lengths=MRPC_79, caches=both),
-        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM"),
-        Case("step", "BERT-base", 32, 128, model="BERT-base"),
-        Case("step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base"),
+        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
+        Case("step", "BERT-base", 32, 128, model="BERT-base", dropout=0.1),
+        Case("step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base", dropout=0.1),
         Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both),
         Case("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
         *reversed(_curve(32768, 65536, caches=warm)),
@@ -113,7 +120,16 @@ def _quick(device: str) -> list[Case]:
     return [
         Case("attention", "N=128", 2, 128, few=True, caches=caches),
         Case("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
-        Case("step", "MiniLM MRPC", 4, 79, lengths=MRPC_79[4:8], model="MiniLM", few=True),
+        Case(
+            "step",
+            "MiniLM MRPC",
+            4,
+            79,
+            lengths=MRPC_79[4:8],
+            model="MiniLM",
+            dropout=0.1,
+            few=True,
+        ),
         *_curve(512, 512, heads=4, caches=caches),
     ]
 

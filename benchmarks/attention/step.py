@@ -18,9 +18,10 @@ from benchmarks.attention.cases import Case
 from benchmarks.attention.contestants import BASE, MAPPINGS
 from benchmarks.command import MINILM
 from benchmarks.race import Contestant
-from benchmarks.timing import Task
+from benchmarks.timing import Task, rounded
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.commands.reading import resolve_model
+from sparse_attn.inspection import record_attention
 from sparse_attn.patching import is_patched
 
 PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")
@@ -35,7 +36,7 @@ class Trainer:
     def __init__(self, case: Case, device: torch.device) -> None:
         torch.manual_seed(0)
         self.device = device
-        self.model = build(case.model).to(device).train()
+        self.model = build(case).to(device).train()
         # fused, with a learning rate too small to change the scores
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-8, fused=True)
         shape = (case.batch, case.length)
@@ -56,6 +57,13 @@ class Trainer:
         else:
             self.model.set_attn_implementation(attention)
 
+    def nonzeros(self, attention: str) -> float:
+        """The share of attention weights that are not 0."""
+        self.use(attention)
+        with torch.no_grad(), record_attention(self.model) as record:
+            self.model(**self.batch)
+        return rounded(1 - record.zeros.mean().item())
+
     def step(self) -> None:
         """One training step."""
         half = self.device.type == "cuda"
@@ -66,13 +74,16 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
-def build(name: str) -> PreTrainedModel:
+def build(case: Case) -> PreTrainedModel:
     """Pretrained MiniLM or a randomly initialised BERT-base, with two labels."""
-    if name == "BERT-base":
-        return BertForSequenceClassification(BertConfig())
+    dropout = {"attention_probs_dropout_prob": case.dropout}
+    if case.model == "BERT-base":
+        return BertForSequenceClassification(BertConfig(**dropout))
     logging.set_verbosity_error()  # the classification head is newly initialised, as intended
     logging.disable_progress_bar()
-    return AutoModelForSequenceClassification.from_pretrained(resolve_model(MINILM), num_labels=2)
+    return AutoModelForSequenceClassification.from_pretrained(
+        resolve_model(MINILM), num_labels=2, **dropout
+    )
 
 
 def contestants(case: Case) -> list[Contestant]:
@@ -92,6 +103,7 @@ def maker(case: Case, device: torch.device) -> Callable[[Contestant], Task]:
 
     def make(contestant: Contestant) -> Task:
         attention = names.get(contestant.name, contestant.mapping)
-        return Task(trainer().step, functools.partial(trainer().use, attention))
+        facts = {"nonzeros": trainer().nonzeros(attention)} if contestant.ours else {}
+        return Task(trainer().step, functools.partial(trainer().use, attention), facts)
 
     return make

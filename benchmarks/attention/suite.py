@@ -19,6 +19,7 @@ from benchmarks.attention.cases import Case, Problem, problem
 from benchmarks.attention.contestants import BASE, Ours, Peer, mapping_of
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
+from benchmarks.tables import Column
 from benchmarks.timing import DeviceClock, Task, wall_clock
 from sparse_attn.inspection.looks import styles
 from sparse_attn.kernels import attention
@@ -49,8 +50,10 @@ torch.profiler's events on the CPU, where scratch space outside PyTorch's alloca
 `max error` is of the output, `gradient error` that of the gradients' norm, both for the first two
 heads against the float32 reference (not beyond N=2048, nor with dropout). On the GPU attention is
 timed by CUDA events with launches hidden, `cold` with the L2 cache overwritten before, `warm` right
-after the same call; steps are timed by the wall clock."""
+after the same call; steps are timed by the wall clock, and `p > 0` is the share of their attention
+weights that are not 0."""
     base = BASE
+    columns = (Column("memory_mib", "MiB"), Column("nonzeros", "p > 0"))
     paces: ClassVar = {"cpu": Pace(10, 5, 660), "cuda": Pace(2.5, 7, 450), "quick": Pace(1, 3, 60)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Case]:

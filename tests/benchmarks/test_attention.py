@@ -141,7 +141,7 @@ def small_step(monkeypatch):
 
     case = Case("step", "small", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
     config = BertConfig(num_hidden_layers=1, hidden_size=24, intermediate_size=24)
-    monkeypatch.setattr(step, "BertConfig", lambda: config)
+    monkeypatch.setattr(step, "BertConfig", lambda **own: config)
     monkeypatch.setattr(Attention, "cases", lambda *arguments: [case])
 
 
@@ -149,6 +149,7 @@ def test_step(small_step, bench):
     found = {row["name"]: row for row in bench("attention")["cases"][0]["rows"]}
     ours = ["ours r-softmax", "ours sparsemax", "ours entmax"]
     assert list(found) == ["SDPA", "eager softmax", *ours]
+    assert 0.5 < found["ours r-softmax"]["nonzeros"] < 1
     for row in found.values():
         assert row["reason"] is None
         assert row["ms"]["median"] > 0
