@@ -59,6 +59,11 @@ SUITES = {
             "small": "a short text, mostly Python",
         },
     ),
+    "peak": Entry(
+        "benchmarks.peak:Peak",
+        "which share of the processor's multiply-adds attention reaches",
+        {"peak": "forward and backward, one thread"},
+    ),
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",
