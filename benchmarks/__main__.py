@@ -1,7 +1,7 @@
 """Run benchmark suites, writing runs/benchmarks/<suite>-<device>.json, .md and .png.
 
 Run as:
-    python -m benchmarks                   # attention and training steps, 12 minutes on 2 cores
+    python -m benchmarks                   # attention and training steps, 13 minutes on 2 cores
     python -m benchmarks --quick           # small shapes, one minute
     python -m benchmarks heads recording   # other suites; --help names them
     python -m benchmarks --publish         # into results/benchmarks, which README and docs quote

@@ -85,12 +85,12 @@ def _cpu() -> list[Case]:
         Case("step", "BERT-base", 2, 128, model="BERT-base", dropout=0.1, few=True),
         Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
         Case("attention", "dropout", 8, 128, dropout=0.1, few=True),
+        *curve[-2:],
+        Case("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
         Case("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
         Case("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
         Case("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
         Case("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
-        *curve[-2:],
-        Case("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
     ]
 
 
