@@ -128,7 +128,7 @@ class Mapping(nn.Module):
             raise ValueError(self._wrong_number(parameter.name, len(initial)))
         raw = _into_reals(parameter, initial.expand(self.num_heads or 1).clone())
         if not raw.isfinite().all():
-            middle = into_range(parameter, torch.zeros(()))
+            middle = into_range(parameter, initial.new_zeros(()))
             raise ValueError(
                 f"{parameter.name}={value}: a learned {parameter.name} must start strictly inside "
                 f"{parameter.range}, such as at {middle:.2g}"

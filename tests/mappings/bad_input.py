@@ -91,6 +91,11 @@ def record(name, error, says, **fields):
     return Wrong(f"record {name}", lambda _: register_mapping(MappingSpec(**spec)), error, says)
 
 
+def start_on_meta(_):
+    with torch.device("meta"):
+        Mapping("entmax", alpha=2.0, learn="alpha")
+
+
 NEAREST = {
     "r-sofmax": "r-softmax",
     "r_softmax": "r-softmax",
@@ -182,6 +187,8 @@ ROWS = [
     *(module(name, ValueError, "cannot have one, because its weights do not compete", sink=0.0)
       for name in ("sigmoid", "relu", "scaled-sigmoid", "mixed-relu")),
     module("weighted-softmax", ValueError, "a value for each score.*given a sink", sink=0.0),
+    Wrong("a start at the end of a range, made on the meta device", start_on_meta, ValueError,
+          r"alpha=2\.0: .* inside \[1, 2\], such as at 1\.5"),
     *(module("clipped-softmax", ValueError, "alpha=.*: has no effect beside gamma", **given)
       for given in ({"gamma": -0.1, "alpha": 0.5}, {"gamma": -0.1, "learn": "alpha"},
                     {"gamma": -0.1, "alpha": 0.5, "learn": "gamma"},
