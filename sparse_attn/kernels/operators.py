@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from types import NoneType
 from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.library import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
@@ -47,12 +50,18 @@ _TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
 _PARAMETER, _SINK, _BIAS = map(OperatorInputs._fields.index, ("parameter", "sink", "bias"))
 
 
-def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slice) -> None:
+def register(
+    name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slice
+) -> Callable[..., tuple[Tensor, ...]]:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
     forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs[saved],
     want_parameter, want_bias) -> gradients of query, key, value, parameter, sink and bias, the
-    last two empty if there is none.
+    last three empty where not wanted.
+
+    Returns:
+        `forward`, past the dispatcher where that makes no difference: it would take longer than a
+        small call.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -63,7 +72,10 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slic
         tensors = ctx.saved_tensors  # readable only once under checkpointing
         inputs, outputs = tensors[:_TENSORS], tensors[_TENSORS:]
         wanted = ctx.needs_input_grad[_PARAMETER], ctx.needs_input_grad[_BIAS]
-        found = backward(grad, *inputs, *ctx.options, *outputs, *wanted)
+        # a second derivative must come to the operator, which has none
+        observed = torch.is_grad_enabled() or is_observed((grad, *tensors))
+        run = backward if observed else backward._init_fn
+        found = run(grad, *inputs, *ctx.options, *outputs, *wanted)
         gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         gradients[:_PARAMETER] = found[:_PARAMETER]
         if wanted[0]:
@@ -79,10 +91,36 @@ def register(name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slic
     register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_forward"))(_forward_flops)
     register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_backward"))(_backward_flops)
 
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+            output: tuple[Tensor, ...] = forward._init_fn(*arguments)
+            ctx.mark_non_differentiable(*output[1:])
+            ctx.set_materialize_grads(False)
+            save(ctx, arguments, output)
+            return output
 
-def sink_like(inputs: OperatorInputs) -> Tensor:
-    """The shape and dtype of the gradient of the sink: empty if there is none."""
-    return inputs.parameter.new_empty(0) if inputs.sink is None else inputs.sink
+        backward = staticmethod(differentiate)
+
+    def call(*arguments: Any) -> tuple[Tensor, ...]:
+        tensors = arguments[:_TENSORS]
+        if torch.compiler.is_compiling() or is_observed(tensors):
+            return forward(*arguments)
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            return Direct.apply(*arguments)
+        return forward._init_fn(*arguments)
+
+    return call
+
+
+def is_observed(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether a mode, a transform, a trace or a subclass must see which operators are called."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch.jit.is_tracing()
+        or any(type(t) not in (Tensor, Parameter, NoneType) for t in tensors)
+    )
 
 
 def no_second_derivative(*_: object) -> None:

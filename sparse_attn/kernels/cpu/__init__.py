@@ -11,7 +11,7 @@ from torch.library import custom_op
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.kernel_args import FOUND, KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense, sink_like
+from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.statistics import COLUMNS
 
 
@@ -33,8 +33,8 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     given = inputs.for_operator()
     # a compiled graph cannot hold tensors whose size depends on the scores
     keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    keep = keep and any(tensor is not None and tensor.requires_grad for tensor in given[:8])
-    out, statistics, *_ = _forward(*given, inputs.special_keys, inputs.need_statistics, keep)
+    keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
+    out, statistics, *_ = _call(*given, inputs.special_keys, inputs.need_statistics, keep)
     rows = statistics.detach() if inputs.need_statistics else None
     # a scaled query is in float32
     return AttentionOutput(out.transpose(1, 2).to(inputs.query.dtype), statistics=rows)
@@ -125,10 +125,18 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         by_head = args.by_segment("grad_parameter", query.new_empty(*query.shape[:2], 1, 2))
         args.run(backward=True)
         results = [by_query, _joined(by_key, key), _joined(by_value, value)]
-    by_parameter, by_sink = (by_head[..., i].sum((0, 1, 3)) for i in range(2))
     results = [t.to(wanted.dtype) for t, wanted in zip(results, inputs[:3], strict=True)]
-    by_sink = by_sink.to(inputs.parameter.dtype)[: len(sink_like(inputs))].clone()
-    return [*results, by_parameter.to(inputs.parameter.dtype), by_sink, by_bias]
+    sums = _head_sums(inputs, want_parameter)
+    for i, total in enumerate(sums):
+        if total.numel():
+            torch.sum(by_head[..., i], (0, 1, 3), out=total)
+    return [*results, *sums, by_bias]
+
+
+def _head_sums(inputs: OperatorInputs, want_parameter: bool) -> list[Tensor]:
+    """Buffers of the gradients of the parameter and the sink, (H,), or (0,) where not wanted."""
+    wanted = want_parameter, inputs.sink is not None
+    return [inputs.parameter.new_empty(len(inputs.parameter) if want else 0) for want in wanted]
 
 
 def _bias_shape(inputs: OperatorInputs, wanted: bool) -> tuple[int, ...]:
@@ -142,11 +150,11 @@ def _joined(parts: Tensor, like: Tensor) -> Tensor:
 
 @_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    *given, _, _, _, _, want_bias = arguments
+    *given, _, _, _, want_parameter, want_bias = arguments
     inputs = OperatorInputs(*given)
     found = [torch.empty_like(rows_dense(exact(t)), dtype=t.dtype) for t in inputs[:3]]
     by_bias = exact(inputs.query).new_empty(_bias_shape(inputs, want_bias))
-    return [*found, *map(torch.empty_like, (inputs.parameter, sink_like(inputs))), by_bias]
+    return [*found, *_head_sums(inputs, want_parameter), by_bias]
 
 
-register("cpu", _forward, _backward, saved=slice(2, None))
+_call = register("cpu", _forward, _backward, saved=slice(2, None))

@@ -87,7 +87,7 @@ void copy_back(const T *from, int64_t rows, int64_t dim, T factor, T *to, int64_
     for (int64_t k = 0; k < dim; k++) to[i * stride + k] = from[i * width + k] * factor;
 }
 
-// rows x dim -> its transpose as panels [rows / PANEL][dim][PANEL], padded with zeros
+// rows x dim -> its transpose as panels [rows / PANEL][dim][PANEL], padded to whole vectors
 template <class T>
 void pack_transposed(const T *from, int64_t stride, int64_t rows, int64_t dim, T *to) {
   for (int64_t start = 0; start < rows; start += PANEL<T>, to += PANEL<T> * dim) {
@@ -102,7 +102,7 @@ void pack_transposed(const T *from, int64_t stride, int64_t rows, int64_t dim, T
         for (int64_t i = 0; i < LANES<T>; i++) store<T>(to + (k + i) * PANEL<T> + j, block[i]);
       }
     for (int64_t k = 0; k < dim; k++)
-      for (int64_t i = k < whole ? j : 0; i < PANEL<T>; i++)
+      for (int64_t i = k < whole ? j : 0; i < padded<T>(here); i++)
         to[k * PANEL<T> + i] = i < here ? source[i * stride + k] : 0;
   }
 }

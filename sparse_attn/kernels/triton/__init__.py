@@ -60,7 +60,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
     given = inputs.for_operator(_kernel(inputs))
     given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
-    out: Tensor = launch.triton_forward(*given)[0]
+    out: Tensor = launch.attend(*given)[0]
     return AttentionOutput(out.transpose(1, 2))
 
 

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense, sink_like
+from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
 from sparse_attn.kernels.triton.backward import bwd_dq_kernel
 from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
 from sparse_attn.kernels.triton.forward import fwd_kernel
@@ -109,8 +109,9 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 @triton_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)]).dense()
-    found = map(torch.empty_like, (*inputs[:4], sink_like(inputs)))
-    return [*found, inputs.parameter.new_empty(0)]
+    found = map(torch.empty_like, inputs[:4])
+    by_sink = inputs.parameter.new_empty(0) if inputs.sink is None else torch.empty_like(inputs.sink)
+    return [*found, by_sink, inputs.parameter.new_empty(0)]
 
 
-register("triton", triton_forward, triton_backward, saved=slice(None))
+attend = register("triton", triton_forward, triton_backward, saved=slice(None))
