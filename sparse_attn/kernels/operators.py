@@ -68,7 +68,10 @@ def register(
         ctx.save_for_backward(*inputs[:_TENSORS], *output[saved])
         ctx.options = inputs[_TENSORS : len(OperatorInputs._fields)]
 
-    def differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        if grad is None:
+            return tuple(gradients)
         tensors = ctx.saved_tensors  # readable only once under checkpointing
         inputs, outputs = tensors[:_TENSORS], tensors[_TENSORS:]
         wanted = ctx.needs_input_grad[_PARAMETER], ctx.needs_input_grad[_BIAS]
@@ -76,7 +79,6 @@ def register(
         observed = torch.is_grad_enabled() or is_observed((grad, *tensors))
         run = backward if observed else backward._init_fn
         found = run(grad, *inputs, *ctx.options, *outputs, *wanted)
-        gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         gradients[:_PARAMETER] = found[:_PARAMETER]
         if wanted[0]:
             gradients[_PARAMETER] = found[_PARAMETER]
