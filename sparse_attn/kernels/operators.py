@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.library import CustomOpDef
+from torch.nn import Parameter
 from torch.utils.flop_counter import register_flop_formula
 
 

@@ -110,8 +110,9 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)]).dense()
     found = map(torch.empty_like, inputs[:4])
-    by_sink = inputs.parameter.new_empty(0) if inputs.sink is None else torch.empty_like(inputs.sink)
-    return [*found, by_sink, inputs.parameter.new_empty(0)]
+    nothing = inputs.parameter.new_empty(0)
+    by_sink = nothing if inputs.sink is None else torch.empty_like(inputs.sink)
+    return [*found, by_sink, torch.empty_like(nothing)]
 
 
 attend = register("triton", triton_forward, triton_backward, saved=slice(None))
