@@ -40,5 +40,23 @@ template <class T> T least_of(const Row<T> &row, const Truncated<T> &map) {
   }
   return -largest<T>(negated);
 }
-template <class T> T top_p_floor(Row<T> &row) { return least_of(row, TopP<T>(row)); }
+
+// of a weight that, with all smaller ones, does not exceed what top-p leaves out
+template <class T> T top_p_floor(Row<T> &row) {
+  Truncated<T> map(row);
+  row.high = map.total;
+  const T rest = (1 - row.theta) * map.total;
+  T weight = map.total / row.valid;
+  for (int step = 0; step < 3; step++) {
+    Vec<T> mass = Vec<T>{};
+    EACH_VECTOR(row, j) {
+      Vec<T> w = load(row.v + j);
+      mass += w <= weight ? w : Vec<T>{};
+    }
+    T found = sum<T>(mass);
+    if (found <= rest) return down_from(row.top, -std::log(weight));
+    weight *= T(0.9) * rest / found;
+  }
+  return -INF<T>;
+}
 template <class T> T threshold_floor(Row<T> &row) { return least_of(row, Threshold<T>(row)); }

@@ -41,7 +41,7 @@ template <class T> const Map<T> *find_map(const char *name) {
       SHARE("normalized-sigmoid", SigmoidOnly),
       SHARE_FEW("t-softmax", TSoftmax, t_floor, TSoftmax),
       SHARE_FEW("r-softmax", RSoftmax, r_floor, RSoftmax),
-      SHARE_FEW("top-p-softmax", TopP, top_p_floor, Softmax),
+      SHARE_FEW("top-p-softmax", TopP, top_p_floor, TopP),
       SHARE_FEW("threshold-softmax", Threshold, threshold_floor, Softmax),
       ALONE("sigmoid", Sigmoid1),
       ALONE("relu", Relu1),

@@ -4,9 +4,9 @@
 
 // w = e^(x - top) where it is at least `bound`; gradients as of softmax over these entries
 template <class T> struct Truncated : Plain<T> {
-  T top, bound, total;
+  T top, bound, here, total;  // of what x holds, and of all entries
   // leaves e^(x - top) in row.v, unless the bound is known
-  Truncated(Row<T> &row) : Plain<T>(row), top(row.top), bound(row.low), total(0) {
+  Truncated(Row<T> &row) : Plain<T>(row), top(row.top), bound(row.low), here(0), total(0) {
     if (row.known) return;
     Vec<T> all_weights = Vec<T>{};
     EACH_VECTOR(row, j) {
@@ -14,7 +14,7 @@ template <class T> struct Truncated : Plain<T> {
       store<T>(row.v + j, w);
       all_weights += w;
     }
-    total = sum<T>(all_weights);
+    here = sum<T>(all_weights), total = row.below ? row.high : here;
   }
   INLINE Parts<T> parts(Vec<T> x) const {
     Vec<T> w = exp(x - top);
@@ -38,7 +38,8 @@ template <class T> struct TopP : Truncated<T> {
   }
   T search(const Row<T> &row, T rest) const {
     // `above` exceeds the rest, with all smaller ones; `below` does not
-    T above = 1, below = rest / row.valid, mass_above = this->total, mass_below = 0;
+    const T outside = this->total - this->here;
+    T above = 1, below = rest / row.valid, mass_above = this->total, mass_below = outside;
     T mid = below + (above - below) * (rest / this->total), last = 0, last_mass = 0;
     for (int step = 0; above > below; step++) {
       if (step % 4 == 3) mid = std::sqrt(below * above);
@@ -50,7 +51,7 @@ template <class T> struct TopP : Truncated<T> {
         low = larger(under, low);
         high = larger(w <= mid ? all(-INF<T>) : -w, high);
       }
-      T found = sum<T>(mass), least = -largest<T>(high), most = largest<T>(low);
+      T found = outside + sum<T>(mass), least = -largest<T>(high), most = largest<T>(low);
       if (found > rest) {
         if (found - most <= rest) return most;
         above = most, mass_above = found;
