@@ -7,7 +7,7 @@
 // the share of a row from which on the products of all its entries are faster
 constexpr double MOST = 0.2;
 constexpr int64_t TRIED = 8;  // rows of a tile that are judged by it
-constexpr double ROOM = 0.3;  // for the supports of a tile
+constexpr double ROOM = 1.5 * MOST;  // for the supports of a tile
 
 // rounded down: an entry too many has a share of 0
 template <class T> T down_from(T top, T width) {
