@@ -149,7 +149,7 @@ class KernelArgs(ctypes.Structure):
         try:
             columns = torch.empty(self.entries, dtype=torch.int32)
             scores = query.new_empty(self.entries)
-            self.columns, self.scores = columns.data_ptr(), scores.data_ptr()
+            self.columns, self.scores = self._pointer(columns), self._pointer(scores)
         finally:  # also frees them
             self._call("collect")
         return found, columns, scores
