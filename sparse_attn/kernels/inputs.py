@@ -134,7 +134,7 @@ class AttentionInputs:
             self.scale,
             self.softcap or 0.0,
             self.dropout,
-            self.causal,
+            bool(self.causal),
             # clamped to the longest row, so that sums do not overflow
             0 if self.window is None else min(self.window, 2**30),
         )
@@ -304,6 +304,8 @@ class AttentionInputs:
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
             raise ValueError(f"window={self.window}: expected an integer of at least 1, or None")
+        if self.causal not in (True, False):
+            raise TypeError(f"causal={self.causal!r}: expected True or False")
         # a comparison also works for symbolic numbers in compiled graphs
         if not -math.inf < self.scale < math.inf:
             raise ValueError(f"scale={self.scale}: expected a finite number")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import NoneType
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, get_type_hints
 
 import torch
@@ -70,7 +71,7 @@ def register(
 
     def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-        if grad is None:
+        if grad is None:  # undefined, and so are these
             return tuple(gradients)
         tensors = ctx.saved_tensors  # readable only once under checkpointing
         inputs, outputs = tensors[:_TENSORS], tensors[_TENSORS:]
@@ -106,7 +107,7 @@ def register(
 
     def call(*arguments: Any) -> tuple[Tensor, ...]:
         tensors = arguments[:_TENSORS]
-        if torch.compiler.is_compiling() or is_observed(tensors):
+        if is_observed(tensors):
             return forward(*arguments)
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
             return Direct.apply(*arguments)
@@ -115,13 +116,31 @@ def register(
     return call
 
 
+_PLAIN = reduce(
+    or_,
+    (
+        torch._C.DispatchKeySet(torch._C._dispatch_key_parse(key))
+        for key in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")
+    ),
+)
+
+
 def is_observed(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether a mode, a transform, a trace or a subclass must see which operators are called."""
+    """Whether a call of an operator would come to more than autograd and the CPU's implementation.
+
+    To a compiler, a mode, a transform, a trace, a profiler, a subclass, or what a lazily negated or
+    zero tensor needs.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    given = [t for t in tensors if t is not None]
+    keys = map(torch._C._dispatch_keys, given)
+    keys = reduce(or_, keys, _PLAIN | torch._C._dispatch_tls_local_include_set())
     return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch.jit.is_tracing()
-        or any(type(t) not in (Tensor, Parameter, NoneType) for t in tensors)
+        keys.raw_repr() != _PLAIN.raw_repr()
+        or torch._C._len_torch_function_stack() > 0
+        or torch.autograd._profiler_enabled()
+        or any(type(t) not in (Tensor, Parameter) for t in given)
     )
 
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "task.h"
 
-// the entries few[0, n) of a row as a row of their own, and what dropout keeps of them
+// the entries few[0, n) of a row as a row of their own, and with columns what dropout keeps of them
 template <class T>
 Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
                         const Found &at, T top) {
@@ -10,7 +10,7 @@ Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns,
   Row<T> row = make_row(h, few, g, padded<T>(n));
   row.valid = at.valid, row.top = top, row.below = at.valid - n;
   row.low = (T)at.low, row.high = (T)at.high;
-  if (!a.seed) return row;
+  if (!a.seed || !columns) return row;
   const Dropout<T> dropout(a, b, h, i);
   for (int64_t k = 0; k < row.n; k++) keep[k] = k < n ? dropout.factor(columns[k]) : T(0);
   row.keep = keep;
@@ -18,7 +18,7 @@ Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns,
 }
 
 // The support of each row: fills `found`, few_columns, few_x and, with dropout, few_p. False, with
-// the scores as they were, if that is no small part of the tile. A spoiled row has size -1.
+// the scores as they were, if that is no small part of the tile. A spoiled row is UNKNOWN.
 template <class T>
 bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys) {
   if (!map.few.floor || a.softcap > 0 || patience-- > 0) return false;
@@ -33,7 +33,6 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     T bound = map.few.floor(row);
     if (!(bound > -INF<T>)) return false;
     int64_t n = compress(row.x, row.n, bound, row_columns, few);
-    if (n > row.n / 2) return false;
     pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
     // the first rows decide: to give up later costs more than a tile that has somewhat too many
@@ -50,33 +49,34 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
 template <class T>
 void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n,
                    const Columns &keys, Found &at) {
-  for (int64_t k = 0; k < n; k++) {
-    int64_t column = keys.first + row_columns[k];
-    row_columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
-  }
   T *x = few_grad;
   std::copy(few, few + n, x);
   at.low = whole.low, at.high = whole.high;
-  Row<T> row = few_row(b, h, i, row_columns, nullptr, n, at, whole.top);
-  row.keep = nullptr;  // what is dropped is in the support
+  Row<T> row = few_row(b, h, i, nullptr, nullptr, n, at, whole.top);
   row.known = whole.known;
   map.few.forward(row);
   at.low = row.low, at.high = row.high;
-  if (a.statistics) measure_few(row, b, h, i, n);
-  int64_t end = at.start;
-  for (int64_t k = 0; k < n; k++) {
-    few_columns[end] = row_columns[k], few_x[end] = x[k];
-    few_p[end] = a.seed ? few[k] * keep[k] : few[k];
-    end += (few[k] > 0) | map.few.all;
+  if (a.statistics) measure_few(row, b, h, i, n, keys);
+  const T least = map.few.all ? T(0) : std::numeric_limits<T>::denorm_min();
+  int32_t *columns = few_columns + at.start;
+  T *p = few_p + at.start;
+  at.size = std::min(n, compress(row.x, row.n, least, columns, p));
+  for (int64_t k = 0; k < at.size; k++) {
+    few_x[at.start + k] = x[columns[k]];
+    int64_t column = keys.first + row_columns[columns[k]];
+    columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
   }
-  at.size = end - at.start;
+  if (!a.seed) return;
+  const Dropout<T> dropout(a, b, h, i);
+  for (int64_t k = 0; k < at.size; k++) p[k] *= dropout.factor(columns[k]);
 }
 
 template <class T>
-void Task<T>::measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n) {
-  if (row_columns[n - 1] < 0) row.x[n - 1] = 0;  // a sink
-  for (int64_t k = 0; k < row.n && a.special_keys; k++)
-    row.u[k] = k < n && row_columns[k] >= 0 ? special[row_columns[k]] : T(0);
+void Task<T>::measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n,
+                          const Columns &keys) {
+  const T *from = special + keys.first;
+  if (keys.first + row_columns[n - 1] == keys.to) row.x[n - 1] = 0;  // a sink
+  for (int64_t k = 0; k < row.n && a.special_keys; k++) row.u[k] = k < n ? from[row_columns[k]] : T(0);
   measure(row, b, h, i, row.u);
 }
 

@@ -142,12 +142,12 @@ class KernelArgs(ctypes.Structure):
         `Found` of each row, (B, H, Q, FOUND); columns and scores of the supports, (entries,).
         """
         query = self.tensors[0]
-        found = torch.empty(*query.shape[:3], FOUND, dtype=torch.int64)
+        found = query.new_empty((*query.shape[:3], FOUND), dtype=torch.int64)
         self.found = self._pointer(found)
         self.run(backward=False)
         columns = scores = None
         try:
-            columns = torch.empty(self.entries, dtype=torch.int32)
+            columns = query.new_empty(self.entries, dtype=torch.int32)
             scores = query.new_empty(self.entries)
             self.columns, self.scores = self._pointer(columns), self._pointer(scores)
         finally:  # also frees them

@@ -216,5 +216,6 @@ template <class T> T entmax_backward(Row<T> &row) {
   if (e == 1) return project_backward(row, PowerOne<T>{}, Temperature<T>{}, true);
   if (e == T(0.5)) return project_backward(row, PowerTwo<T>{}, Temperature<T>{}, true);
   if (e == 0 && !row.want_theta) return share_backward<T, Softmax>(row);
+  row.known &= e != 0;  // forward was softmax then, without a root
   return project_backward(row, PowerAny<T>(e), Temperature<T>{}, true);
 }

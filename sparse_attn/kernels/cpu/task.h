@@ -279,7 +279,7 @@ template <class T> struct Task {
   void pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys,
             Found &at);
   bool select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
-  void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n);
+  void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys);
   void multiply_few(int64_t rows);
   void keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse);
   void few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,

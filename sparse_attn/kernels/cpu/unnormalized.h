@@ -87,7 +87,7 @@ template <class T> T softpick_backward(Row<T> &row) {
   T delta = sum<T>(inner) * pick.inverse;
   EACH_VECTOR(row, j) {
     Vec<T> size = load(row.u + j), away = load(row.g + j) - delta;
-    Vec<T> slope = (size + pick.least) * pick.inverse;
+    Vec<T> slope = exp(load(row.x + j) - pick.shift) * pick.inverse;
     store<T>(row.g + j, slope * (size > 0 ? away : size < 0 ? all(delta) : Vec<T>{}));
     store<T>(row.x + j, kept(row, j, at_least(size, Vec<T>{}) * pick.inverse));
   }
