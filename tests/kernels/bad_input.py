@@ -63,6 +63,7 @@ ROWS = [
       for rate in (1.0, -0.1, NAN)),
     *(wrong(f"softcap {cap}", ValueError, rf"softcap={cap}: expected a finite number above 0",
             softcap=cap) for cap in (0.0, -3.0, NAN, INF)),
+    wrong("causal", TypeError, r"causal=2: expected True or False", causal=2),
     *(wrong(f"window {n}", ValueError, rf"window={n}: expected an integer of at least 1",
             window=n) for n in (0, -1, 2.5)),
     *(wrong(f"scale {scale}", ValueError, rf"scale={scale}: expected a finite", scale=scale)

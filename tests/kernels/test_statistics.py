@@ -139,3 +139,20 @@ def test_no_keys_and_no_queries() -> None:
         for rows in counts(inputs):
             assert rows.shape == (1, 2, queries, len(statistics.COLUMNS))
             assert rows.eq(0).all()
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "top-p-softmax"])
+def test_counting_changes_no_gradient(name: str) -> None:
+    """Not even that of a sink, which is no key that is counted."""
+    inputs = make_inputs(name)
+    sink = torch.full((inputs.query.shape[1],), 1.5, dtype=torch.float64, requires_grad=True)
+    inputs = replace(inputs, query=inputs.query.clone().requires_grad_(), sink=sink)
+    found = [
+        torch.autograd.grad(
+            run(replace(inputs, need_statistics=counted), "cpu").output.square().sum(),
+            (inputs.query, sink),
+        )
+        for counted in (False, True)
+    ]
+    assert found[0][1].any()
+    assert all(map(torch.equal, *found))

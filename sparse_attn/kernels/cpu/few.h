@@ -56,7 +56,6 @@ void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t
   row.known = whole.known;
   map.few.forward(row);
   at.low = row.low, at.high = row.high;
-  if (a.statistics) measure_few(row, b, h, i, n, keys);
   const T least = map.few.all ? T(0) : std::numeric_limits<T>::denorm_min();
   int32_t *columns = few_columns + at.start;
   T *p = few_p + at.start;
@@ -66,6 +65,7 @@ void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t
     int64_t column = keys.first + row_columns[columns[k]];
     columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
   }
+  if (a.statistics) measure_few(row, b, h, i, n, keys);  // without the sink, which the support has
   if (!a.seed) return;
   const Dropout<T> dropout(a, b, h, i);
   for (int64_t k = 0; k < at.size; k++) p[k] *= dropout.factor(columns[k]);

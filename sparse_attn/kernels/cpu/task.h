@@ -294,8 +294,9 @@ template <class T> struct Task {
     } else {
       for (int64_t i = 0; i < rows && keys.width; i++)
         map_row(b, h, start + i, scores + i * stride, nullptr, keys);
-      multiply<T>({scores + keys.from - keys.first, stride, 1}, value_rows.data + keys.from * value_rows.stride, value_rows.stride, PANEL<T>, rows,
-                  keys.to - keys.from, value_dim, outs, value_dim, false);
+      const T *from = value_rows.data + keys.from * value_rows.stride;
+      multiply<T>({scores + keys.from - keys.first, stride, 1}, from, value_rows.stride, PANEL<T>,
+                  rows, keys.to - keys.from, value_dim, outs, value_dim, false);
     }
     copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.out, b, h, start), a.out.stride[2]);
   }
@@ -313,9 +314,9 @@ template <class T> struct Task {
       return few_backward(b, h, start, rows, found.data(), few_columns, few_x, by);
     int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
     pack_values(b, h);
+    int64_t width = keys.width ? padded<T>(keys.to - keys.first) : 0;
     multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
-                PANEL<T> * a.value_dim, rows, a.value_dim, keys.width ? padded<T>(keys.to - keys.first) : 0, grads,
-                stride, false);
+                PANEL<T> * a.value_dim, rows, a.value_dim, width, grads, stride, false);
     for (int64_t i = 0; i < rows && keys.width; i++) {
       T *x = scores + i * stride, *g = grads + i * stride;
       int64_t sink = keys.to - keys.first;
