@@ -59,6 +59,11 @@ SUITES = {
             "small": "a short text, mostly Python",
         },
     ),
+    "pages": Entry(
+        "benchmarks.pages:Pages",
+        "how much of a cache of keys is read where pages of it have bounds; no times",
+        {"pages": "keys of MiniLM's layers"},
+    ),
     "peak": Entry(
         "benchmarks.peak:Peak",
         "which share of the processor's multiply-adds attention reaches",
