@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.pages import VECTORS, read
+
 ROOT = Path(__file__).parents[1]
 README, GLUE, KERNELS = "README.md", "docs/glue.md", "docs/kernels.md"
 INSPECTION = "docs/guide/inspection.md"
@@ -60,6 +62,10 @@ def quotes() -> Iterator[tuple[str, str]]:
     yield INSPECTION, f"{least} to {most} % of a forward pass"
     yield INSPECTION, f"takes {UNPATCHED:.1f} times"
     yield INSPECTION, f"takes {min(WEIGHTS):.1f} to {max(WEIGHTS):.0f} times"
+    for case in json.loads((ROOT / "results/benchmarks/pages-cpu.json").read_text())["cases"]:
+        found = case["pages"].items()
+        share = min(read(page, size, bound) for size, page in found for bound in VECTORS)
+        yield "docs/decisions.md", f"{100 * share:.0f} % for {case['name']}"
     large = LARGE_HEADS["softmax: 128k", "ours"]["to"]["plain"]["median"]
     yield "docs/heads.md", f"{large:.2f} of it at 128,256"
 
