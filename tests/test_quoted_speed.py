@@ -11,18 +11,18 @@ from benchmarks.pages import VECTORS, read
 
 ROOT = Path(__file__).parents[1]
 README, GLUE, KERNELS = "README.md", "docs/glue.md", "docs/kernels.md"
-INSPECTION = "docs/guide/inspection.md"
+INSPECTION, DECISIONS = "docs/guide/inspection.md", "docs/decisions.md"
 SHORT, LONG, STEP = "attention: N=128", "attention: N=512", "step: MiniLM MRPC"
 
 
-def rows(name: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of training, by case and name."""
+def rows(name: str, which: str | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of training, or of one pass, by case and name."""
     record = json.loads((ROOT / f"results/benchmarks/{name}-cpu.json").read_text())
     return {
         (f"{case['group']}: {case['name']}", row["name"]): row
         for case in record["cases"]
         for row in case["rows"]
-        if row.get("pass") != "forward"
+        if (row.get("pass") != "forward" if which is None else row["pass"] == which)
     }
 
 
@@ -39,6 +39,78 @@ WEIGHTS = [cost for (_, kind), cost in COSTS.items() if kind == "weights too"]
 
 def ratio(case: str, mapping: str, other: str = "SDPA") -> float:
     return ATTENTION[case, f"ours {mapping}"]["to"][other]["median"]
+
+
+Found = dict[tuple[str, str], dict[str, Any]]
+SPARSE = rows("sparsity", "forward+backward, 1 thread")
+DECODING, PEAK, CROSSOVER = (rows(name, "forward") for name in ("decoding", "peak", "crossover"))
+SMALL, AVX2 = rows("decoding", "forward+backward"), rows("avx2/attention")
+TRAINED = rows("crossover", "forward+backward")
+ALPHA = "entmax alpha=1.5"
+
+
+def over(found: Found, case: str, name: str, base: str = "SDPA") -> str:
+    return f"{found[case, name]['to'][base]['median']:.2f}"
+
+
+def rate(case: str, name: str) -> float:
+    row = PEAK[case, name]
+    return float(row["gflop"]) / float(row["ms"]["median"])
+
+
+def crossing(found: Found, case: str) -> float:
+    """The share of weights from which dense products are faster."""
+    shares = [0.05 * k for k in range(1, 9)]
+    sparse, dense = (
+        [found[case, f"{kind} {1 - share:.4g}"]["to"]["softmax"]["median"] for share in shares]
+        for kind in ("sparse", "dense")
+    )
+    return next(
+        (share for share, s, d in zip(shares, sparse, dense, strict=True) if s > d), shares[-1]
+    )
+
+
+def sparse_quotes() -> Iterator[tuple[str, str]]:
+    cases = dict.fromkeys(case for case, _ in SPARSE)
+    for name in dict.fromkeys(name for _, name in SPARSE):
+        cells = []
+        for case in cases:
+            zeros = SPARSE[case, name]["zeros"]
+            ratio_ = over(SPARSE, case, name, "softmax")
+            cells.append(ratio_ + f" ({100 * zeros:.4g} %)" * (zeros > 1e-3))
+        yield KERNELS, f"| {name} | {' | '.join(cells)} |"
+    short, long = "random: N=512", "random: N=8192"
+    yield README, f"sparsemax take {over(SPARSE, short, 'sparsemax', 'softmax')} of softmax's time"
+    yield README, f"{over(SPARSE, long, 'sparsemax', 'softmax')} at 8,192"
+    ends = [over(SPARSE, case, ALPHA, "softmax") for case in (short, long)]
+    yield README, f"entmax {ends[0]} and {ends[1]}"
+    one, other = (
+        over(DECODING, f"decoding: {n} keys", "ours sparsemax") for n in ("16,384", "65,536")
+    )
+    yield KERNELS, f"{one} of SDPA's time beside 16,384 keys and {other} beside 65,536"
+    yield README, f"{other} of SDPA"
+    for found in (DECODING, SMALL):
+        ratios = [over(found, "small: 16 tokens", f"ours {n}") for n in ("softmax", ALPHA)]
+        yield KERNELS, f"{float(ratios[0]):.1f} to {float(ratios[1]):.1f} times"
+    steps = {
+        case: ratio(f"step: {case}", "sparsemax")
+        for model in ("MiniLM", "BERT-base")
+        for case in (f"{model} 512", f"{model} 512, no dropout")
+    }
+    yield (
+        KERNELS,
+        "MiniLM {:.2f} and {:.2f}, of BERT-base {:.2f} and {:.2f}".format(*steps.values()),
+    )
+    forced = [
+        over(AVX2, f"step: {case}", "ours sparsemax") for case in steps if case.startswith("Mini")
+    ]
+    yield KERNELS, f"AVX2 forced {forced[0]} and {forced[1]}"
+    shares = [100 * rate("peak: N=512", n) / rate("peak: N=512", "multiply-adds")
+              for n in ("ours softmax", "SDPA", "ours sparsemax")]  # fmt: skip
+    yield KERNELS, "softmax reaches {:.0f} %, SDPA {:.0f} % and sparsemax {:.0f} %".format(*shares)
+    for words, found in (("training", TRAINED), ("inference", CROSSOVER)):
+        ends = [crossing(found, f"crossover: N={n}") for n in (128, 512, 2048)]
+        yield DECISIONS, f"for {words} {ends[0]:.2f}, {ends[1]:.2f} and {ends[2]:.2f}"
 
 
 def quotes() -> Iterator[tuple[str, str]]:
@@ -70,7 +142,7 @@ def quotes() -> Iterator[tuple[str, str]]:
     yield "docs/heads.md", f"{large:.2f} of it at 128,256"
 
 
-@pytest.mark.parametrize(("page", "quote"), [*quotes()])
+@pytest.mark.parametrize(("page", "quote"), [*quotes(), *sparse_quotes()])
 def test_quote(page: str, quote: str) -> None:
     assert quote in " ".join((ROOT / page).read_text().split())
 
