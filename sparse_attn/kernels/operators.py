@@ -134,8 +134,8 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     if torch.compiler.is_compiling():
         return True
     given = [t for t in tensors if t is not None]
-    keys = map(torch._C._dispatch_keys, given)
-    keys = reduce(or_, keys, _PLAIN | torch._C._dispatch_tls_local_include_set())
+    keys = _PLAIN | torch._C._dispatch_tls_local_include_set()
+    keys = reduce(or_, (torch._C._dispatch_keys(t) for t in given), keys)
     return (
         keys.raw_repr() != _PLAIN.raw_repr()
         or torch._C._len_torch_function_stack() > 0
