@@ -235,7 +235,7 @@ def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
 def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
     """A NaN shows: it is not taken for a masked key.
 
-    Of the last query: an earlier one can decide how a tile of the CPU is computed, and rounded.
+    The others are equal to rounding: a row takes part in the decision how its tile is computed.
     """
     case = Problem(name, params, queries=5, keys=9, dim=16)
     inputs = backend.inputs(case)
@@ -250,7 +250,7 @@ def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
             dirty = inputs.attend(backend.impl)
     assert dirty[1, 0, 4].isnan().all()
     clean[1, 0, 4] = dirty[1, 0, 4] = 0
-    assert torch.equal(dirty, clean)
+    torch.testing.assert_close(dirty, clean, rtol=1e-6, atol=1e-6)
 
 
 @over("name params", SETTINGS, SOLVERS)
