@@ -138,8 +138,8 @@ def draw(
 
 def solve(call: AttentionInputs, upstream: Tensor, implementation: Any = cpu) -> list[Tensor]:
     """The output and all gradients."""
-    torch.manual_seed(1)  # the same weights are dropped, and the same calls compiled
-    compiled = bool(torch.rand(()) < 0.3)  # whose forward pass keeps no support
+    torch.manual_seed(1)  # the same weights are dropped
+    compiled = sum(call.shape) % 3 == 0  # whose forward pass keeps no support
     with mock.patch.object(torch.compiler, "is_compiling", return_value=compiled):
         return _solve(call, upstream, implementation)
 
