@@ -24,6 +24,7 @@ from sparse_attn import Mapping
 from sparse_attn.commands.syntax import parse_mappings
 
 LEAST = 6  # rows; of fewer, chance gives all differences one sign in more than 5 % of cases
+NEAR = 0.1  # how far the zeros of a control may be from a mapping's, of these
 
 
 def compare(options: Options) -> dict[str, Any]:
@@ -103,15 +104,25 @@ def _mappings(text: str) -> dict[str, Mapping]:
 def _measure(
     reader: Reader, data: Data, mappings: Sequence[Mapping]
 ) -> tuple[list[Outcome], list[Outcome | None]]:
-    """Of every mapping, softmax first, and of the others' controls; without zeros there is none."""
+    """Of every mapping, softmax first, and of the others' controls.
+
+    None without zeros (a weight that underflows is none), or with fewer than the control can drop.
+    """
     check_mappings(reader, mappings)
     batches = reader.batches(data.inputs)
     outcomes = measure(reader, batches, mappings, "Mappings")
     few = sample(reader, data.inputs, batches)
-    shares = [outcome.zeros for outcome in outcomes[1:]]
+    shares = [outcome.zeros if outcome.mapping.spec.zeros else 0.0 for outcome in outcomes[1:]]
     chosen = [control(reader, few, share) for share in shares if share > 0]
     found = iter(measure(reader, batches, [mappings[0], *chosen], "Controls")[1:] if chosen else ())
-    return outcomes, [next(found) if share > 0 else None for share in shares]
+    controls = [next(found) if share > 0 else None for share in shares]
+    near = (
+        random is not None and abs(random.zeros - share) <= NEAR * share
+        for random, share in zip(controls, shares, strict=True)
+    )
+    return outcomes, [
+        random if is_near else None for random, is_near in zip(controls, near, strict=True)
+    ]
 
 
 def _rows(

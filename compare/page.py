@@ -119,7 +119,7 @@ def findings(record: dict[str, Any]) -> list[str]:
                 f"{text.counted(record['rows'], _unit(record))}, too few or all with the same "
                 "difference."
             )
-    return said or ["Nothing can be said: there are no labels, and no mapping has zeros."]
+    return said or ["Nothing can be said: there are no labels, and no control has as many zeros."]
 
 
 def _differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
@@ -144,7 +144,8 @@ def notes(record: dict[str, Any]) -> list[str]:
         "texts.",
         AGREEMENTS[record["agreement"]][1],
         "random: random-drop-softmax, which drops keys without regard to their scores, with its "
-        "one r for all layers set on a sample of the texts so that its zeros are as many.",
+        "one r for all layers set on a sample of the texts so that its zeros are as many; none "
+        "where a mapping has no zeros, or fewer than random-drop-softmax can give.",
     ]
     if count:
         made.append(

@@ -118,6 +118,15 @@ def test_a_mapping_without_zeros_has_no_control(models: Models, tmp_path: Path) 
     assert sparse["random"]["zeros"] > 0.3
 
 
+def test_a_control_with_more_zeros_is_none(models: Models, tmp_path: Path) -> None:
+    """It drops a key of every row at least."""
+    lines = text_file(tmp_path, TEXTS)
+    record = compared(models.encoder, "--texts", lines, "--mappings", "threshold-softmax:lam=1e-12")
+    (row,) = record["mappings"]
+    assert 0 < row["zeros"] < 0.05
+    assert "random" not in row
+
+
 @pytest.mark.parametrize("count", [1, 5, 6])
 def test_few_texts_have_no_interval(models: Models, count: int, tmp_path: Path) -> None:
     """Of five, chance gives all differences one sign in 2 / 2^5 = 6 % of cases."""

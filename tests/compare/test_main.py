@@ -79,7 +79,7 @@ def test_findings_know_what_is_near(agreement: str, says: str) -> None:
 def test_findings_where_there_is_no_interval() -> None:
     record = {"metric": None, "agreement": "cosine", "rows": 1, "texts": 1, "mappings": []}
     assert findings(record) == [
-        "Nothing can be said: there are no labels, and no mapping has zeros."
+        "Nothing can be said: there are no labels, and no control has as many zeros."
     ]
     record["mappings"] = [row("a", 0.1), row("b", 0.1)]
     why = "against as many zeros at random: 1 text, too few or all with the same difference."
