@@ -116,12 +116,9 @@ def _measure(
     chosen = [control(reader, few, share) for share in shares if share > 0]
     found = iter(measure(reader, batches, [mappings[0], *chosen], "Controls")[1:] if chosen else ())
     controls = [next(found) if share > 0 else None for share in shares]
-    near = (
-        random is not None and abs(random.zeros - share) <= NEAR * share
-        for random, share in zip(controls, shares, strict=True)
-    )
     return outcomes, [
-        random if is_near else None for random, is_near in zip(controls, near, strict=True)
+        random if random and abs(random.zeros - share) <= NEAR * share else None
+        for random, share in zip(controls, shares, strict=True)
     ]
 
 
