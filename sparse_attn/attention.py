@@ -26,7 +26,6 @@ REFUSED = {
     "sinks": "attention sinks that differ from query to query",
     "indices": "keys selected by an index",
     "block_indices": "blocks selected by an index",
-    "cu_seq_lens_q": "packed sequences without a mask",
 }
 # model types that append additive entries to their mask, in its dtype: not to a boolean one
 ADDITIVE = ("deepseek_v4",)
@@ -80,6 +79,8 @@ def sparse_attention(
         position_bias: added to the scaled scores before masking (T5).
         softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
         s_aux: (H,), the model's own sinks: the score of a virtual key of value 0 (GPT-OSS).
+        kwargs: others of the model. `cu_seq_lens_q` and `cu_seq_lens_k` are the boundaries of
+            packed sequences, (sequences + 1,), with B = 1; a mask applies inside them.
 
     Returns:
         The output (B, Q, H, D), and the attention weights (B, H, Q, K) before dropout if they are
@@ -87,9 +88,11 @@ def sparse_attention(
 
     Raises:
         RuntimeError: the module holds no mapping.
-        NotImplementedError: the model passes key indices, packed lengths or a sink for each query,
-            which no mapping defines, or position_bias and softcap together.
-        ValueError: `s_aux` for a mapping with a sink of its own, or that cannot have one.
+        NotImplementedError: the model passes key indices or a sink for each query, which no mapping
+            defines, packed queries and keys of different sequences, or position_bias and softcap
+            together.
+        ValueError: `s_aux` for a mapping with a sink of its own, or that cannot have one; packed
+            sequences in a batch of several, or with other keys.
     """
     mapping = getattr(module, NAME, None)
     if mapping is None:
@@ -118,6 +121,7 @@ def sparse_attention(
         value,
         mapping,
         mask=mask,
+        cu_seqlens=_boundaries(module, kwargs),
         bias=bias,
         sink=s_aux,
         softcap=softcap,
@@ -151,6 +155,26 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
         or mapping._backward_hooks
         or mapping._backward_pre_hooks
     )
+
+
+def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
+    """Boundaries of the packed sequences, which queries and keys must share."""
+    of_queries, of_keys = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+    if of_queries is None and of_keys is None:
+        return None
+    in_graph = torch.compiler.is_compiling()
+    if not (
+        isinstance(of_queries, Tensor)
+        and isinstance(of_keys, Tensor)
+        and of_queries.shape == of_keys.shape
+        # values in a graph or on a GPU are not at hand
+        and (in_graph or of_queries.device.type != "cpu" or torch.equal(of_queries, of_keys))
+    ):
+        raise NotImplementedError(
+            f"{type(module).__name__} passes packed sequences whose keys are not those of the "
+            "queries; pass cu_seq_lens_q and cu_seq_lens_k alike"
+        )
+    return of_queries
 
 
 def _masking(

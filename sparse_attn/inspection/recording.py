@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
@@ -67,6 +68,9 @@ class _LayerObserver:
             rows = rows if queries is None else rows.where(queries.unsqueeze(-1), 0.0)
             # a cache holds the positions before
             first = max(0, inputs.shape[3] - inputs.shape[2])
+        if inputs.cu_seqlens is not None:
+            sequences = rows[0].transpose(0, 1).split(inputs.cu_seqlens.diff().tolist())
+            rows = pad_sequence(list(sequences), batch_first=True).transpose(1, 2)
         self.record._add(self.index, rows, first)
         if weights is not None:
             self.record.weights[self.index] = weights.detach()

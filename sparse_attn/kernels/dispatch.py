@@ -33,6 +33,7 @@ def attention(
     *,
     mask: Tensor | None = None,
     key_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     bias: Tensor | None = None,
     sink: Tensor | None = None,
     softcap: float | None = None,
@@ -52,6 +53,9 @@ def attention(
         mask: boolean, True = attend, broadcastable to (B, H, Q, K).
         key_lengths: (B,) integers; keys from there on are padding and not computed. Clamped to [0,
             K].
+        cu_seqlens: (sequences + 1,) integers from 0 to Q, for sequences one after another in a
+            batch of 1: those from cu_seqlens[s] to cu_seqlens[s + 1] attend to each other alone.
+            Needs K = Q. On a GPU the values are not checked.
         bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
         sink: (H,), the score of a virtual key of value 0 for each head, for a mapping without the
             parameter `sink`.
@@ -79,6 +83,7 @@ def attention(
         mapping,
         mask=mask,
         key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens,
         bias=bias,
         sink=sink,
         softcap=softcap,

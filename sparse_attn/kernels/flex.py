@@ -25,6 +25,8 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         return f"{spec.name} has more than one parameter, or one for each score"
     if inputs.key_lengths is not None:
         return "it would compute the padding that key_lengths leaves out"
+    if inputs.cu_seqlens is not None:
+        return "it would compute the scores between packed sequences"
     if inputs.query.dtype == torch.float64:
         return "FlexAttention computes in float32, the inputs are float64"
     if inputs.dropout:

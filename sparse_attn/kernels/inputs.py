@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from sparse_attn.kernels.operators import OperatorInputs
+from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
@@ -36,6 +37,7 @@ class AttentionInputs:
     mapping: Mapping
     mask: Tensor | None = None  # bool, broadcasts to [B, H, Q, K]
     key_lengths: Tensor | None = None  # [B]
+    cu_seqlens: Tensor | None = None  # [sequences + 1]
     bias: Tensor | None = None  # broadcasts to [B, H, Q, K]
     sink: Tensor | None = None  # [H], of the call; a mapping may have its own
     softcap: float | None = None
@@ -126,6 +128,7 @@ class AttentionInputs:
             self.sinks,
             self.mask,
             self.key_lengths,
+            self.cu_seqlens,
             bias,
             seed,
             kernel.name,
@@ -188,6 +191,9 @@ class AttentionInputs:
         parts = [] if self.mask is None else [select_rows(self.mask, rows)]
         if self.key_lengths is not None:
             parts.append(j < self.key_lengths[:, None, None, None])
+        if self.cu_seqlens is not None:
+            first, last = (t[rows, None] for t in own_sequence(self.cu_seqlens, queries))
+            parts += [j >= first, j < last]
         if self.causal:
             parts.append(j <= i)
         if self.window is not None:
@@ -221,12 +227,15 @@ class AttentionInputs:
             seen = seen & (bias != -torch.inf)
         if self.key_lengths is not None:
             seen = seen & (j < self.key_lengths[:, None, None, None])
-        if not self.causal and self.window is None:
+        if not self.causal and self.window is None and self.cu_seqlens is None:
             return seen.sum(-1)
         first, last = torch.zeros_like(i), torch.full_like(i, len(j))
+        if self.cu_seqlens is not None:
+            first, last = own_sequence(self.cu_seqlens, len(i))
         if self.window is not None:
             width = min(self.window, 2**30)
-            first, last = (i - width + 1).clamp(0, len(j)), (i + width).clamp(max=len(j))
+            first = torch.maximum(first, (i - width + 1).clamp(max=len(j)))
+            last = torch.minimum(last, i + width)
         if self.causal:
             last = torch.minimum(last, i + 1)
         before = F.pad(seen.cumsum(-1), (1, 0))[..., 0, :]  # [..., K + 1]
@@ -284,7 +293,7 @@ class AttentionInputs:
 
     def _check_kinds(self) -> None:
         needed = ("query", "key", "value")
-        for name in (*needed, "mask", "key_lengths", "bias", "sink"):
+        for name in (*needed, "mask", "key_lengths", "cu_seqlens", "bias", "sink"):
             tensor = getattr(self, name)
             if tensor is None and name not in needed:
                 continue
@@ -332,6 +341,10 @@ class AttentionInputs:
                 f"key_lengths: expected {self.shape[0]} int32 or int64, one for each sequence, got "
                 f"{lengths.dtype} of shape {tuple(lengths.shape)}"
             )
+        if self.cu_seqlens is not None:
+            check_packed(self.cu_seqlens, self.query, self.key)
+            if lengths is not None:
+                raise ValueError("key_lengths: packed sequences have no padding; drop key_lengths")
 
 
 def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:

@@ -27,6 +27,7 @@ class OperatorInputs(NamedTuple):
     sink: Tensor | None  # [H], scores of the virtual keys
     mask: Tensor | None
     key_lengths: Tensor | None
+    cu_seqlens: Tensor | None  # [sequences + 1], boundaries of those packed into a batch of 1
     bias: Tensor | None
     seed: Tensor | None  # [1] int64, of the dropped weights; None without dropout
     kernel: str

@@ -72,6 +72,7 @@ def row_statistics(inputs: AttentionInputs) -> Tensor:
             mask=valid,
             bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
             key_lengths=None,
+            cu_seqlens=None,
             causal=False,
             window=None,
             dropout=0.0,

@@ -32,6 +32,7 @@ def true(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.bool)
 
 
+PACKED: dict[str, Any] = {"query": (1, 4, 7, 8), "key": (1, 2, 7, 8)}
 LENGTHS = r"key_lengths: expected 2 int.*"
 ROWS = [
     wrong("query of 3 dimensions", ValueError, r"query: expected 4 dimensions.*\(4, 5, 8\)",
@@ -88,6 +89,29 @@ ROWS = [
           key_lengths=whole(2, 1)),
     wrong("key_lengths on another device", ValueError, "key_lengths: expected the device",
           key_lengths=whole(2).to("meta")),
+    *(wrong(f"cu_seqlens {values}", ValueError, r"cu_seqlens: expected numbers rising from 0 to "
+            rf"the length of query, 7, got \[{shown}\]", cu_seqlens=torch.tensor(values), **PACKED)
+      for values, shown in (([0, 5], "0, 5"), ([1, 7], "1, 7"), ([0, 5, 3, 7], "0, 5, 3, 7"),
+                            ([0, 8, 7], "0, 8, 7"), ([-1, 7], "-1, 7"),
+                            ([0] * 9, r"0, 0, 0, 0, 0, 0, \.\.\., 0"))),
+    *(wrong(f"cu_seqlens of {shape}", ValueError, r"cu_seqlens: expected int32 or int64 of shape "
+            rf"\(sequences \+ 1,\).*\({shape}\)", cu_seqlens=ends, **PACKED)
+      for ends, shape in ((whole(1), "1,"), (whole(0), "0,"), (whole(2, 2), "2, 2"),
+                          (whole(), ""))),
+    wrong("float cu_seqlens", ValueError, "cu_seqlens: expected int32 or int64.*float32",
+          cu_seqlens=torch.tensor([0.0, 7.0]), **PACKED),
+    wrong("list as cu_seqlens", TypeError, "cu_seqlens: expected a tensor, got list",
+          cu_seqlens=[0, 7], **PACKED),
+    wrong("cu_seqlens on another device", ValueError, "cu_seqlens: expected the device",
+          cu_seqlens=whole(2).to("meta"), **PACKED),
+    wrong("cu_seqlens beside a batch", ValueError, r"cu_seqlens: expected a batch of 1.*\(2, 4, "
+          r"7, 8\).*join the sequences", cu_seqlens=torch.tensor([0, 7]), query=(2, 4, 7, 8)),
+    wrong("cu_seqlens with other keys", ValueError, "cu_seqlens: .*a key for each query.*cache",
+          cu_seqlens=torch.tensor([0, 5]), query=(1, 4, 5, 8), key=(1, 2, 7, 8)),
+    wrong("cu_seqlens and key_lengths", ValueError, "key_lengths: packed sequences have no padding",
+          cu_seqlens=torch.tensor([0, 7]), key_lengths=whole(1), **PACKED),
+    wrong("cu_seqlens, flex", NotImplementedError, "flex.*between packed sequences", impl="flex",
+          cu_seqlens=torch.tensor([0, 7]), **PACKED),
     wrong("the name of a mapping", TypeError, "mapping: expected a sparse_attn.Mapping",
           mapping="r-softmax"),
     *(wrong(f"values for other heads, {impl}", ValueError, "r: expected one value or one for each "

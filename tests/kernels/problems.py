@@ -106,6 +106,7 @@ class Problem:
     bias_masks: bool = False
     sink: float | None = None  # of the call, plus half its number for each head
     key_lengths: tuple[int, ...] | None = None
+    packed: tuple[int, ...] | None = None  # lengths of the sequences, in all queries and keys
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -159,6 +160,9 @@ class Inputs:
             self.arguments["mask"] = keep.to(self.device)
         if p.key_lengths is not None:
             self.arguments["key_lengths"] = torch.tensor(p.key_lengths, device=self.device)
+        if p.packed is not None:
+            ends = torch.tensor((0, *p.packed), device=self.device).cumsum(0)
+            self.arguments["cu_seqlens"] = ends.int()
         if p.bias is not None:
             self.arguments["bias"] = self._bias(p)
         if p.sink is not None:
@@ -285,7 +289,13 @@ def largest_score(problem: Problem, dtype: torch.dtype) -> float:
 def assert_equal_to_rounding(problem: Problem, impl: str, tolerance: float = 1e-12) -> None:
     """The reference in float64, to all digits but the last few."""
     got = solve(problem, impl, torch.float64, torch.float64, "cpu")
-    expected = solve(problem, "reference", torch.float64, torch.float64, "cpu")
+    assert_close(got, solve(problem, "reference", torch.float64, torch.float64, "cpu"), tolerance)
+
+
+def assert_close(
+    got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12
+) -> None:
+    """Results in float64 are equal to all digits but the last few."""
     for name, wanted in expected.items():
         assert got[name].dtype == wanted.dtype, name
         # the gradient of a parameter passes through its float32 value

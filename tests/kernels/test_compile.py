@@ -66,6 +66,21 @@ def test_one_graph(backend, case):
     assert_compiles(case, backend, rtol=1e-6, atol=1e-6)
 
 
+def test_packed_sequences():
+    size = {"batch": 1, "queries": 20, "keys": 20}
+    case = Problem("scaled-r-softmax", {"r": 0.25, "beta": 0.5}, packed=(7, 0, 13), **size)
+    assert_compiles(case, CPU, rtol=1e-6, atol=1e-6)
+    fast, counter = compiled(Mapping("sparsemax"), "cpu", causal=True)
+    for lengths in ((20,), (7, 13), (3, 3, 14), (1, 2, 3, 14)):
+        inputs = Inputs(Problem("sparsemax", packed=lengths, options={"causal": True}, **size))
+        ends = inputs.arguments["cu_seqlens"]
+        output = fast(inputs.query, inputs.key, inputs.value, cu_seqlens=ends)
+        torch.testing.assert_close(output, inputs.attend("reference"), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count <= 2
+    with pytest.raises(ValueError, match="cu_seqlens: expected numbers rising from 0 to the len"):
+        fast(inputs.query, inputs.key, inputs.value, cu_seqlens=torch.tensor([0, 2, 3, 17]))
+
+
 @pytest.mark.parametrize("masks", [False, True])
 def test_the_gradient_of_a_bias(masks):
     case = Problem("r-softmax", {"r": 0.25}, bias="1HQK", bias_learned=True, bias_masks=masks)

@@ -90,6 +90,7 @@ LINEAR = {
     "causal": {"causal": True},
     "window": {"window": 9},
     "padding": {"mask": PADDING, "causal": True},
+    "packed": {"cu_seqlens": torch.tensor([0, 50, SIZE]), "window": 9},
     "of Transformers": {"mask": PADDING.expand(1, 1, SIZE, SIZE), "bias": torch.zeros(1, SIZE)},
 }
 

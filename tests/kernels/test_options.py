@@ -68,6 +68,11 @@ COUNTED = [
     for lengths in (None, (-1, 99))
     for option in ({}, {"causal": True}, {"window": 2}, {"causal": True, "window": 2**40})
 ]  # fmt: skip
+COUNTED += [
+    replace(case, batch=1, queries=9, keys=9, packed=(4, 0, 5), key_lengths=None)
+    for case in COUNTED
+    if case.key_lengths is None and case.queries == 7
+]
 
 
 @pytest.mark.parametrize("case", COUNTED, ids=str)
@@ -76,7 +81,7 @@ def test_counted_keys_are_those_of_the_mask(case, expanded):
     inputs = Inputs(case)
     if expanded and "mask" in inputs.arguments:
         mask = inputs.arguments["mask"]
-        inputs.arguments["mask"] = mask.expand(2, 2, case.queries, case.keys)
+        inputs.arguments["mask"] = mask.expand(case.named("BHQK"))
     made = AttentionInputs(
         inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
     )

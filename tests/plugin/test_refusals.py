@@ -170,7 +170,7 @@ def test_layers_of_a_shared_module_are_refused():
     patch_model(model, "sparsemax")
 
 
-@pytest.mark.parametrize("name", ["sinks", "indices", "block_indices", "cu_seq_lens_q"])
+@pytest.mark.parametrize("name", ["sinks", "indices", "block_indices"])
 def test_arguments_that_no_mapping_defines_are_refused(name):
     family = BY_NAME["llama"]
     model = patch_model(family.build(), "sparsemax")

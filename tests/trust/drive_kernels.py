@@ -102,11 +102,15 @@ def draw(
     batch, key_heads, keys, dim = (size[n] for n in ("batch", "key_heads", "keys", "dim"))
     heads, queries = key_heads * size["groups"], size["queries"]
     options: dict[str, Any] = {}
+    if random.random() < 0.3:
+        batch, queries = 1, keys
+        ends = sorted(random.choices(range(keys + 1), k=random.choice([0, 1, 3, 20])))
+        options["cu_seqlens"] = torch.tensor([0, *ends, keys])
     if random.random() < 0.4:
         options["mask"] = torch.rand(pairs((batch, heads, queries, keys))) < random.choice(
             [0.1, 0.8]
         )
-    if random.random() < 0.3:
+    if "cu_seqlens" not in options and random.random() < 0.4:
         options["key_lengths"] = torch.randint(-1, keys + 3, (batch,))
     scores = random.choice(["plain", kind])
     shapes = {

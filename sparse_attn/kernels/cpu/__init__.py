@@ -122,7 +122,8 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)
         # of the parameter, and of the sink
-        by_head = args.by_segment("grad_parameter", query.new_empty(*query.shape[:2], 1, 2))
+        by_head = query.new_empty(args.batch, args.heads, 1, 2)
+        by_head = args.by_segment("grad_parameter", by_head)
         args.run(backward=True)
         results = [by_query, _joined(by_key, key), _joined(by_value, value)]
     results = [t.to(wanted.dtype) for t, wanted in zip(results, inputs[:3], strict=True)]

@@ -19,12 +19,14 @@ constexpr int64_t ALL = -1, UNKNOWN = -2;
 
 struct KernelArgs {  // as in kernel_args.py
   const char *kernel;
-  int64_t batch, heads, key_heads, queries, keys, dim, value_dim;
+  int64_t batch;                // packed sequences count as its entries
+  int64_t heads, key_heads, queries, keys, dim, value_dim;  // keys of the longest sequence
   int64_t segments, segment_rows, tile_rows, threads;
   int64_t all_batches, all_heads;  // whether one task goes over all of them
   int64_t want_parameter, causal, window;
   double scale, softcap, dropout;
   const int64_t *seed, *key_lengths;
+  const int64_t *starts;  // of packed sequences, and the end of the last, or null
   const double *parameter, *sink;  // of each head; sink or null
   const uint8_t *special_keys;  // (batch, keys), or null
   void *statistics;             // (batch, heads, queries, STATISTICS), or null
@@ -54,13 +56,36 @@ struct Columns : Range {  // the keys of a tile, and the whole vectors that hold
   int64_t first, width;
 };
 
+// Queries i count from the first of all sequences, as in memory; keys j from the first of their own.
+static int64_t first_of(const KernelArgs &a, int64_t b) { return a.starts ? a.starts[b] : 0; }
+
+static int64_t keys_of(const KernelArgs &a, int64_t b) {
+  return a.starts ? a.starts[b + 1] - a.starts[b] : a.keys;
+}
+
 static int64_t length_of(const KernelArgs &a, int64_t b) {
-  return a.key_lengths ? std::clamp<int64_t>(a.key_lengths[b], 0, a.keys) : a.keys;
+  return a.key_lengths ? std::clamp<int64_t>(a.key_lengths[b], 0, a.keys) : keys_of(a, b);
+}
+
+static Range queries_of(const KernelArgs &a, int64_t b) {
+  return a.starts ? Range{a.starts[b], a.starts[b + 1]} : Range{0, a.queries};
+}
+
+static Range queries_of(const KernelArgs &a, int64_t b, int64_t segment) {
+  Range all = queries_of(a, b);
+  int64_t from = all.from + segment * a.segment_rows;
+  return {from, std::min(all.to, from + a.segment_rows)};
+}
+
+// where (batch, heads, queries) has this row; one batch entry holds all packed sequences
+static int64_t row_index(const KernelArgs &a, int64_t b, int64_t h, int64_t i) {
+  return ((a.starts ? 0 : b) * a.heads + h) * a.queries + i;
 }
 
 // the keys that query i may attend to, the mask apart
 static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   Range keys = {0, length_of(a, b)};
+  i -= first_of(a, b);
   if (a.causal) keys.to = std::min(keys.to, i + 1);
   if (a.window) keys = {std::max(keys.from, i - a.window + 1), std::min(keys.to, i + a.window)};
   return {std::min(keys.from, keys.to), keys.to};
@@ -73,7 +98,7 @@ static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start
   if (!a.mask.data || a.mask.stride[3] != 1) return keys;
   int64_t first = keys.to, last = keys.from;
   for (int64_t i = a.mask.stride[2] ? rows - 1 : 0; i >= 0; i--) {
-    const uint8_t *mask = at<uint8_t>(a.mask, b, h, start + i);
+    const uint8_t *mask = at<uint8_t>(a.mask, b, h, start + i, first_of(a, b));
     int64_t j = keys.to;
     while (j > last && !mask[j - 1]) j--;
     last = std::max(last, j);
@@ -98,7 +123,7 @@ template <class T> struct Dropout {
   T kept;
   Dropout(const KernelArgs &a, int64_t b, int64_t h, int64_t i)
       : dropped((int32_t)std::lround(a.dropout * 16777216.0)), kept((T)(1 / (1 - a.dropout))) {
-    const uint64_t row = (uint64_t)((b * a.heads + h) * a.queries + i);
+    const uint64_t row = (uint64_t)row_index(a, b, h, i);
     const uint64_t key = mixed(mixed((uint64_t)*a.seed) ^ row);
     low = (uint32_t)key, high = (uint32_t)(key >> 32);
   }

@@ -94,7 +94,7 @@ template <class T> void Task<T>::multiply_few(int64_t rows) {
 // Keeps the support for backward: nothing of dense tiles, nor more than the inputs take twice.
 template <class T>
 void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse) {
-  Found *to = a.found + (b * a.heads + h) * a.queries + start;
+  Found *to = a.found + row_index(a, b, h, start);
   int64_t before = (int64_t)lists->columns.size();
   int64_t size = sparse ? found[rows - 1].start + found[rows - 1].size : 0;
   lists->rows += rows;
@@ -129,7 +129,7 @@ void Task<T>::few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, co
       if (met < n) by.sink += few_grad[met];
     }
     if (a.grad_bias.data) {
-      T *bias = at<T>(a.grad_bias, b, h, start + i);
+      T *bias = at<T>(a.grad_bias, b, h, start + i, first_of(a, b));
       for (int64_t k = 0; k < met; k++) bias[columns[k] * a.grad_bias.stride[3]] += few_grad[k];
     }
     scatter<T>({sum_values, value_dim}, columns, few, met, value_dim, out);

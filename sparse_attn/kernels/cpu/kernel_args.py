@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.operators import OperatorInputs, rows_dense
+from sparse_attn.kernels.packed import boundaries
 from sparse_attn.kernels.statistics import COLUMNS
 
 TILE_BYTES = 96 * 1024  # scores of a tile; with gradients and keys they fit in an L2 cache
@@ -42,8 +44,8 @@ class KernelArgs(ctypes.Structure):
         *_fields(ctypes.c_int64, "segments segment_rows tile_rows threads all_batches all_heads"),
         *_fields(ctypes.c_int64, "want_parameter causal window"),
         *_fields(ctypes.c_double, "scale softcap dropout"),
-        *_fields(ctypes.c_void_p, "seed key_lengths parameter sink special_keys statistics"),
-        *_fields(ctypes.c_void_p, "found columns scores lists"),
+        *_fields(ctypes.c_void_p, "seed key_lengths starts parameter sink special_keys"),
+        *_fields(ctypes.c_void_p, "statistics found columns scores lists"),
         *_fields(ctypes.c_int64, "entries"),
         *_fields(View, "query key value mask bias out"),
         *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
@@ -56,12 +58,12 @@ class KernelArgs(ctypes.Structure):
         self.tensors = query, key, value
         self.batch, self.heads, self.queries, self.dim = query.shape
         _, self.key_heads, self.keys, self.value_dim = value.shape
+        self._shape = shape = (*query.shape[:3], key.shape[2])
         self.kernel = inputs.kernel.encode()
         self.causal, self.window, self.dropout = inputs.causal, inputs.window, inputs.dropout
         self.scale, self.softcap = inputs.scale, inputs.softcap
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             self.point(name, tensor)
-        shape = (*query.shape[:3], key.shape[2])
         if inputs.mask is not None:
             self.point("mask", _flat(inputs.mask).expand(shape).view(torch.uint8))
         if inputs.bias is not None:
@@ -73,6 +75,14 @@ class KernelArgs(ctypes.Structure):
             self.key_lengths = self._pointer(inputs.key_lengths.to(torch.int64).contiguous())
         if inputs.seed is not None:
             self.seed = self._pointer(inputs.seed)
+        self._rows, scores = self.queries, self.batch * self.queries * self.keys
+        if inputs.cu_seqlens is not None:
+            self.starts = self._pointer(inputs.cu_seqlens.to(torch.int64).contiguous())
+            lengths = [b - a for a, b in pairwise(boundaries(inputs.cu_seqlens, self.queries))]
+            self.batch, scores = len(lengths), sum(n * n for n in lengths)
+            self._rows = self.keys = max(lengths)
+        work = self.heads * scores * (self.dim + self.value_dim)
+        self.threads = torch.get_num_threads() if work > SERIAL_WORK else 1
         self._tile(query.itemsize)
 
     def point(self, name: str, tensor: Tensor) -> None:
@@ -80,6 +90,8 @@ class KernelArgs(ctypes.Structure):
         view = getattr(self, name)
         view.data = self._pointer(tensor)
         view.stride[:] = tensor.stride()
+        if len(tensor) == 1:  # which holds every packed sequence
+            view.stride[0] = 0
 
     def _pointer(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
@@ -98,29 +110,29 @@ class KernelArgs(ctypes.Structure):
         """Equal tiles whose scores fit in cache; segments only if threads would be idle."""
         most = TILE_BYTES // max(1, self.keys * itemsize)
         most = min(MOST_ROWS, max(2 * ROW_STEP, most // ROW_STEP * ROW_STEP))
-        rows = -(-self.queries // max(1, -(-self.queries // most)))
+        rows = -(-self._rows // max(1, -(-self._rows // most)))
         self.tile_rows = max(1, -(-rows // ROW_STEP)) * ROW_STEP
-        work = self.batch * self.heads * self.queries * self.keys * (self.dim + self.value_dim)
-        self.threads = torch.get_num_threads() if work > SERIAL_WORK else 1
         self._segment(self.batch * self.key_heads)
 
     def _segment(self, units: int) -> None:
         """Split the queries of a key head for enough tasks; `units` counts unsplit ones."""
-        tiles = max(1, -(-self.queries // self.tile_rows))
+        tiles = max(1, -(-self._rows // self.tile_rows))
         enough = 2 * self.threads if self.threads > 1 else 1
         parts = min(tiles, -(-enough // max(1, units)))
         self.segment_rows = -(-tiles // parts) * self.tile_rows
-        self.segments = max(1, -(-self.queries // self.segment_rows))
+        self.segments = max(1, -(-self._rows // self.segment_rows))
 
     def add_up(self, grad_bias: Tensor) -> None:
         """Request the gradient of bias, no entry of which two tasks may share."""
-        view = grad_bias.expand(self.batch, self.heads, self.queries, self.keys)
+        view = grad_bias.expand(self._shape)
         self.point("grad_bias", view)
-        self.all_batches, self.all_heads, all_queries, _ = (step == 0 for step in view.stride())
+        self.all_batches, self.all_heads, all_queries, all_keys = (s == 0 for s in view.stride())
+        if self.starts:
+            self.all_batches = all_queries and all_keys
         batches = 1 if self.all_batches else self.batch
         self._segment(batches * (1 if self.all_heads else self.key_heads))
         if all_queries:
-            self.segments, self.segment_rows = 1, self.queries
+            self.segments, self.segment_rows = 1, self._rows
 
     def by_segment(self, name: str, like: Tensor) -> Tensor:
         """Buffer for the gradient of each segment, [segments, ...]."""

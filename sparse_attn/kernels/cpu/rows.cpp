@@ -45,10 +45,10 @@ template <class T> static void run(KernelArgs &a, bool backward) {
   int64_t groups = a.heads / a.key_heads;
   for (int64_t index = 0; index < tasks; index++) {
     each_part(a, index, [&](int64_t b, int64_t key_head, int64_t segment) {
-      int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
+      Range part = queries_of(a, b, segment);
       for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++)
-        for (int64_t i = segment * a.segment_rows; i < end; i++)
-          a.found[(b * a.heads + h) * a.queries + i].start += a.entries;
+        for (int64_t i = part.from; i < part.to; i++)
+          a.found[row_index(a, b, h, i)].start += a.entries;
     });
     a.entries += (int64_t)(*lists)[index].columns.size();
   }

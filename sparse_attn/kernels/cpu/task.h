@@ -89,39 +89,39 @@ template <class T> struct Task {
 
   void run(int64_t b, int64_t key_head, int64_t segment) {
     packed_keys = packed_values = false;
-    const T *key = at<T>(a.key, b, key_head, 0);
-    T *value = at<T>(a.value, b, key_head, 0);
-    once = !backward && a.queries * (a.heads / a.key_heads) <= MET_ONCE &&
-           dim == a.dim && value_dim == a.value_dim;
+    int64_t first = first_of(a, b), keys = keys_of(a, b), groups = a.heads / a.key_heads;
+    Range all = queries_of(a, b), part = queries_of(a, b, segment);
+    const T *key = at<T>(a.key, b, key_head, first);
+    T *value = at<T>(a.value, b, key_head, first);
+    once = !backward && (all.to - all.from) * groups <= MET_ONCE && dim == a.dim &&
+           value_dim == a.value_dim;
     value_rows = once ? Rows<T>{value, a.value.stride[2]} : Rows<T>{values, value_dim};
     if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
     if (!once && (!backward || map.few.floor))
       copy_padded<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, 1, values);
     if (backward) {
-      std::fill(sum_keys, sum_keys + a.keys * dim, T(0));
-      std::fill(sum_values, sum_values + a.keys * value_dim, T(0));
+      std::fill(sum_keys, sum_keys + keys * dim, T(0));
+      std::fill(sum_values, sum_values + keys * value_dim, T(0));
     }
     if (a.special_keys) {
-      std::copy_n(a.special_keys + b * a.keys, a.keys, special);
-      std::fill(special + a.keys, special + stride, T(0));
+      std::copy_n(a.special_keys + (a.starts ? first : b * keys), keys, special);
+      std::fill(special + keys, special + stride, T(0));
     }
-    int64_t end = std::min(a.queries, (segment + 1) * a.segment_rows);
-    int64_t groups = a.heads / a.key_heads;
     for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++) {
       Slopes by = {};
       patience = 0;
-      for (int64_t i = segment * a.segment_rows; i < end; i += a.tile_rows) {
-        int64_t rows = std::min(a.tile_rows, end - i);
+      for (int64_t i = part.from; i < part.to; i += a.tile_rows) {
+        int64_t rows = std::min(a.tile_rows, part.to - i);
         if (backward) tile_backward(b, h, i, rows, by);
         else tile_forward(b, h, i, rows);
       }
       if (backward) std::memcpy(at<T>(a.grad_parameter, b, h, 0, segment), &by, sizeof by);
     }
     if (!backward) return;
-    copy_back<T>(sum_keys, a.keys, a.dim, 1, at<T>(a.grad_key, b, key_head, 0, segment),
+    copy_back<T>(sum_keys, keys, a.dim, 1, at<T>(a.grad_key, b, key_head, first, segment),
                  a.grad_key.stride[2]);
-    copy_back<T>(sum_values, a.keys, a.value_dim, 1, at<T>(a.grad_value, b, key_head, 0, segment),
-                 a.grad_value.stride[2]);
+    copy_back<T>(sum_values, keys, a.value_dim, 1,
+                 at<T>(a.grad_value, b, key_head, first, segment), a.grad_value.stride[2]);
   }
 
   struct Slopes {  // of a head
@@ -130,13 +130,13 @@ template <class T> struct Task {
 
   void pack_keys(int64_t b, int64_t h) {
     if (packed_keys) return;
-    const T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), 0);
+    const T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b));
     pack_transposed<T>(key, a.key.stride[2], length_of(a, b), a.dim, keys_t);
     packed_keys = true;
   }
   void pack_values(int64_t b, int64_t h) {
     if (packed_values) return;
-    const T *value = at<T>(a.value, b, h / (a.heads / a.key_heads), 0);
+    const T *value = at<T>(a.value, b, h / (a.heads / a.key_heads), first_of(a, b));
     pack_transposed<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, values_t);
     packed_values = true;
   }
@@ -149,7 +149,7 @@ template <class T> struct Task {
                   a.dim, padded<T>(n), scores, stride, false);
       return;
     }
-    T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), first);
+    T *key = at<T>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b) + first);
     for (int64_t i = 0; i < rows; i++)
       dots<T>({key, a.key.stride[2]}, nullptr, n, dim, queries + i * dim, scores + i * stride);
   }
@@ -171,13 +171,14 @@ template <class T> struct Task {
       own = {std::max(own.from, keys.from) - first, std::min(own.to, keys.to) - first};
       own.to = std::max(own.from = std::min(own.from, width), std::min(own.to, width));
       if (a.bias.data) {
-        const T *bias = at<T>(a.bias, b, h, start + i, first);
+        const T *bias = at<T>(a.bias, b, h, start + i, first_of(a, b) + first);
         if (a.bias.stride[3])
           for (int64_t j = own.from; j < own.to; j++) x[j] += bias[j];
         else
           for (int64_t j = own.from; j < own.to; j++) x[j] += *bias;
       }
-      if (a.mask.data) hide(x, at<uint8_t>(a.mask, b, h, start + i, first), own);
+      if (a.mask.data)
+        hide(x, at<uint8_t>(a.mask, b, h, start + i, first_of(a, b) + first), own);
       std::fill(x, x + own.from, -INF<T>);
       std::fill(x + own.to, x + mapped, -INF<T>);
       if (mapped && a.sink) x[keys.to - first] = (T)a.sink[h];
@@ -238,7 +239,7 @@ template <class T> struct Task {
     }
     // what is measured are the weights before dropout
     row.keep = a.seed && !a.statistics ? keep : nullptr;
-    Found *found = a.found ? a.found + (b * a.heads + h) * a.queries + i : nullptr;
+    Found *found = a.found ? a.found + row_index(a, b, h, i) : nullptr;
     if (g) {
       row.known = found && found->size == ALL;
       if (row.known) row.low = (T)found->low, row.high = (T)found->high;
@@ -264,7 +265,7 @@ template <class T> struct Task {
       entropy -= p > 0 ? p * log(p) : Vec<T>{};
       if (a.special_keys) named += p * load(special + j);
     }
-    T *result = (T *)a.statistics + ((b * a.heads + h) * a.queries + i) * STATISTICS;
+    T *result = (T *)a.statistics + row_index(a, b, h, i) * STATISTICS;
     T mass = sum<T>(total), bad = mass * 0;  // NaN where the row is
     int64_t valid = row.valid - (a.sink != nullptr);
     T size = mass == 0 ? T(1) : mass;
@@ -303,7 +304,7 @@ template <class T> struct Task {
 
   void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by) {
     copy_padded<T>(at<T>(a.out, b, h, start), a.out.stride[2], rows, a.value_dim, 1, outs);
-    const Found *known = a.found ? a.found + (b * a.heads + h) * a.queries + start : nullptr;
+    const Found *known = a.found ? a.found + row_index(a, b, h, start) : nullptr;
     if (known && known->size >= 0) {
       copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
                      queries);
@@ -324,7 +325,7 @@ template <class T> struct Task {
       by.theta += map_row(b, h, start + i, x, g, keys);
       if (a.sink) by.sink += g[sink];
       if (a.grad_bias.data) {
-        T *bias = at<T>(a.grad_bias, b, h, start + i);
+        T *bias = at<T>(a.grad_bias, b, h, start + i, first_of(a, b));
         for (int64_t j = keys.from; j < keys.to; j++)
           bias[j * a.grad_bias.stride[3]] += g[j - keys.first];
       }
