@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from sparse_attn.kernels.operators import OperatorInputs
+from sparse_attn.kernels.operators import OperatorInputs, is_observed
 from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
@@ -93,10 +93,12 @@ class AttentionInputs:
         """The score of each head's virtual key, (H,), with its graph; None without sinks."""
         if not self.has_sink:
             return None
-        sink = self.parameter(SINK.name) if self.sink is None else self.sink
+        sink = self.mapping.read(SINK.name) if self.sink is None else self.sink
         most = torch.finfo(self._exact).max
         # an infinite one counts as the largest number, as in the mappings' own functions
-        return sink.to(self._exact).clamp(-most, most)
+        if isinstance(sink, Tensor):
+            return self._by_head(SINK.name, sink).clamp(-most, most)
+        return self._by_head(SINK.name, max(-most, min(sink, most)))
 
     @property
     def kernel_reason(self) -> str | None:
@@ -126,10 +128,10 @@ class AttentionInputs:
             self.value,
             self._theta(kernel),
             self.sinks,
+            bias,
             self.mask,
             self.key_lengths,
             self.cu_seqlens,
-            bias,
             seed,
             kernel.name,
             kernel.family,
@@ -161,7 +163,7 @@ class AttentionInputs:
             parameters = self.mapping.spec.parameters
             name = next((p.name for p in parameters if p.instead_of == name), None)
             if name is None:
-                return self.query.new_full((self.shape[1],), torch.inf, dtype=self._exact)
+                return self._by_head("", torch.inf)
         return self.parameter(name)
 
     @property
@@ -173,15 +175,18 @@ class AttentionInputs:
 
         float64 if the inputs are, else float32.
         """
-        value = 0.0 if name is None else self.mapping.read(name)
-        if isinstance(value, Tensor):
-            if value.numel() not in (1, self.shape[1]):
-                raise ValueError(
-                    f"{name}: expected one value or one for each of the {self.shape[1]} heads of "
-                    f"query, got {value.numel()}"
-                )
-            value = value.to(self.query.device)
-        return self.query.new_ones(self.shape[1], dtype=self._exact) * value
+        return self._by_head(name or "", self.mapping.read(name) if name else 0.0)
+
+    def _by_head(self, name: str, value: float | Tensor) -> Tensor:
+        heads = self.query.shape[1]
+        if not isinstance(value, Tensor):
+            return _constant(value, heads, self._exact, self.query)
+        if value.numel() not in (1, heads):
+            raise ValueError(
+                f"{name}: expected one value or one for each of the {heads} heads of query, got "
+                f"{value.numel()}"
+            )
+        return value.to(self.query.device, self._exact).expand(heads).contiguous()
 
     def valid(self, rows: slice = slice(None)) -> Tensor | None:
         """Keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
@@ -352,6 +357,25 @@ def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
 
+def _constant(value: float, heads: int, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """(heads,) of one value, not to be written to; kept, as filling it is a launch on a GPU."""
+    # what a CUDA graph reads must be its own
+    if is_observed((like,)) or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+        # a product, as the value must stay a symbol where a schedule changes it
+        return like.new_ones(heads, dtype=dtype) * value
+    # filled or freed on another stream, it would race with its readers
+    stream = torch.cuda.current_stream(like.device) if like.is_cuda else None
+    return _filled(value, heads, dtype, like.device, stream)
+
+
+@functools.lru_cache(maxsize=64)
+def _filled(
+    value: float, heads: int, dtype: torch.dtype, device: torch.device, stream: object
+) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.full((heads,), value, dtype=dtype, device=device)
+
+
 def select_rows(tensor: Tensor, rows: slice) -> Tensor:
     """Rows of a tensor that broadcasts to (B, H, Q, K)."""
     return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
@@ -381,7 +405,7 @@ def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
         return inputs
     weights = inputs.mapping.value("weights")
     if not isinstance(weights, Tensor):
-        weights = torch.full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
+        weights = inputs.query.new_full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
     bias = weights.to(inputs.query.device).log()
     return replace(
         inputs, mapping=SOFTMAX, bias=bias if inputs.bias is None else bias + inputs.bias

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple, get_type_hints
@@ -25,10 +25,10 @@ class OperatorInputs(NamedTuple):
     value: Tensor  # [B, Hkv, K, Dv]
     parameter: Tensor  # [H], of the mapping
     sink: Tensor | None  # [H], scores of the virtual keys
+    bias: Tensor | None
     mask: Tensor | None
     key_lengths: Tensor | None
     cu_seqlens: Tensor | None  # [sequences + 1], boundaries of those packed into a batch of 1
-    bias: Tensor | None
     seed: Tensor | None  # [1] int64, of the dropped weights; None without dropout
     kernel: str
     family: str
@@ -39,109 +39,122 @@ class OperatorInputs(NamedTuple):
     causal: bool
     window: int  # 0 for none
 
+    def learned(self, wanted: Sequence[bool]) -> list[Tensor]:
+        """Of parameter, sink and bias, those whose gradients are wanted."""
+        given = zip((self.parameter, self.sink, self.bias), wanted, strict=True)
+        return [t for t, want in given if want and t is not None]
+
     def dense(self) -> OperatorInputs:
         """With dense rows of query, key and value."""
-        query, key, value = map(rows_dense, self[:3])
+        given = self[:3]
+        query, key, value = map(rows_dense, given)
+        if query is given[0] and key is given[1] and value is given[2]:
+            return self
         return self._replace(query=query, key=key, value=value)
 
 
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt"}
 _TYPES |= {kind: kind.__name__ for kind in (str, bool, float)}
 INPUTS = ", ".join(f"{_TYPES[kind]} {n}" for n, kind in get_type_hints(OperatorInputs).items())
-_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
-_PARAMETER, _SINK, _BIAS = map(OperatorInputs._fields.index, ("parameter", "sink", "bias"))
+_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first,
+_LEAVES = OperatorInputs._fields.index("mask")  # and of these, those with gradients
+_FIELDS = len(OperatorInputs._fields)
+WANTED = "bool want_parameter, bool want_sink, bool want_bias"
 
 
 def register(
-    name: str, forward: CustomOpDef, backward: CustomOpDef, saved: slice
+    name: str, forward: CustomOpDef, backward: CustomOpDef, results: int, saved: slice
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
-    forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs[saved],
-    want_parameter, want_bias) -> gradients of query, key, value, parameter, sink and bias, the
-    last three empty where not wanted.
+    forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs[saved], WANTED) ->
+    gradients of query, key, value, and of parameter, sink and bias where wanted.
 
     Returns:
-        `forward`, past the dispatcher where that makes no difference: it would take longer than a
-        small call.
+        `forward`, of which it returns the first `results` outputs, past the dispatcher where that
+        makes no difference: it would take longer than a small call.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[:_TENSORS], *output[saved])
-        ctx.options = inputs[_TENSORS : len(OperatorInputs._fields)]
+        ctx.options = inputs[_TENSORS:_FIELDS]
 
-    def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+    def differentiate(
+        ctx: Any, grad: Tensor | None, *_: Any, run: Callable[..., list[Tensor]] = backward
+    ) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad
         if grad is None:  # undefined, and so are these
-            return tuple(gradients)
+            return (None,) * len(needed)
         tensors = ctx.saved_tensors  # readable only once under checkpointing
-        inputs, outputs = tensors[:_TENSORS], tensors[_TENSORS:]
-        wanted = ctx.needs_input_grad[_PARAMETER], ctx.needs_input_grad[_BIAS]
-        # a second derivative must come to the operator, which has none
-        observed = torch.is_grad_enabled() or is_observed((grad, *tensors))
-        run = backward if observed else backward._init_fn
-        found = run(grad, *inputs, *ctx.options, *outputs, *wanted)
-        gradients[:_PARAMETER] = found[:_PARAMETER]
-        if wanted[0]:
-            gradients[_PARAMETER] = found[_PARAMETER]
-        if ctx.needs_input_grad[_SINK]:
-            gradients[_SINK] = found[_SINK]
-        if wanted[1]:
-            gradients[_BIAS] = found[-1].to(inputs[_BIAS].dtype)
-        return tuple(gradients)
+        wanted = needed[3:_LEAVES]
+        found = run(grad, *tensors[:_TENSORS], *ctx.options, *tensors[_TENSORS:], *wanted)
+        rest = iter(found[3:])
+        by_leaf = (next(rest) if want else None for want in wanted)
+        return (*found[:3], *by_leaf, *(None,) * (len(needed) - _LEAVES))
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(no_second_derivative)
     register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_forward"))(_forward_flops)
     register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_backward"))(_backward_flops)
+    compute, compute_gradients = forward._init_fn, backward._init_fn
 
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-            output: tuple[Tensor, ...] = forward._init_fn(*arguments)
-            ctx.mark_non_differentiable(*output[1:])
+            inputs = arguments[_LEAVES]  # as one argument, which takes less time than many
+            output: tuple[Tensor, ...] = compute(*inputs)
             ctx.set_materialize_grads(False)
-            save(ctx, arguments, output)
-            return output
+            save(ctx, inputs, output)
+            if results > 1:
+                ctx.mark_non_differentiable(*output[1:results])
+            return output[:results]
 
-        backward = staticmethod(differentiate)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+            # a second derivative must come to the operator, which has none
+            observed = torch.is_grad_enabled() or is_observed((grad,))
+            return differentiate(ctx, grad, run=backward if observed else compute_gradients)
 
     def call(*arguments: Any) -> tuple[Tensor, ...]:
         tensors = arguments[:_TENSORS]
+        run: Callable[..., tuple[Tensor, ...]] = compute
         if is_observed(tensors):
-            return forward(*arguments)
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            return Direct.apply(*arguments)
-        return forward._init_fn(*arguments)
+            run = forward
+        elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            return Direct.apply(*arguments[:_LEAVES], arguments)
+        return run(*arguments)[:results]
 
     return call
 
 
+_KEYS = [f"{kind}{on}" for kind in ("", "Autograd", "Autocast") for on in ("CPU", "CUDA")]
 _PLAIN = reduce(
     or_,
     (
         torch._C.DispatchKeySet(torch._C._dispatch_key_parse(key))
-        for key in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")
+        for key in (*_KEYS, "ADInplaceOrView", "BackendSelect")
     ),
 )
+_OTHERS = ~_PLAIN.raw_repr()
 
 
 def is_observed(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether a call of an operator would come to more than autograd and the CPU's implementation.
+    """Whether a call of an operator would come to more than autograd and its implementation.
 
     To a compiler, a mode, a transform, a trace, a profiler, a subclass, or what a lazily negated or
     zero tensor needs.
     """
-    if torch.compiler.is_compiling():
-        return True
-    given = [t for t in tensors if t is not None]
-    keys = _PLAIN | torch._C._dispatch_tls_local_include_set()
-    keys = reduce(or_, (torch._C._dispatch_keys(t) for t in given), keys)
-    return (
-        keys.raw_repr() != _PLAIN.raw_repr()
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._dispatch_tls_local_include_set().raw_repr() & _OTHERS
         or torch._C._len_torch_function_stack() > 0
         or torch.autograd._profiler_enabled()
-        or any(type(t) not in (Tensor, Parameter) for t in given)
+    ):
+        return True
+    return any(
+        type(t) not in (Tensor, Parameter) or torch._C._dispatch_keys(t).raw_repr() & _OTHERS
+        for t in tensors
+        if t is not None
     )
 
 
@@ -171,6 +184,13 @@ def _backward_flops(
     """2 B H Q K (3 D + 2 Dv): q k^T again, and the gradients of p, value, query and key."""
     batch, heads, queries, dim = query
     return 2 * batch * heads * queries * key[2] * (3 * dim + 2 * value[3])
+
+
+def empty_rows(like: Tensor, *shape: int) -> Tensor:
+    """(B, H, N, D), in the memory order (B, N, H, D) that Transformers expects."""
+    _, heads, length, dim = shape
+    # not a view, which autograd would not let be changed in place
+    return like.new_empty_strided(shape, (length * heads * dim, dim, heads * dim, 1))
 
 
 def rows_dense(tensor: Tensor) -> Tensor:

@@ -24,6 +24,9 @@ class Mapping(nn.Module):
     `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. Parameters stay
     in float32 when the model is cast to half precision.
 
+    Attributes:
+        was_set: whether `set_value` has been called, as a schedule does.
+
     Args:
         name: a registered name, see `mapping_names()`.
         learn: names of the parameters to learn, starting from the values given.
@@ -69,6 +72,7 @@ class Mapping(nn.Module):
                 self._learn(parameter, value)
             else:
                 self.set_value(parameter.name, value)
+        self.was_set = False
         self._check_unused(parameters)
         self._make_weights()
 
@@ -158,6 +162,7 @@ class Mapping(nn.Module):
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
                 f"{', '.join(self.fixed) or 'none'}"
             )
+        self.was_set = True
         spec = next(p for p in self.spec.parameters if p.name == name)
         if value is None and spec.default is None:
             self._buffers.pop(name, None)
@@ -194,8 +199,10 @@ class Mapping(nn.Module):
 
     def read(self, name: str) -> Any:
         """As `value`, even if offloaded."""
+        if name not in self.learned:
+            return getattr(self, name)
         hook = getattr(self, "_hf_hook", None)
-        if hook is None or name not in self.learned:
+        if hook is None:
             return self.value(name)
         hook.pre_forward(self)
         return hook.post_forward(self, self.value(name))

@@ -264,9 +264,9 @@ def test_tf32_switched_on_by_either_api(backend):
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     try:
-        assert product_precision() == "tf32x3"
+        assert product_precision(torch.float32) == "tf32x3"
         matmul.fp32_precision = "tf32"
-        assert product_precision() == "tf32"
+        assert product_precision(torch.float32) == "tf32"
         backend.inputs(Problem("softmax", queries=8, keys=8, dim=16, **ONE)).attend(backend.impl)
     finally:
         matmul.fp32_precision = before

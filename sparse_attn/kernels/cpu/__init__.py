@@ -11,7 +11,14 @@ from torch.library import custom_op
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.kernel_args import FOUND, KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
+from sparse_attn.kernels.operators import (
+    INPUTS,
+    WANTED,
+    OperatorInputs,
+    empty_rows,
+    register,
+    rows_dense,
+)
 from sparse_attn.kernels.statistics import COLUMNS
 
 
@@ -34,10 +41,10 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     # a compiled graph cannot hold tensors whose size depends on the scores
     keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
-    out, statistics, *_ = _call(*given, inputs.special_keys, inputs.need_statistics, keep)
+    out, statistics = _call(*given, inputs.special_keys, inputs.need_statistics, keep)
     rows = statistics.detach() if inputs.need_statistics else None
     # a scaled query is in float32
-    return AttentionOutput(out.transpose(1, 2).to(inputs.query.dtype), statistics=rows)
+    return AttentionOutput(out.to(inputs.query.dtype), statistics=rows)
 
 
 @custom_op(
@@ -48,20 +55,20 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """out (B, Q, H, Dv), contiguous, the statistics of the rows, and with `keep` their support.
+    """out (B, H, Q, Dv), dense by query, the statistics of the rows, and with `keep` their support.
 
     Those not needed are empty.
     """
     *given, special_keys, need_statistics, keep = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
-    out = args.tensors[0].new_empty(_out_shape(inputs))
+    out = _empty_out(inputs, args.tensors[0])
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
     support = _nothing_kept(out)
     if not args.keys:
         out.zero_()
     elif out.numel():
-        args.point("out", out.transpose(1, 2))
+        args.point("out", out)
         if keep:
             support = args.find()
         else:
@@ -86,12 +93,11 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
         found = query.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
         columns = query.new_empty(entries, dtype=torch.int32)
         support = found, columns, query.new_empty(entries)
-    return inputs.query.new_empty(_out_shape(inputs)), query.new_empty(rows), *support
+    return _empty_out(inputs, inputs.query), query.new_empty(rows), *support
 
 
-def _out_shape(inputs: OperatorInputs) -> tuple[int, int, int, int]:
-    batch, heads, queries, _ = inputs.query.shape
-    return batch, queries, heads, inputs.value.shape[3]
+def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
+    return empty_rows(like, *inputs.query.shape[:3], inputs.value.shape[3])
 
 
 @custom_op(
@@ -99,23 +105,24 @@ def _out_shape(inputs: OperatorInputs) -> tuple[int, int, int, int]:
     mutates_args=(),
     device_types="cpu",
     schema=f"(Tensor grad, {INPUTS}, Tensor found, Tensor columns, Tensor scores, "
-    "bool want_parameter, bool want_bias) -> Tensor[]",
+    f"{WANTED}) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key, value, parameter, sink and bias; those not there are empty."""
-    *given, found, columns, scores, want_parameter, want_bias = arguments
+    """Gradients of query, key and value, and of parameter, sink and bias where wanted."""
+    *given, found, columns, scores, want_parameter, want_sink, want_bias = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     query, key, value = args.tensors
-    by_bias = query.new_zeros(_bias_shape(inputs, want_bias))
+    leaves = [*inputs[:3], *inputs.learned((want_parameter, want_sink, want_bias))]
+    by_bias = [query.new_zeros(leaves[-1].shape)] if want_bias else []
     if not (grad.numel() and args.keys):
         by_head = query.new_zeros(1, *query.shape[:2], 1, 2)
         results = [torch.zeros_like(t) for t in (query, key, value)]
     else:
         args.want_parameter = want_parameter
-        args.point("out", rows_dense(grad.to(query.dtype).transpose(1, 2)))
+        args.point("out", rows_dense(grad.to(query.dtype)))
         if want_bias:
-            args.add_up(by_bias)
+            args.add_up(*by_bias)
         if found.numel():
             args.remember(found, columns, scores)
         by_query = torch.empty_like(query)
@@ -126,22 +133,9 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         by_head = args.by_segment("grad_parameter", by_head)
         args.run(backward=True)
         results = [by_query, _joined(by_key, key), _joined(by_value, value)]
-    results = [t.to(wanted.dtype) for t, wanted in zip(results, inputs[:3], strict=True)]
-    sums = _head_sums(inputs, want_parameter)
-    for i, total in enumerate(sums):
-        if total.numel():
-            torch.sum(by_head[..., i], (0, 1, 3), out=total)
-    return [*results, *sums, by_bias]
-
-
-def _head_sums(inputs: OperatorInputs, want_parameter: bool) -> list[Tensor]:
-    """Buffers of the gradients of the parameter and the sink, (H,), or (0,) where not wanted."""
-    wanted = want_parameter, inputs.sink is not None
-    return [inputs.parameter.new_empty(len(inputs.parameter) if want else 0) for want in wanted]
-
-
-def _bias_shape(inputs: OperatorInputs, wanted: bool) -> tuple[int, ...]:
-    return inputs.bias.shape if inputs.bias is not None and wanted else (0,)
+    wanted = want_parameter, want_sink
+    results += [by_head[..., i].sum((0, 1, 3)) for i, want in enumerate(wanted) if want]
+    return [t.to(leaf.dtype) for t, leaf in zip([*results, *by_bias], leaves, strict=True)]
 
 
 def _joined(parts: Tensor, like: Tensor) -> Tensor:
@@ -151,11 +145,9 @@ def _joined(parts: Tensor, like: Tensor) -> Tensor:
 
 @_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    *given, _, _, _, want_parameter, want_bias = arguments
-    inputs = OperatorInputs(*given)
+    inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
     found = [torch.empty_like(rows_dense(exact(t)), dtype=t.dtype) for t in inputs[:3]]
-    by_bias = exact(inputs.query).new_empty(_bias_shape(inputs, want_bias))
-    return [*found, *_head_sums(inputs, want_parameter), by_bias]
+    return [*found, *(t.new_empty(t.shape) for t in inputs.learned(arguments[-3:]))]
 
 
-_call = register("cpu", _forward, _backward, saved=slice(2, None))
+_call = register("cpu", _forward, _backward, results=2, saved=slice(2, None))

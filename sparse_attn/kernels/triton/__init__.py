@@ -60,18 +60,24 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
 
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
-    given = inputs.for_operator(_kernel(inputs))
-    given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
+    kernel = _kernel(inputs)
+    given = inputs.for_operator(kernel)
+    if kernel.scaled:
+        given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
     out: Tensor = launch.attend(*given)[0]
-    return AttentionOutput(out.transpose(1, 2))
+    return AttentionOutput(out)
 
 
-def _kernel(inputs: AttentionInputs) -> Kernel | None:
+def _kernel(inputs: AttentionInputs) -> Kernel:
     """The mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
     kernel = inputs.mapping.spec.kernel
-    # do not recompile graphs for each value of a schedule
-    if kernel is None or kernel.name != "entmax" or torch.compiler.is_compiling():
+    assert kernel is not None
+    # a graph is not compiled again for each value of a schedule
+    moves = torch.compiler.is_compiling() and inputs.mapping.was_set
+    if kernel.name != "entmax" or moves:
         return kernel
     alpha = inputs.mapping.value("alpha")
-    fixed = kernel if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha, kernel)
-    return None if fixed is None else replace(fixed, scaled=kernel.scaled)
+    fixed = None if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha)
+    if fixed is None:
+        return kernel
+    return replace(fixed, scaled=True) if kernel.scaled else fixed

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from sparse_attn.kernels.operators import INPUTS, OperatorInputs, register, rows_dense
+from sparse_attn.kernels.operators import (
+    INPUTS,
+    WANTED,
+    OperatorInputs,
+    empty_rows,
+    register,
+    rows_dense,
+)
 from sparse_attn.kernels.triton.backward import bwd_dq_kernel
 from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
 from sparse_attn.kernels.triton.forward import fwd_kernel
@@ -31,17 +37,17 @@ from sparse_attn.kernels.triton.plan import (
     schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """out (B, Q, H, D), row statistics, indices of owning keys, live tiles."""
+    """out (B, H, Q, D), row statistics, indices of owning keys, live tiles."""
     inputs = OperatorInputs(*arguments).dense()
     query, key, value = inputs[:3]
     out, stats, indices, alive = _outputs(*inputs)
     run_time, compile_time = plan(inputs)
     shape, warps = forward_shape(key)
-    grid = (triton.cdiv(query.shape[2], shape.block_m) * query.shape[0] * query.shape[1],)
+    grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         fwd_kernel[grid](
             query, key, value, out,
-            query.stride(), key.stride(), value.stride(), out.transpose(1, 2).stride(),
+            query.stride(), key.stride(), value.stride(), out.stride(),
             stats, indices, alive, alive.shape[-1], **run_time, **compile_time, SHAPE=shape,
             HALF=half_of(shape, compile_time["FLAGS"]), num_warps=warps, num_stages=2,
         )  # fmt: skip
@@ -50,18 +56,18 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 @triton_forward.register_fake
 def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
-    """Empty outputs of the forward pass; `out` in the layout that Transformers expects."""
+    """Empty outputs of the forward pass."""
     inputs = OperatorInputs(*arguments)
     batch, heads, rows, dim = inputs.query.shape
-    out = inputs.query.new_empty(batch, rows, heads, dim)
+    out = empty_rows(inputs.query, batch, heads, rows, dim)
     pointwise = inputs.family == "pointwise"
     num_rows = batch * heads * rows
     stats = out.new_empty(2 if pointwise else 5, num_rows, dtype=torch.float32)
     indices = out.new_empty(1 if pointwise else 2, 1 if pointwise else num_rows, dtype=torch.int32)
-    tiles = (1, 1, 1)
-    if skips(inputs):
-        side = tile_side(inputs.key)
-        tiles = (batch * heads, -(-rows // side), -(-inputs.key.shape[2] // side))
+    if not skips(inputs):
+        return out, stats, indices, out.new_empty(1, 1, 1, dtype=torch.int8)
+    side = tile_side(inputs.key)
+    tiles = (batch * heads, -(-rows // side), -(-inputs.key.shape[2] // side))
     return out, stats, indices, out.new_zeros(tiles, dtype=torch.int8)
 
 
@@ -69,14 +75,14 @@ def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
     "sparse_attn::triton_backward",
     mutates_args=(),
     schema=f"(Tensor grad, {INPUTS}, Tensor out, Tensor stats, Tensor indices, Tensor alive, "
-    "bool want_parameter, bool want_bias) -> Tensor[]",
+    f"{WANTED}) -> Tensor[]",
 )
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key, value, the parameter of each head (H,) and its sink; no bias."""
-    *given, out, stats, indices, alive, want_parameter, _ = arguments
+    """Gradients of query, key and value, and of parameter and sink where wanted; none of bias."""
+    *given, out, stats, indices, alive, want_parameter, want_sink, _ = arguments
     inputs = OperatorInputs(*given).dense()
     q, k, v = inputs[:3]
-    g = rows_dense(grad.transpose(1, 2))
+    g = rows_dense(grad)
     dq, dk, dv = map(torch.empty_like, (q, k, v))
     run_time, compile_time = plan(inputs)
     pointwise = inputs.family == "pointwise"
@@ -87,32 +93,30 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     options = {**run_time, **compile_time, "num_stages": 2}
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
-        bwd_dq_kernel[(triton.cdiv(q.shape[2], shape.block_m) * batch * heads,)](
+        bwd_dq_kernel[(-(-q.shape[2] // shape.block_m) * batch * heads,)](
             q, k, v, out, g, dq, dk, dv,
-            q.stride(), k.stride(), v.stride(), out.transpose(1, 2).stride(), g.stride(),
+            q.stride(), k.stride(), v.stride(), out.stride(), g.stride(),
             dq.stride(), dk.stride(), dv.stride(), *saved, **options, SHAPE=shape,
             HALF=half_of(shape, compile_time["FLAGS"]), WHOLE=whole,
             MOMENTS=want_parameter or needs_moments(inputs), num_warps=warps,
         )  # fmt: skip
         if not whole:
             tile = tiled(k)
-            bwd_dkdv_kernel[(triton.cdiv(k.shape[2], tile.block_n) * batch * k.shape[1],)](
+            bwd_dkdv_kernel[(-(-k.shape[2] // tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *saved, **options, SHAPE=tile, num_warps=4,
             )  # fmt: skip
-    by_head = [rows.view(batch, heads, -1).sum((0, 2)) for rows in row_gradients[1::2]]
-    # bias gets none, nor a sink that is not there
-    return [dq, dk, dv, *by_head, *(stats.new_empty(0) for _ in range(3 - len(by_head)))]
+    # every second row: what the parameter and the sink get from each row
+    sums = zip(row_gradients[1::2], (want_parameter, want_sink), strict=False)
+    return [dq, dk, dv, *(rows.view(batch, heads, -1).sum((0, 2)) for rows, want in sums if want)]
 
 
 @triton_backward.register_fake
 def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)]).dense()
-    found = map(torch.empty_like, inputs[:4])
-    nothing = inputs.parameter.new_empty(0)
-    by_sink = nothing if inputs.sink is None else torch.empty_like(inputs.sink)
-    return [*found, by_sink, torch.empty_like(nothing)]
+    found = map(torch.empty_like, inputs[:3])
+    return [*found, *(t.new_empty(t.shape) for t in inputs.learned(arguments[-3:]))]
 
 
-attend = register("triton", triton_forward, triton_backward, saved=slice(None))
+attend = register("triton", triton_forward, triton_backward, results=1, saved=slice(None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from sparse_attn.kernels.operators import OperatorInputs
@@ -45,7 +44,7 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
         softcap=inputs.softcap > 0,
         causal=inputs.causal,
         window=inputs.window,
-        precision=product_precision(),
+        precision=product_precision(query.dtype),
         lengths=lengths is not None,
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
@@ -57,8 +56,10 @@ def _pointed(tensor: Tensor) -> tuple[Any, ...]:
     return tensor, *tensor.stride()
 
 
-def product_precision() -> str:
-    """Precision of float32 products, as set in PyTorch."""
+def product_precision(dtype: torch.dtype) -> str:
+    """Precision of float32 products, as set in PyTorch; others are exact."""
+    if dtype != torch.float32:
+        return "tf32"
     setting = torch.backends.cuda.matmul.fp32_precision
     if setting == "none":
         setting = torch.backends.fp32_precision  # type: ignore[attr-defined]
@@ -67,7 +68,7 @@ def product_precision() -> str:
 
 def block_of(length: int) -> int:
     """Block size for `length`: a power of two, large enough for tl.dot."""
-    return max(16, triton.next_power_of_2(length))
+    return max(16, 1 << (length - 1).bit_length())
 
 
 def row_bytes(tensor: Tensor) -> int:
