@@ -7,14 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks import tables
 from benchmarks.command import SUITES
 from benchmarks.race import Contestant, Race
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from benchmarks import suite
 
 Outputs = tuple[Tensor, ...]
+PASSES = ("forward", "forward+backward")
 
 # fmt: off
 # Two batches of 32 MRPC training pairs as MiniLM's (BERT's) tokenizer cuts them. The lengths of all

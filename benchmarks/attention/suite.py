@@ -7,34 +7,28 @@ import itertools
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks import plots
 from benchmarks.attention import cases, contestants, step
-from benchmarks.attention.cases import Case, Problem, problem
+from benchmarks.attention.cases import PASSES, Case, Problem, problem
 from benchmarks.attention.contestants import BASE, Ours, Peer, mapping_of
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.tables import Column
 from benchmarks.timing import DeviceClock, Task, wall_clock
-from sparse_attn.inspection.looks import styles
 from sparse_attn.kernels import attention
 
-PASSES = ("forward", "forward+backward")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CHECKED = 2048  # longest rows checked against the reference
 # of outputs that are averages of standard normal values
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 # near ties may swap in r-softmax's quantile, in one row of thousands
 GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
-SOFTMAX = (BASE, "FlexAttention")  # peers whose names do not include the mapping
-PLOTTED = {
-    "time": ("ms", "milliseconds"),
-    "memory": ("memory_mib", "peak memory beyond the inputs, MiB"),
-}
 
 
 class Attention(Suite[Case, Any]):
@@ -82,33 +76,14 @@ weights that are not 0."""
 
     def pictures(self, record: Record) -> dict[str, Figure]:
         """Time and memory by length, for groups with at least two lengths."""
+        from benchmarks.attention.pictures import PLOTTED, draw
+
         return {
-            f"-{group}-{measure}": _draw(found, *PLOTTED[measure], record["environment"]["device"])
+            f"-{group}-{measure}": draw(found, *PLOTTED[measure], record["environment"]["device"])
             for group in ("length", "causal")
             if len(found := [case for case in record["cases"] if case["group"] == group]) > 1
             for measure in PLOTTED
         }
-
-
-def _draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Figure:
-    found = sorted(found, key=lambda case: case["length"])
-    figure = Figure((13, 5.5), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, which in zip(axes, PASSES, strict=True):
-        curves = plots.curves(found, "length", key, which)
-        looks = styles([f"softmax: {n}" if n.startswith(SOFTMAX) else n for n in curves])
-        for (name, points), look in zip(curves.items(), looks, strict=True):
-            line = "-" if name.startswith("ours") else "--"
-            plots.draw(axis, points, {**look, "linestyle": line, "markersize": 4}, name)
-        plots.logarithmic(axis, xlabel="length N", title=which)
-        axis.set_xticks([case["length"] for case in found], [str(c["length"]) for c in found])
-        axis.minorticks_off()
-    axes[0].set_ylabel(label)
-    handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
-    tokens = ", ".join(f"{c['batch']}x{c['length']}" for c in (found[0], found[-1]))
-    figure.suptitle(f"Attention on {device}, {found[0]['heads']} heads, batch x N from {tokens}")
-    return figure
 
 
 class Checked:
