@@ -25,6 +25,7 @@ from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
+MASKED = f"{BASE} with a mask"
 # every mapping at one parameter value, the published one if any; its name is the first word
 MAPPINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -129,6 +130,10 @@ def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
     """The contestants of a case, the base first."""
     gpu, names = device.type == "cuda", CURVES if case.few else tuple(MAPPINGS)
     found: list[Peer | Ours] = [_peer(BASE, "softmax", functools.partial(peers.sdpa, backend=None))]
+    if gpu and case.lengths is None and not case.causal:
+        # what Transformers calls for a padded batch
+        masked = functools.partial(peers.sdpa, backend=None, masked=True)
+        found.append(_peer(MASKED, "softmax", masked))
     found += [ours(name) for name in names]
     if case.lengths is not None:
         found += [ours(name, by="key_lengths") for name in CURVES]

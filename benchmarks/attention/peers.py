@@ -25,12 +25,18 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 EAGER_COPIES = 16
 
 
-def sdpa(problem: Problem, backend: SDPBackend | None) -> Forward:
-    case = problem.case
+def sdpa(problem: Problem, backend: SDPBackend | None, masked: bool = False) -> Forward:
+    """PyTorch's attention; `masked` hands it a mask that excludes nothing, which rules out some
+    backends.
+    """
+    case, mask = problem.case, problem.mask
+    if masked:
+        full = (case.batch, 1, case.length, case.length)
+        mask = torch.ones(full, dtype=torch.bool, device=problem.query.device)
 
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(
-            q, k, v, problem.mask, dropout_p=case.dropout, is_causal=case.causal
+            q, k, v, mask, dropout_p=case.dropout, is_causal=case.causal
         )
 
     if backend is SDPBackend.MATH:
