@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test upstream soak sanitize compat bench docs lint clean
+.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -50,6 +50,26 @@ compat:
 # into results/benchmarks, which README and docs quote.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Checks and measures the kernels on an NVIDIA GPU, into runs/gpu, with the torch and Transformers of
+# PYTHON; what is left, for at most 9 minutes a call. Installs nothing but what gpu-wheels collected,
+# into a folder rather than an environment, which could not see the packages of another environment.
+gpu:
+	@$(PYTHON) -c "from importlib.metadata import version; version('torch'), version('transformers')" \
+		2> /dev/null || { echo "PYTHON=$(PYTHON) lacks torch or transformers: name one that has both"; exit 2; }
+	@if [ -d build/wheels ] && [ ! -d build/gpu ]; then \
+		$(PYTHON) -m pip install --quiet --no-index --no-deps --target build/gpu build/wheels/*.whl; \
+	fi
+	PYTHONPATH=build/gpu $(PYTHON) -m benchmarks.gpu $(ARGS)
+
+# What `make gpu` needs beside torch, Transformers and SciPy, where there is no network: at most 30 MB
+# of wheels for Python 3.12 on Linux, x86-64.
+gpu-wheels:
+	rm -rf build/wheels build/gpu
+	$(PYTHON) -m pip download --quiet --no-deps --dest build/wheels --only-binary :all: \
+		--python-version 3.12 --implementation cp --platform manylinux2014_x86_64 \
+		--constraint constraints.txt --requirement benchmarks/gpu/wheels.txt
+	@set -- $$(du -sk build/wheels); echo "build/wheels: $$1 KB, at most 30000"; [ $$1 -le 30000 ]
 
 # The site, into build/site; nothing is fetched. The variable turns off Material's advertisement.
 docs: $(INSTALLED)

@@ -43,24 +43,26 @@ def measure_all(
         print(f"[{number}/{len(cases)}] {label}{', recorded before' * again}", flush=True)
         if again:
             continue
-        started = time.perf_counter()
-        contestants = [
-            c
-            for c in suite.contestants(case, device)
-            if not (options.skip and options.skip in c.name)
-        ]
-        seconds = case.share * pace.seconds
-        race = Race(contestants, suite.base, device, replace(effort, seconds=seconds))
         try:
-            found = suite.measure(case, race)
+            measure_case(files, case, device, effort, options.skip)
         except DeviceLostError as error:
             files.write()
             raise SystemExit(
                 f"{label}: a kernel left the GPU unusable ({error}); what was measured before "
                 "is written. Leave the contestant out with --skip, and keep the rest with --keep"
             ) from error
-        files.add(case, found, time.perf_counter() - started)
     files.record["seconds"] = round(time.perf_counter() - begun, 1)
     files.write()
     files.draw()
     print(f"{suite.page(files.record)}\nwrote {files.stem}.json and .md")
+
+
+def measure_case(
+    files: Files, case: Case, device: torch.device, effort: Effort, skip: str | None = None
+) -> None:
+    """Measure a case, with its share of the effort, and write it into the files of its suite."""
+    begun, suite = time.perf_counter(), files.suite
+    contestants = [c for c in suite.contestants(case, device) if not (skip and skip in c.name)]
+    effort = replace(effort, seconds=case.share * effort.seconds)
+    found = suite.measure(case, Race(contestants, suite.base, device, effort))
+    files.add(case, found, time.perf_counter() - begun)

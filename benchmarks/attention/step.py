@@ -24,6 +24,16 @@ from sparse_attn.commands.reading import resolve_model
 from sparse_attn.inspection import record_attention
 from sparse_attn.patching import is_patched
 
+# configurations of randomly initialised models
+RANDOM = {
+    "BERT-base": {},
+    "BERT-tiny": {
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+    },
+}
 PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")
 
 
@@ -75,10 +85,10 @@ class Trainer:
 
 
 def build(case: Case) -> PreTrainedModel:
-    """Pretrained MiniLM or a randomly initialised BERT-base, with two labels."""
+    """Pretrained MiniLM or a randomly initialised BERT, with two labels."""
     dropout = {"attention_probs_dropout_prob": case.dropout}
-    if case.model == "BERT-base":
-        return BertForSequenceClassification(BertConfig(**dropout))
+    if case.model in RANDOM:
+        return BertForSequenceClassification(BertConfig(**RANDOM[case.model], **dropout))
     logging.set_verbosity_error()  # the classification head is newly initialised, as intended
     logging.disable_progress_bar()
     return AutoModelForSequenceClassification.from_pretrained(
