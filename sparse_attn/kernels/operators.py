@@ -94,8 +94,9 @@ def register(
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(no_second_derivative)
-    register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_forward"))(_forward_flops)
-    register_flop_formula(getattr(torch.ops.sparse_attn, f"{name}_backward"))(_backward_flops)
+    for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
+        operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
+        register_flop_formula(operator, get_raw=True)(formula)
     compute, compute_gradients = forward._init_fn, backward._init_fn
 
     class Direct(torch.autograd.Function):
@@ -170,20 +171,25 @@ def no_second_derivative(*_: object) -> None:
     )
 
 
-def _forward_flops(
-    query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
-) -> int:
-    """2 B H Q K (D + Dv): q k^T and p v, every score, masked or not, as for SDPA."""
-    batch, heads, queries, dim = query
-    return 2 * batch * heads * queries * key[2] * (dim + value[3])
+def _forward_flops(*arguments: Any, **_: Any) -> int:
+    """2 (D + Dv) for each score: q k^T and p v."""
+    inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
+    return 2 * _scores(inputs) * (inputs.query.shape[3] + inputs.value.shape[3])
 
 
-def _backward_flops(
-    grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
-) -> int:
-    """2 B H Q K (3 D + 2 Dv): q k^T again, and the gradients of p, value, query and key."""
-    batch, heads, queries, dim = query
-    return 2 * batch * heads * queries * key[2] * (3 * dim + 2 * value[3])
+def _backward_flops(grad: Tensor, *arguments: Any, **_: Any) -> int:
+    """2 (3 D + 2 Dv) for each score: q k^T again, gradients of p, value, query and key."""
+    inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
+    return 2 * _scores(inputs) * (3 * inputs.query.shape[3] + 2 * inputs.value.shape[3])
+
+
+def _scores(inputs: OperatorInputs) -> int:
+    """How many scores there are, masked or not, as SDPA counts; of packed sequences, their own."""
+    batch, heads, queries, _ = inputs.query.shape
+    ends = inputs.cu_seqlens
+    if type(ends) is not Tensor or ends.is_meta:  # no lengths at hand
+        return batch * heads * queries * inputs.key.shape[2]
+    return heads * int(ends.long().diff().square().sum())
 
 
 def empty_rows(like: Tensor, *shape: int) -> Tensor:

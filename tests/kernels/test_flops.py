@@ -60,6 +60,13 @@ def test_grouped_heads_and_another_dimension_of_values(mapping):
     assert backward == by_reference[1] + 2 * B * H * Q * K * D
 
 
+def test_packed_sequences_count_as_each_alone():
+    inputs = [torch.randn(1, H, 9, D, requires_grad=True) for _ in range(3)]
+    got = both_passes("cpu", inputs, cu_seqlens=torch.tensor([0, 2, 2, 9]))
+    parts = [both_passes("cpu", [t[:, :, s] for t in inputs]) for s in (slice(2), slice(2, 9))]
+    assert got == tuple(map(sum, zip(*parts, strict=True)))
+
+
 def test_the_meta_device_counts_without_computing():
     flops, output = counted(lambda: attention(*tensors("meta"), Mapping("sparsemax")))
     assert flops == 2 * B * H * Q * K * (D + D)
