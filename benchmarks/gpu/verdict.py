@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,12 +31,9 @@ class Tables:
     """Times beside the targets, from a record of the suite; counts what is met and missed."""
 
     def __init__(self, cases: Sequence[dict[str, Any]]) -> None:
+        self.cases = cases
         self.counts = Counter[str]()
-        self.rows: dict[str, dict[str, dict[str, Row]]] = {
-            "attention": {},
-            "step": {},
-            "causal": {},
-        }
+        self.rows: dict[str, dict[str, dict[str, Row]]] = defaultdict(dict)
         for case in cases:
             self.rows[case["group"]][case["name"]] = {
                 row["name"]: row
@@ -56,7 +53,7 @@ class Tables:
                 beside = f" ({short(ratio / masked)})" if ratio and masked else ""
                 cells.append(self._judged(ratio, limit, beside))
             lines.append(cells)
-        return [head, "", *table(["", "at most", *SIZES], lines)]
+        return _table(head, ["", "at most", *SIZES], lines)
 
     def steps(self) -> list[str]:
         """Training steps beside SDPA."""
@@ -64,7 +61,7 @@ class Tables:
         models = self.rows["step"]
         names = dict.fromkeys(n for rows in models.values() for n in rows if n.startswith("ours"))
         lines = [[n, *(self._judged(_ratio(r, n), STEP) for r in models.values())] for n in names]
-        return [head, "", *table(["", *models], lines)]
+        return _table(head, ["", *models], lines)
 
     def causal(self) -> list[str]:
         """entmax with alpha = 1.5 beside AdaSplash-2."""
@@ -77,13 +74,27 @@ class Tables:
             ]
             for name, rows in self.rows["causal"].items()
         ]
-        return [head, "", *table(["", "over AdaSplash-2", f"over {BASE}"], lines)]
+        return _table(head, ["", "over AdaSplash-2", f"over {BASE}"], lines)
+
+    def reasons(self) -> list[str]:
+        """Why some were not measured: errors, and wrong results."""
+        found = dict.fromkeys(
+            f"- {case['name']}, {row['name']}: {row['reason']}"
+            for case in self.cases
+            for row in case["rows"]
+            if row["reason"] and (row["ours"] or row["name"] == ADASPLASH)
+        )
+        return ["", "Not measured:", "", *found] if found else []
 
     def _judged(self, ratio: float | None, limit: float, beside: str = "") -> str:
         """A cell: the ratio, what stands beside it, and whether it is within the limit."""
         said = "not measured" if ratio is None else "met" if ratio <= limit else "missed"
         self.counts[said] += 1
         return said if ratio is None else f"{short(ratio)}{beside} {said}"
+
+
+def _table(head: str, headings: list[str], lines: list[list[str]]) -> list[str]:
+    return ["", head, "", *table(headings, lines)] if lines else []
 
 
 def _ratio(rows: dict[str, Row], name: str, base: str = BASE) -> float | None:
@@ -97,7 +108,7 @@ def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
     device = device_name(setup.device)
     file = setup.out / f"attention-{slug(device)}.json"
     tables = Tables(json.loads(file.read_text())["cases"] if file.exists() else [])
-    shown = [tables.attention(), tables.steps(), tables.causal()]
+    shown = [tables.attention(), tables.steps(), tables.causal(), tables.reasons()]
     counts = ", ".join(f"{tables.counts[said]} {said}" for said in ("met", "missed"))
     where = progress.record["environment"]
     versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
@@ -109,7 +120,7 @@ def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
         f"{versions}; {where['started']}, commit {where['commit'] or 'unknown'}.",
         "",
         *(line for stage in stages for line in _stage(setup, progress, stage)),
-        *(line for lines in shown for line in ["", *lines]),
+        *(line for lines in shown for line in lines),
         "",
         again if left else "Nothing is left.",
     ]

@@ -96,6 +96,16 @@ def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
         make(problem(replace(case, dropout=0.1), CPU))
 
 
+def test_sdpa_with_a_mask_computes_the_same():
+    case = replace(TINY, lengths=None)
+    data = problem(case, CPU)
+    with_mask, without = (peers.sdpa(data, None, masked)(*data.inputs) for masked in (True, False))
+    torch.testing.assert_close(with_mask, without)
+    cases = (case, TINY, replace(case, causal=True))
+    races = [[c.name for c in contestants.contestants(c, torch.device("cuda"))] for c in cases]
+    assert [contestants.MASKED in names for names in races] == [True, False, False]
+
+
 def test_too_little_memory_is_a_reason(monkeypatch):
     monkeypatch.setattr(peers, "_available", lambda: 1000)
     with pytest.raises(NotImplementedError, match="would need about"):

@@ -28,14 +28,12 @@ def rehearse(out, **options):
 
 def test_a_killed_rehearsal_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    out, said = tmp_path / "out", []
+    out = tmp_path / "out"
     with rehearse(out) as first:
-        assert first.stdout is not None
-        while "[sanity 1/2]" not in "".join(said):
-            said.append(first.stdout.readline())
+        assert any(line.startswith("[sanity 1/2]") for line in first.stdout)
         first.send_signal(signal.SIGKILL)
     before = json.loads((out / "gpu.json").read_text())["stages"]["sanity"]["cases"]
-    assert len(before) >= 1
+    assert before
     assert not (out / "verdict.md").exists()
 
     with rehearse(out) as second:
@@ -72,7 +70,7 @@ def results(setup):
 
 def test_cases_that_raise_hang_and_crash_do_not_stop_the_others(setup):
     stage = fake("raises", "dies", "hangs", "loses the GPU", "fine", parallel=True)
-    run_stage(stage, setup, Progress(setup), time.time() + 60)
+    run_stage(stage, setup, Progress(setup), time.time() + 250)
     found = results(setup)
     assert found["fine"]["given"] == stage.patience
     assert found["raises"]["failed"] == "ValueError: wrong by 0.5"
@@ -122,7 +120,7 @@ def test_records_of_other_code_are_refused(setup):
         Progress(setup)
 
 
-def test_unwritten_outputs_and_calls_that_differ_fail(monkeypatch):
+def test_outputs_start_as_nan_and_calls_are_compared(monkeypatch):
     small, true = Problem("softmax", queries=4, keys=4, dim=8), sanity.solve
     sanity.check(small, torch.float16, "cpu")
     calls = iter(range(9))
@@ -173,7 +171,8 @@ def test_compute_sanitizer(status, failed, setup, monkeypatch):
 
 def row(name, ratios, which="forward+backward", cache="warm"):
     to = {base: {"median": ratio} for base, ratio in ratios.items()}
-    return {"name": name, "reason": None, "pass": which, "cache": cache, "to": to}
+    fixed = {"ours": name.startswith("ours"), "reason": None}
+    return {"name": name, "pass": which, "cache": cache, "to": to, **fixed}
 
 
 def test_verdict(setup):
@@ -181,6 +180,7 @@ def test_verdict(setup):
         ("attention", "N=128", [
             row("SDPA with a mask", {"SDPA": 2.0}),
             row("ours entmax", {"SDPA": 1.25}),
+            {**row("ours relu", {}), "reason": "wrong: differs by 3"},
             row("ours r-softmax", {"SDPA": 1.41}),
             row("ours r-softmax", {"SDPA": 9.0}, cache="cold"),
             row("ours r-softmax", {"SDPA": 9.0}, which="forward"),
@@ -199,6 +199,7 @@ def test_verdict(setup):
         "| sigsoftmax | 1.05 | not measured | not measured |",
         "| ours r-softmax | 1.02 met |",
         "| causal N=4096 | 1.5 missed | 3 |",
+        "- N=128, ours relu: wrong: differs by 3",
         "- sanity: not run; 0 s",
         "Left: sanity; run the same command again.",
     ):
