@@ -59,6 +59,11 @@ SUITES = {
             "small": "a short text, mostly Python",
         },
     ),
+    "host": Entry(
+        "benchmarks.host:Host",
+        "what a layer costs the host, with Triton kernels that do nothing",
+        {"host": "forward and backward of one chain"},
+    ),
     "pages": Entry(
         "benchmarks.pages:Pages",
         "how much of a cache of keys is read where pages of it have bounds; no times",

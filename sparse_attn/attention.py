@@ -113,7 +113,8 @@ def sparse_attention(
                 "no known model defines; unpatch this model"
             )
         bias = position_bias if bias is None else position_bias + bias
-    observer: Observer | None = getattr(module, OBSERVER, None)
+    # getattr would search a module's parameters, buffers and submodules for what is not there
+    observer: Observer | None = module.__dict__.get(OBSERVER)
     wants_weights = _wants_weights(mapping, kwargs)
     inputs = AttentionInputs(
         query,

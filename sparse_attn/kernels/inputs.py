@@ -79,9 +79,21 @@ class AttentionInputs:
             return False
         if torch._C._are_functorch_transforms_active():
             return True
+        if forward_ad._current_level < 0:
+            return False
         inputs = (self.query, self.key, self.value, self.bias, self.sink)
         given = (t for t in inputs if t is not None)
         return any(forward_ad.unpack_dual(t).tangent is not None for t in given)
+
+    @property
+    def learns_bias(self) -> bool:
+        """Whether what is added to the scores needs a gradient, also for the factor of a row."""
+        if self.bias is None:
+            return False
+        spec, learned = self.mapping.spec, self.mapping.learned
+        scaled = spec.kernel is not None and spec.kernel.scaled
+        factor = scaled and any(p.name in learned for p in (DELTA, BETA, GAMMA))
+        return self.bias.requires_grad or factor
 
     @property
     def has_sink(self) -> bool:
@@ -269,20 +281,20 @@ class AttentionInputs:
                     f"{name}: expected the dtype of query, {q.dtype}, got {tensor.dtype}; cast "
                     f"with .to({q.dtype})"
                 )
-        if q.shape[3] == 0:
+        batch, heads, _, dim = q.shape
+        shape = k.shape
+        if dim == 0:
             raise ValueError(f"query: head_dim must be at least 1, got shape {tuple(q.shape)}")
-        if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        if shape[0] != batch or shape[3] != dim:
             raise ValueError(
-                f"key: expected batch {q.shape[0]} and head_dim {q.shape[3]} as in query, got "
-                f"shape {tuple(k.shape)}"
+                f"key: expected batch {batch} and head_dim {dim} as in query, got shape "
+                f"{tuple(shape)}"
             )
-        if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        if shape[1] == 0 or heads % shape[1]:
+            raise ValueError(f"key: its heads, {shape[1]}, must divide those of query, {heads}")
+        if v.shape[:3] != shape[:3]:
             raise ValueError(
-                f"key: its heads, {k.shape[1]}, must divide those of query, {q.shape[1]}"
-            )
-        if v.shape[:3] != k.shape[:3]:
-            raise ValueError(
-                f"value: expected batch, heads and length of key, {tuple(k.shape[:3])}, got shape "
+                f"value: expected batch, heads and length of key, {tuple(shape[:3])}, got shape "
                 f"{tuple(v.shape)}"
             )
 

@@ -122,7 +122,8 @@ def register(
         if is_observed(tensors):
             run = forward
         elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            return Direct.apply(*arguments[:_LEAVES], arguments)
+            # what Function.apply adds is for the transforms that `is_observed` excludes
+            return super(torch.autograd.Function, Direct).apply(*arguments[:_LEAVES], arguments)
         return run(*arguments)[:results]
 
     return call
@@ -152,11 +153,12 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
         or torch.autograd._profiler_enabled()
     ):
         return True
-    return any(
-        type(t) not in (Tensor, Parameter) or torch._C._dispatch_keys(t).raw_repr() & _OTHERS
-        for t in tensors
-        if t is not None
-    )
+    for t in tensors:
+        if t is None:
+            continue
+        if type(t) not in (Tensor, Parameter) or torch._C._dispatch_keys(t).raw_repr() & _OTHERS:
+            return True
+    return False
 
 
 def no_second_derivative(*_: object) -> None:

@@ -1,16 +1,24 @@
 """torch.compile: one graph, the same numbers, few compilations."""
 
+import functools
 import itertools
 
 import pytest
 import torch
+from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.library import opcheck
 
+from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
+from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.operators import OperatorInputs
 
-from .backends import CPU, CUDA, each, on
+from .backends import CPU, CUDA, TRITON, each, on
 from .problems import LEARNED, SOLVERS, Inputs, Problem
+
+FIELDS = OperatorInputs._fields
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -113,6 +121,43 @@ def test_fixed_values_that_change_compile_at_most_once_more(backend, name, value
     assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
 
 
+def kernels_of(mapping, steps):
+    """The kernels of the graphs, as many as were compiled, while `steps` change the mapping."""
+    kernels = []
+
+    def recording(graph, inputs):
+        calls = [n for n in graph.graph.nodes if "triton_forward" in str(n.target)]
+        kernels.extend(n.args[FIELDS.index("kernel")] for n in calls)
+        return lookup_backend("aot_eager")(graph, inputs)
+
+    inputs = Inputs(Problem("softmax"))
+    with stubbed():
+        fast, _ = compiled(mapping, "triton", recording)
+        for change in steps:
+            change()
+            fast(inputs.query, inputs.key, inputs.value)
+    return kernels
+
+
+FIXED = {1.0: "softmax", 1.5: "entmax-1.5", 2.0: "sparsemax", 1.25: "entmax"}
+
+
+@pytest.mark.parametrize("alpha", FIXED)
+def test_a_constant_alpha_keeps_its_kernel(alpha):
+    assert kernels_of(Mapping("entmax", alpha=alpha), [lambda: None] * 2) == [FIXED[alpha]]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_alpha_that_changes_has_the_kernel_of_all(late):
+    """Also where it comes to 1.5 or 2: a graph for each value would be compiled again and again."""
+    mapping = Mapping("entmax", alpha=1.5)
+    values = (1.5, 1.25, 1.5, 1.75, 2.0)
+    steps = [functools.partial(mapping.set_value, "alpha", value) for value in values]
+    if late:
+        steps[0] = lambda: None
+    assert kernels_of(mapping, steps) == ["entmax-1.5" if late else "entmax", "entmax"]
+
+
 @backends
 def test_lengths_that_change_compile_at_most_twice_more(backend):
     """Batches of sentences have every length; the first change makes the length a symbol."""
@@ -159,3 +204,29 @@ def test_without_impl(name):
     output = fast(inputs.query, inputs.key, inputs.value)
     torch.testing.assert_close(output, inputs.attend("reference"), rtol=1e-5, atol=1e-5)
     assert counter.frame_count == 1
+
+
+@each(CPU, TRITON, CUDA)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Problem("sigsoftmax", {"bias": 0.5}, learn="bias", per_head=True, mask="B11K", dim=16),
+        Problem("entmax", {"alpha": 1.25}, sink=0.5, bias="1HQK", keys=9, queries=5, dim=16),
+    ],
+    ids=str,
+)
+def test_the_operators_do_what_they_declare(backend, case):
+    """Their schema, their gradients, what they return without computing, and in a graph."""
+    inputs, operators = backend.inputs(case), torch.ops.sparse_attn
+    forward, backward = (getattr(operators, f"{backend.impl}_{p}") for p in ("forward", "backward"))
+    call = AttentionInputs(
+        inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
+    ).for_operator()
+    plain = [t.detach().clone() if torch.is_tensor(t) else t for t in call]
+    leaves = [t.detach().requires_grad_(t.requires_grad) if torch.is_tensor(t) else t for t in call]
+    wanted = [t is not None and t.requires_grad for t in (call.parameter, call.sink, call.bias)]
+    options, first = ((None, False, False), 2) if backend.impl == "cpu" else ((), 0)
+    opcheck(forward, (*leaves, *options))
+    out, *rest = forward(*plain, *options)
+    saved = (out, *rest)[first:]
+    opcheck(backward, (torch.randn_like(out), *plain, *saved, *wanted))

@@ -1,5 +1,7 @@
 """Past the dispatcher only where nobody would see the difference."""
 
+import functools
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -13,6 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.operators import is_observed
+
+from .backends import CPU, CUDA, Backend, each
 
 SPARSEMAX = Mapping("sparsemax")
 
@@ -31,12 +35,28 @@ def inputs(head_dim: int = 4) -> list[Tensor]:
     return [torch.randn(1, 2, 6, head_dim, generator=generator) for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    "context", [nullcontext, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu")]
-)
-def test_plain_calls_are_direct(context: Callable[[], AbstractContextManager[object]]) -> None:
-    with context():
-        assert not is_observed([*inputs(), None, torch.nn.Parameter(torch.ones(1))])
+@each(CPU, CUDA)
+@pytest.mark.parametrize("context", [nullcontext, torch.no_grad, torch.inference_mode, None])
+def test_plain_calls_are_direct(
+    context: Callable[[], AbstractContextManager[object]] | None, backend: Backend
+) -> None:
+    device = backend.device
+    with context() if context is not None else torch.autocast(device):
+        given = [tensor.to(device) for tensor in inputs()]
+        assert not is_observed([*given, None, torch.nn.Parameter(torch.ones(1, device=device))])
+
+
+def test_the_keys_of_a_gpu_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch gives them to a tensor there; one without a GPU has no such tensor."""
+    names = ("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
+    keys = [torch._C.DispatchKeySet(torch._C._dispatch_key_parse(name)) for name in names]
+    for more, observed in (
+        (keys[0], False),
+        (torch._C._dispatch_keys(torch.ones(1, device="meta")), True),
+    ):
+        held = functools.reduce(operator.or_, (*keys, more))
+        monkeypatch.setattr(torch._C, "_dispatch_keys", lambda tensor, held=held: held)
+        assert is_observed([torch.ones(1)]) == observed
 
 
 @pytest.mark.parametrize(

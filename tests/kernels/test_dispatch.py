@@ -79,6 +79,8 @@ CANNOT = [
     *((b, Mapping("softmax"), {"dtype": torch.float64}, "float64") for b in (TRITON, CUDA, FLEX)),
     *((b, Mapping("softmax"), {"bias": torch.zeros(9, requires_grad=True)}, "bias")
       for b in (TRITON, CUDA)),
+    *((b, Mapping("scaled-softmax", learn="beta"), {"bias": torch.zeros(9)}, "bias")
+      for b in (TRITON, CUDA)),
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from benchmarks.host import stubbed
 from sparse_attn import SparsitySchedule, patch_model
 
 from .families import BY_NAME, padding, text_inputs, tokens
@@ -82,6 +83,27 @@ def test_kinds_of_mappings_and_of_models_compile_in_one_graph(name, mapping):
     expected = family.hidden(model)
     assert_near(family.hidden(fast), expected, 1e-5)
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "learn"),
+    [
+        ("entmax", {"alpha": 1.5}, ()),
+        ("t-softmax", {"t": 4.0}, "t"),
+        *((name, params, "sink") for name, params in SINKS),
+    ],
+)
+def test_training_on_a_gpu_compiles_in_one_graph(name, params, learn):
+    """With kernels that do nothing, on the CPU."""
+    model = patch_model(BERT.build(), name, learn=learn, **params).train()
+    fast, counter = compiled(model, "aot_eager")
+    with stubbed():
+        for _ in range(2):
+            BERT.run(fast, BERT.example).sum().backward()
+    assert counter.frame_count == 1
+    (graph,) = counter.graphs
+    calls = [node for node in graph.graph.nodes if "triton_forward" in str(node.target)]
+    assert len(calls) == BERT.modules
 
 
 ONE_LAYER = {

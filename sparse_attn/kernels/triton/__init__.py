@@ -51,7 +51,7 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         )
     if inputs.cu_seqlens is not None:
         return "it does not take packed sequences"
-    if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():
+    if inputs.learns_bias and torch.is_grad_enabled():
         return "it has no gradient to bias"
     if query.numel() == 0 or inputs.key.numel() == 0:
         return f"the scores are empty, shape {inputs.shape}"

@@ -40,7 +40,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """out (B, H, Q, D), row statistics, indices of owning keys, live tiles."""
     inputs = OperatorInputs(*arguments).dense()
     query, key, value = inputs[:3]
-    out, stats, indices, alive = _outputs(*inputs)
+    out, stats, indices, alive = _empty_outputs(inputs)
     run_time, compile_time = plan(inputs)
     shape, warps = forward_shape(key)
     grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
@@ -55,17 +55,19 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 @triton_forward.register_fake
-def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
-    """Empty outputs of the forward pass."""
-    inputs = OperatorInputs(*arguments)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return _empty_outputs(OperatorInputs(*arguments))
+
+
+def _empty_outputs(inputs: OperatorInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
     pointwise = inputs.family == "pointwise"
     num_rows = batch * heads * rows
     stats = out.new_empty(2 if pointwise else 5, num_rows, dtype=torch.float32)
-    indices = out.new_empty(1 if pointwise else 2, 1 if pointwise else num_rows, dtype=torch.int32)
+    indices = out.new_empty(0 if pointwise else 2, num_rows, dtype=torch.int32)
     if not skips(inputs):
-        return out, stats, indices, out.new_empty(1, 1, 1, dtype=torch.int8)
+        return out, stats, indices, out.new_empty(0, dtype=torch.int8)
     side = tile_side(inputs.key)
     tiles = (batch * heads, -(-rows // side), -(-inputs.key.shape[2] // side))
     return out, stats, indices, out.new_zeros(tiles, dtype=torch.int8)
@@ -107,9 +109,10 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
                 *saved, **options, SHAPE=tile, num_warps=4,
             )  # fmt: skip
-    # every second row: what the parameter and the sink get from each row
-    sums = zip(row_gradients[1::2], (want_parameter, want_sink), strict=False)
-    return [dq, dk, dv, *(rows.view(batch, heads, -1).sum((0, 2)) for rows, want in sums if want)]
+    # what the parameter, 1, and the sink, 3, get from each row
+    wanted = [i for i, want in ((1, want_parameter), (3, want_sink)) if want]
+    by_row = (row_gradients.select(0, i).view(batch, heads, -1) for i in wanted)
+    return [dq, dk, dv, *(rows.sum((0, 2)) for rows in by_row)]
 
 
 @triton_backward.register_fake

@@ -22,10 +22,9 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
     query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
     batch, heads, rows, _ = query.shape
     key_heads, keys = inputs.key.shape[1:3]
-    full = (batch, heads, rows, keys)
     nothing = (query, 0, 0, 0, 0)  # placeholder that the flags exclude
-    wide = nothing if mask is None else _pointed(mask.expand(full).view(torch.uint8))
-    pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias.expand(full))))
+    wide = nothing if mask is None else _pointed(mask.view(torch.uint8))
+    pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias)))
     run_time = {
         "theta": inputs.parameter,
         "sink": inputs.sink,
@@ -53,7 +52,10 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _pointed(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor, *tensor.stride()
+    """What broadcasts to the scores, and its strides; views of it would take longer to make."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = [0 if length == 1 else step for length, step in steps]
+    return tensor, *[0] * (4 - len(strides)), *strides
 
 
 def product_precision(dtype: torch.dtype) -> str:

@@ -1,0 +1,148 @@
+"""What a layer of attention costs the host, with kernels that do nothing."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from triton.runtime.jit import KernelInterface
+
+from benchmarks import suite
+from benchmarks.decoding import INTEGRATION, Layer
+from benchmarks.race import Contestant, Race, Row
+from benchmarks.suite import Pace, Suite
+from benchmarks.timing import Task, processor_clock, threads, wall_clock
+from sparse_attn.attention import NAME, sparse_attention
+from sparse_attn.kernels import dispatch, operators, triton
+from sparse_attn.kernels.triton import launch
+from sparse_attn.mappings import Mapping
+
+LAYERS = 1000  # a millisecond of all is a microsecond of one
+SHAPE = (2, 16, 2, 16)  # as a model has it: batch, length, heads, head_dim
+PASSES = ("forward", "backward")
+OURS, DISPATCHED = "ours", "ours, dispatched"
+MAPPINGS = {
+    "softmax": Mapping("softmax"),
+    "r-softmax": Mapping("r-softmax"),
+    "sparsemax": Mapping("sparsemax"),
+    "entmax": Mapping("entmax", alpha=1.5),
+    "t-softmax, learned": Mapping("t-softmax", t=4.0, learn="t"),
+}
+
+
+@dataclass(frozen=True)
+class Case(suite.Case):
+    """`masked`: with padding and dropout, as BERT is trained."""
+
+    masked: bool
+    layers: int = LAYERS
+
+    @property
+    def title(self) -> str:
+        return f"{self.layers} layers"
+
+
+class Host(Suite[Case, Contestant]):
+    name = "host"
+    title = "What a layer costs the host"
+    meaning = f"""\
+Milliseconds of {LAYERS:,} layers, that is microseconds of one, medians with quartiles. Functions
+that do nothing stand in for Triton's kernels, so that neither these nor their launches count. A
+layer is a call of the function that patch_model installs; its output is the query of the next.
+`{DISPATCHED}` goes through PyTorch's dispatcher, as calls do that a profiler observes.
+`{INTEGRATION}` does compute, 16 tokens of 2 heads in bfloat16. Processor time of one thread;
+without a GPU, the tensors are on the CPU."""
+    base = INTEGRATION
+    columns = ()
+    paces: ClassVar = {"cpu": Pace(30, 5, 240), "cuda": Pace(30, 5, 240), "quick": Pace(1, 3, 60)}
+
+    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+        layers = 100 if options.quick else LAYERS
+        return [Case("host", "plain", False, layers), Case("host", "BERT", True, layers)]
+
+    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+        return [
+            Contestant(INTEGRATION, "softmax", False),
+            Contestant(f"{DISPATCHED} softmax", "softmax", True),
+            *(Contestant(f"{OURS} {label}", label, True) for label in MAPPINGS),
+        ]
+
+    def measure(self, case: Case, race: Race[Contestant]) -> dict[str, Any]:
+        rows = list[Row]()
+        clock = processor_clock if race.device.type == "cpu" else wall_clock
+        with stubbed(), threads(1):
+            for which in PASSES:
+                task = functools.partial(task_of, case, which, race.device)
+                rows += race.rows(task, which, clock=clock, memory=False)
+        return {"rows": rows}
+
+
+def task_of(case: Case, which: str, device: torch.device, contestant: Contestant) -> Task:
+    """All layers forward, or backward from what forward has kept."""
+    run = model(case, contestant, device)
+    inputs, grad = random(device, 1 + 2 * case.layers), *random(device, 1)
+    if which == "forward":
+        return Task(lambda: run(*inputs))
+    outputs = list[Tensor]()
+
+    def prepare() -> None:
+        outputs[:] = [run(*inputs)]
+
+    return Task(lambda: torch.autograd.grad(outputs, inputs, grad), prepare)
+
+
+def random(device: torch.device, number: int) -> list[Tensor]:
+    """(B, H, N, D) as a model hands them over."""
+    made = (torch.randn(SHAPE, device=device).bfloat16() for _ in range(number))
+    return [tensor.transpose(1, 2).requires_grad_() for tensor in made]
+
+
+def model(case: Case, contestant: Contestant, device: torch.device) -> Callable[..., Tensor]:
+    """The layers, as a function of the query and of each layer's key and value."""
+    module = Layer().train()
+    function: Callable[..., tuple[Tensor, Tensor | None]] = sdpa_attention_forward
+    if contestant.ours:
+        function = sparse_attention
+        setattr(module, NAME, MAPPINGS[contestant.mapping].to(device))
+    options: dict[str, Any] = {"attention_mask": None, "scaling": 0.25}
+    if case.masked:
+        batch, length, *_ = SHAPE
+        mask = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
+        options |= {"attention_mask": mask.expand(-1, -1, length, -1), "dropout": 0.1}
+
+    def forward(query: Tensor, *pairs: Tensor) -> Tensor:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            query = function(module, query, key, value, **options)[0].transpose(1, 2)
+        return query
+
+    if not contestant.name.startswith(DISPATCHED):
+        return forward
+    # a mock would take longer than what it stands for
+    return mock.patch.object(operators, "is_observed", len)(forward)
+
+
+@contextmanager
+def stubbed() -> Iterator[None]:
+    """The Triton implementation with kernels that do nothing, on the CPU too."""
+    kernels = [n for n, made in vars(launch).items() if isinstance(made, KernelInterface)]
+    with (
+        mock.patch.dict(vars(launch), dict.fromkeys(kernels, Nothing())),
+        mock.patch.object(triton, "INTERPRETED", True),
+        mock.patch.dict(dispatch.AUTOMATIC, cpu=("triton", "reference")),
+    ):
+        yield
+
+
+class Nothing:
+    """A kernel that is launched and does nothing."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **options: None
