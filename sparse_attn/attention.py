@@ -97,7 +97,7 @@ def sparse_attention(
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
-    setattr(module, REACHED, True)
+    module.__dict__[REACHED] = True  # setattr asks whether it is a parameter, which takes longer
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
@@ -190,7 +190,8 @@ def _masking(
             f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
             f"{tuple(mask.shape)}"
         )
-    mask = mask[..., : key.shape[2]]
+    if mask.shape[3] > key.shape[2]:
+        mask = mask[..., : key.shape[2]]
     if mask.dtype == torch.bool:
         return mask, None, False
     attended = mask > MASKED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -81,16 +82,26 @@ def row_bytes(tensor: Tensor) -> int:
 
 def shared_memory(tensor: Tensor) -> int:
     """Shared memory available to one program, in bytes."""
-    if tensor.device.type != "cuda":
-        return HOPPER
-    properties = torch.cuda.get_device_properties(tensor.device)
-    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return _room(tensor.device) if tensor.device.type == "cuda" else HOPPER
+
+
+@torch.compiler.assume_constant_result
+def _room(device: torch.device) -> int:
+    return _room_of(device)
+
+
+@functools.cache
+def _room_of(device: torch.device) -> int:
+    """Shared memory per block, 0 where the products of the kernels are not supported."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None or properties.major < 8:
+        return 0
+    return int(properties.shared_memory_per_block_optin)
 
 
 def runs_on(tensor: Tensor) -> bool:
     """Whether the GPU supports the kernels' products and fits their smallest tiles."""
-    able = torch.version.hip is None and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
-    return able and ROWS_HELD * 16 * row_bytes(tensor) <= shared_memory(tensor)
+    return ROWS_HELD * 16 * row_bytes(tensor) <= shared_memory(tensor)
 
 
 def is_short(key: Tensor) -> bool:
