@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.host import LAYERS
 from benchmarks.pages import VECTORS, read
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,14 @@ def rate(case: str, name: str) -> float:
     return float(row["gflop"]) / float(row["ms"]["median"])
 
 
+def host(case: str, which: str) -> str:
+    """Microseconds of a layer, from the mapping that takes least to that which takes most."""
+    found = rows("host", which)
+    fixed = ("softmax", "r-softmax", "sparsemax", "entmax")
+    us = [1e3 * found[f"host: {case}", f"ours {n}"]["ms"]["median"] / LAYERS for n in fixed]
+    return f"{min(us):.0f} to {max(us):.0f} µs"
+
+
 def crossing(found: Found, case: str) -> float:
     """The share of weights from which dense products are faster."""
     shares = [0.05 * k for k in range(1, 9)]
@@ -92,6 +101,9 @@ def sparse_quotes() -> Iterator[tuple[str, str]]:
     for found in (DECODING, SMALL):
         ratios = [over(found, "small: 16 tokens", f"ours {n}") for n in ("softmax", ALPHA)]
         yield KERNELS, f"{float(ratios[0]):.1f} to {float(ratios[1]):.1f} times"
+    for case in ("plain", "BERT"):
+        more = " to the launches of a layer forward" if case == "plain" else ""
+        yield KERNELS, f"{host(case, 'forward')}{more} and {host(case, 'backward')}"
     steps = {
         case: ratio(f"step: {case}", "sparsemax")
         for model in ("MiniLM", "BERT-base")
