@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -144,3 +145,15 @@ def test_softpick_keeps_the_digits_of_small_slopes(score: float) -> None:
         out = attention(torch.ones(1, 1, 1, 1), key, value, Mapping("softpick"), impl=impl)
         found.append(torch.autograd.grad(out.sum(), key)[0].flatten())
     torch.testing.assert_close(*found, rtol=1e-5, atol=0.0)
+
+
+def test_what_is_kept_of_a_mapping_was_made_in_no_mode() -> None:
+    """An inference tensor could not be saved for backward, a fake one has no values."""
+    given = [tensor.requires_grad_() for tensor in inputs()]
+    mapping = Mapping("r-softmax", r=0.30078125)  # which no other test keeps
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode()):
+        with mode, torch.no_grad():
+            attention(*given, mapping, impl="cpu")
+    out = attention(*given, mapping, impl="cpu")
+    torch.testing.assert_close(out, attention(*given, mapping, impl="reference"))
+    torch.autograd.grad(out.sum(), given)
