@@ -8,11 +8,11 @@ import torch
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.operators import OperatorInputs
 
 from .backends import CPU, CUDA, TRITON, each, on
@@ -215,18 +215,34 @@ def test_without_impl(name):
     ],
     ids=str,
 )
-def test_the_operators_do_what_they_declare(backend, case):
+def test_the_operators_do_what_they_declare(backend, case, monkeypatch):
     """Their schema, their gradients, what they return without computing, and in a graph."""
-    inputs, operators = backend.inputs(case), torch.ops.sparse_attn
-    forward, backward = (getattr(operators, f"{backend.impl}_{p}") for p in ("forward", "backward"))
-    call = AttentionInputs(
-        inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
-    ).for_operator()
-    plain = [t.detach().clone() if torch.is_tensor(t) else t for t in call]
-    leaves = [t.detach().requires_grad_(t.requires_grad) if torch.is_tensor(t) else t for t in call]
-    wanted = [t is not None and t.requires_grad for t in (call.parameter, call.sink, call.bias)]
-    options, first = ((None, False, False), 2) if backend.impl == "cpu" else ((), 0)
-    opcheck(forward, (*leaves, *options))
-    out, *rest = forward(*plain, *options)
-    saved = (out, *rest)[first:]
-    opcheck(backward, (torch.randn_like(out), *plain, *saved, *wanted))
+    # what a kernel leaves as it was is not compared, and what it keeps may be NaN
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
+    equal = functools.partial(torch.testing.assert_close, equal_nan=True)
+    monkeypatch.setattr(torch.testing, "assert_close", equal)
+    with Calls() as calls:
+        backend.inputs(case).solve(backend.impl)
+    assert len(calls.found) == 2
+    for operator, arguments in calls.found:
+        opcheck(operator, arguments)
+
+
+class Calls(TorchDispatchMode):
+    """Calls of the operators, with arguments of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "sparse_attn":
+            forward = "forward" in function.name()
+            own = [
+                t.detach().clone().requires_grad_(t.requires_grad and forward)
+                if torch.is_tensor(t)
+                else t
+                for t in args
+            ]
+            self.found.append((function, own))
+        return function(*args, **(kwargs or {}))
