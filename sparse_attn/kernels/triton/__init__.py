@@ -64,7 +64,10 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     given = inputs.for_operator(kernel)
     if kernel.scaled:
         given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
-    out: Tensor = launch.attend(*given)[0]
+    tensors = (given.query, given.key, given.value, given.parameter, given.sink)
+    grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    moments = plan.needs_moments(given, given.parameter.requires_grad)
+    out: Tensor = launch.attend(*given, grad, moments)[0]
     return AttentionOutput(out)
 
 

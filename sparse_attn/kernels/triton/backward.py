@@ -8,203 +8,227 @@ once.
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import row_gradient, slopes, weights
-from sparse_attn.kernels.triton.names import Gradient, Statistics, Tile
+from sparse_attn.kernels.triton.dropout import drop_of, kept
+from sparse_attn.kernels.triton.maps import (
+    has_delta,
+    has_second,
+    row_gradient,
+    slopes,
+    weights,
+)
+from sparse_attn.kernels.triton.names import Block, Gradient, Matrix, Part, Tile
+from sparse_attn.kernels.triton.passes import inner_tile, inner_tiles
+from sparse_attn.kernels.triton.projections import varies, warmth
+from sparse_attn.kernels.triton.saved import GRADIENTS, load_statistics, store_gradient
 from sparse_attn.kernels.triton.scores import (
-    drop_of,
-    dropped,
+    edge_at,
+    edges_of,
+    has_edges,
     head_of,
-    key_range,
+    key_span,
     load_rows,
+    load_tile,
     place_of,
     scores_of,
     sink_of,
     site_of,
     store_rows,
 )
-from sparse_attn.kernels.triton.solve import is_live
 
 
 @triton.jit
-def load_statistics(saved, indices, row_ids, num_rows, inside, MAP: tl.constexpr):
-    """Load what the forward kernel stored for a block of rows."""
-    a = tl.load(saved + row_ids, mask=inside, other=0.0)
-    b = tl.load(saved + num_rows + row_ids, mask=inside, other=0.0)
-    c, d, e = a, a, a
-    low = (row_ids * 0).to(tl.int32)
-    high = low
-    if MAP.family != "pointwise":
-        c = tl.load(saved + 2 * num_rows + row_ids, mask=inside, other=0.0)
-        d = tl.load(saved + 3 * num_rows + row_ids, mask=inside, other=0.0)
-        e = tl.load(saved + 4 * num_rows + row_ids, mask=inside, other=0.0)
-        low = tl.load(indices + row_ids, mask=inside, other=0)
-        high = tl.load(indices + num_rows + row_ids, mask=inside, other=0)
-    return Statistics(a, b, c, d, e, low, high)
+def tile_of(
+    k, columns, stats, site, theta, drop, EDGE: tl.constexpr, MAP: tl.constexpr,
+    FLAGS: tl.constexpr,
+):  # fmt: skip
+    """Weights and slopes for a tile of queries and keys."""
+    x, chain = scores_of(k, columns, site, EDGE, FLAGS)
+    p = weights(x, stats, theta, site.unit, MAP)
+    u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
+    used = tl.where(kept(drop, columns, site), p, 0.0) if FLAGS.dropout else p
+    return Tile(k, columns, x, chain, p, used.to(site.q.dtype), u, by_theta)
 
 
 @triton.jit
-def tile_of(k, v, columns, do, stats, site, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr):
-    """Weights, their gradients and slopes for a tile of queries and keys."""
-    s, chain = scores_of(k, columns, site, FLAGS)
-    p = weights(s, stats, columns, theta, MAP)
-    g = tl.dot(do, tl.trans(v), input_precision=FLAGS.precision)
-    used = p
+def weights_gradient(g, tile, site, drop, MAP: tl.constexpr, FLAGS: tl.constexpr):
+    """dL / dp of a tile, given that to the weights after dropout."""
     if FLAGS.dropout:
-        used = dropped(p, drop, columns, site)
-        g = dropped(g, drop, columns, site)
+        g = tl.where(kept(drop, tile.columns, site), g * drop.scale, 0.0)
     if MAP.family == "free":
-        g = tl.where(p > 0.0, g, 0.0)
-    u, by_theta = slopes(s, p, stats, columns, theta, MAP)
-    return Tile(k, columns, s, chain, p, used, g, u, by_theta)
+        g = tl.where(tile.p > 0.0, g, 0.0)
+    return g
 
 
 @triton.jit
 def sink_tile(stats, site, theta, MAP: tl.constexpr, SHAPE: tl.constexpr):
     """As `tile_of`, of the virtual keys, whose values are 0."""
-    s, columns = sink_of(site, SHAPE)
-    p = weights(s, stats, columns, theta, MAP)
-    u, by_theta = slopes(s, p, stats, columns, theta, MAP)
-    return Tile(s, columns, s, 1.0, p, p, s * 0.0, u, by_theta)
+    x, columns = sink_of(site, SHAPE)
+    p = weights(x, stats, theta, site.unit, MAP)
+    u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
+    return Tile(x, columns, x, 1.0, p, p, u, by_theta)
 
 
 @triton.jit
-def scores_gradient(tile, stats, gradient, MAP: tl.constexpr):
-    """dL / d(q k^T) of a tile; see maps.py."""
-    ds = tile.u * (tile.g - gradient.gamma[:, None])
+def scores_gradient(
+    tile, g, stats, gradient, theta, EDGE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr
+):
+    """dL / d(scale q k^T) of a tile; see maps.py."""
+    ds = tile.u * (g - gradient.gamma[:, None])
     if MAP.family == "projection":
-        warm = tl.where(stats.b > 0.0, stats.b, 1.0)
-        ds = ds / warm[:, None] + gradient.extra[:, None]
+        if varies(MAP):
+            ds = ds * warmth(stats.b, theta, MAP)[:, None] + gradient.extra[:, None]
+        elif MAP.kind == "sparsegen":
+            ds = ds * warmth(stats.b, theta, MAP)
     elif MAP.family == "threshold":
         to_low = ((1.0 - stats.d) * gradient.extra)[:, None]
-        to_high = (stats.d * gradient.extra)[:, None]
         ds -= tl.where(tile.columns[None, :] == stats.low[:, None], to_low, 0.0)
-        ds -= tl.where(tile.columns[None, :] == stats.high[:, None], to_high, 0.0)
+        if MAP.kind == "r-softmax":
+            to_high = (stats.d * gradient.extra)[:, None]
+            ds -= tl.where(tile.columns[None, :] == stats.high[:, None], to_high, 0.0)
     elif MAP.kind == "softpick":
         ds -= tl.where(tile.columns[None, :] == stats.low[:, None], gradient.extra[:, None], 0.0)
-    return tl.where(tile.s == float("-inf"), 0.0, ds) * tile.chain
+    if EDGE:
+        ds = tl.where(tile.x == float("-inf"), 0.0, ds)
+    if FLAGS.softcap:
+        ds *= tile.chain
+    return ds
 
 
 @triton.jit
-def load_tile(
-    start, keys, values, do, stats, site, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr,
-    SHAPE: tl.constexpr,
-):  # fmt: skip
-    columns = start + tl.arange(0, SHAPE.block_n)
-    k = load_rows(keys, columns, site.n_keys, SHAPE)
-    v = load_rows(values, columns, site.n_keys, SHAPE)
-    return tile_of(k, v, columns, do, stats, site, theta, drop, MAP, FLAGS)
+def keys_and_values(number, block, part, EDGE: tl.constexpr, SHAPE: tl.constexpr):
+    """Rows of a tile of keys, and their numbers."""
+    start = number * SHAPE.block_n
+    k = load_tile(block.keys, start, block.site.n_keys, EDGE, SHAPE)
+    v = load_tile(part.value, start, block.site.n_keys, EDGE, SHAPE)
+    return k, v, start + tl.arange(0, SHAPE.block_n)
 
 
 @triton.jit
-def query_rows(
-    site, keys, values, do, o, stats, alive, theta, drop, row_ids, num_rows, row_gradients, dk, dv,
-    MOMENTS: tl.constexpr, WHOLE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
+def with_moments(
+    sums, number, block, part, EDGE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """dq of a block of rows; stores the rows' `Gradient`, and gradients of parameter and sink."""
-    if SHAPE.short:
-        tile = load_tile(0, keys, values, do, stats, site, theta, drop, MAP, FLAGS, SHAPE)
-    first, last = key_range(site, SHAPE, FLAGS)
+    """sum u g, u, v g and v of a row, with one more tile."""
+    ug, u, vg, v = sums
+    site = block.site
+    k, values, columns = keys_and_values(number, block, part, EDGE, SHAPE)
+    tile = tile_of(k, columns, part.stats, site, part.theta, part.drop, EDGE, MAP, FLAGS)
+    g = tl.dot(part.do, tl.trans(values), input_precision=FLAGS.precision)
+    g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
+    ug += tl.sum(tile.u * g, 1)
+    vg += tl.sum(tile.by_theta * g, 1)
+    return ug, u + tl.sum(tile.u, 1), vg, v + tl.sum(tile.by_theta, 1)
+
+
+@triton.jit
+def moments_of(block, part, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Those sums over all tiles and the sink, whose values are 0, and so is its g."""
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
-    delta, ug, u_sum, vg, v_sum = zero, zero, zero, zero, zero
-    if MOMENTS:
-        for start in range(first, last, SHAPE.block_n):
-            if is_live(alive, start, MAP, SHAPE):
-                if not SHAPE.short:
-                    tile = load_tile(
-                        start, keys, values, do, stats, site, theta, drop, MAP, FLAGS, SHAPE
-                    )
-                delta += tl.sum(tile.p * tile.g, 1)
-                ug += tl.sum(tile.u * tile.g, 1)
-                u_sum += tl.sum(tile.u, 1)
-                vg += tl.sum(tile.by_theta * tile.g, 1)
-                v_sum += tl.sum(tile.by_theta, 1)
-    else:
-        delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
-    if FLAGS.sink:
-        virtual = sink_tile(stats, site, theta, MAP, SHAPE)
-        u_sum += tl.sum(virtual.u, 1)
-        v_sum += tl.sum(virtual.by_theta, 1)
-    gamma, extra, by_parameter = row_gradient(ug, u_sum, vg, v_sum, delta, stats, MAP)
-    inside = site.rows < site.n_rows
-    if FLAGS.sink:
-        by_sink = tl.sum(scores_gradient(virtual, stats, Gradient(gamma, extra), MAP), 1)
-        tl.store(row_gradients + 3 * num_rows + row_ids, by_sink, mask=inside)
-    tl.store(row_gradients + row_ids, gamma, mask=inside)
-    tl.store(row_gradients + num_rows + row_ids, by_parameter, mask=inside)
-    if MAP.family != "pointwise":
-        tl.store(row_gradients + 2 * num_rows + row_ids, extra, mask=inside)
-    dq = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    for start in range(first, last, SHAPE.block_n):
-        if is_live(alive, start, MAP, SHAPE):
-            if not SHAPE.short:
-                tile = load_tile(
-                    start, keys, values, do, stats, site, theta, drop, MAP, FLAGS, SHAPE
-                )
-            ds = scores_gradient(tile, stats, Gradient(gamma, extra), MAP).to(site.q.dtype)
-            dq += tl.dot(ds, tile.k, input_precision=FLAGS.precision)
-            if WHOLE:
-                store_keys(dk, dv, ds, tile, do, site, FLAGS, SHAPE)
-    return dq
+    sums = (zero, zero, zero, zero)
+    if MAP.moments:
+        for i in range(0, inner_tiles(block, MAP.skip)):
+            number = inner_tile(i, block, MAP.skip)
+            sums = with_moments(sums, number, block, part, FLAGS.ragged, MAP, FLAGS, SHAPE)
+        if has_edges(FLAGS, SHAPE):
+            for i in range(0, edges_of(block.span)):
+                number = edge_at(i, block.span)
+                sums = with_moments(sums, number, block, part, True, MAP, FLAGS, SHAPE)
+        if FLAGS.sink:
+            virtual = sink_tile(part.stats, block.site, part.theta, MAP, SHAPE)
+            ug, u, vg, v = sums
+            sums = (ug, u + tl.sum(virtual.u, 1), vg, v + tl.sum(virtual.by_theta, 1))
+    return sums
 
 
 @triton.jit
-def store_keys(dk, dv, ds, tile, do, site, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Gradients of the keys and values of a head whose queries are all in this block."""
-    to_keys = tl.dot(tl.trans(ds), site.q, input_precision=FLAGS.precision)
-    to_values = tl.dot(tl.trans(tile.used.to(do.dtype)), do, input_precision=FLAGS.precision)
-    store_rows(dk, tile.columns, site.all_keys, to_keys, SHAPE)
-    store_rows(dv, tile.columns, site.all_keys, to_values, SHAPE)
-    if SHAPE.halved:
-        padding = tile.columns + SHAPE.block_n
-        nothing = tl.full([SHAPE.block_n, SHAPE.block_d], 0.0, tl.float32)
-        store_rows(dk, padding, site.all_keys, nothing, SHAPE)
-        store_rows(dv, padding, site.all_keys, nothing, SHAPE)
+def with_keys(
+    dq, number, block, part, gradient, dk, dv, WHOLE: tl.constexpr, EDGE: tl.constexpr,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """dq of a block of rows with one more tile; if WHOLE, the gradients of its keys are stored."""
+    site, do = block.site, part.do
+    k, v, columns = keys_and_values(number, block, part, EDGE, SHAPE)
+    g = tl.dot(do, tl.trans(v), input_precision=FLAGS.precision)
+    tile = tile_of(k, columns, part.stats, site, part.theta, part.drop, EDGE, MAP, FLAGS)
+    if WHOLE:
+        to_values = tl.dot(tl.trans(tile.used), do, input_precision=FLAGS.precision)
+        if FLAGS.dropout:
+            to_values = to_values * part.drop.scale
+        store_rows(dv, columns, site.all_keys, to_values, SHAPE)
+    g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
+    ds = scores_gradient(tile, g, part.stats, gradient, part.theta, EDGE, MAP, FLAGS)
+    ds = ds.to(k.dtype)
+    if WHOLE:
+        to_keys = tl.dot(tl.trans(ds), site.q, input_precision=FLAGS.precision) * site.scale
+        store_rows(dk, columns, site.all_keys, to_keys, SHAPE)
+    return tl.dot(ds, k, dq, input_precision=FLAGS.precision)
 
 
 @triton.jit
 def bwd_dq_kernel(
-    query, key, value, out, grad, dq, dk, dv,
+    query, key, value, out, second, grad, dq, dk, dv,
     q_strides, k_strides, v_strides, o_strides, g_strides, dq_strides, dk_strides, dv_strides,
-    saved, indices, row_gradients, alive, alive_stride, theta, sink, lengths, seed, pairs,
-    sizes, scaling, rate,
-    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
-    MOMENTS: tl.constexpr, WHOLE: tl.constexpr,
+    saved, row_gradients, tiles, theta, sink, lengths, seed, pairs, sizes, scaling, dropping,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid: blocks of queries, fastest, times batch x heads; arguments as `fwd_kernel`.
-
-    MOMENTS: whether other row sums than delta, which follows from `out`, are needed.
-    """
+    """Grid: blocks of queries, fastest, times batch x heads; arguments as `fwd_kernel`."""
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
-    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    number, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    if FLAGS.causal:
+        number = blocks - 1 - number  # the longest first
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
+    low = number * SHAPE.block_m
+    rows = low + tl.arange(0, SHAPE.block_m)
     site = site_of(
-        query, q_strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
+        query, q_strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
     )  # fmt: skip
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
     to_keys, to_values = head_of(dk, dk_strides, b, h_key), head_of(dv, dv_strides, b, h_key)
-    do = load_rows(head_of(grad, g_strides, b, h), site.rows, sizes.rows, SHAPE)
-    o = do
-    if not MOMENTS:
-        o = load_rows(head_of(out, o_strides, b, h), site.rows, sizes.rows, SHAPE)
-    row_ids = head.to(tl.int64) * sizes.rows + site.rows
-    stats = load_statistics(saved, indices, row_ids, sizes.num_rows, site.rows < sizes.rows, MAP)
-    alive += (head.to(tl.int64) * blocks + block) * alive_stride
-    drop = drop_of(seed, head, rate, FLAGS)
+    row_ids = head.to(tl.int64) * sizes.rows + rows
+    inside = rows < sizes.rows
+    tiles += (head.to(tl.int64) * blocks + number) * (tl.cdiv(sizes.keys, SHAPE.block_n) + 1)
+    block = Block(site, keys, 0.0, key_span(low, site, SHAPE, FLAGS), tiles, Matrix(tiles, 0))
+    stats = load_statistics(saved, row_ids, inside, MAP)
+    drop = drop_of(seed, head, dropping, FLAGS)
     theta_h = tl.load(theta + h)
-    if HALF is None:
-        result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
-            row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, SHAPE,
+    do = load_rows(head_of(grad, g_strides, b, h), rows, sizes.rows, SHAPE)
+    part = Part(values, do, stats, theta_h, drop)
+
+    delta = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    again = delta
+    if has_delta(MAP):
+        o = load_rows(head_of(out, o_strides, b, h), rows, sizes.rows, SHAPE)
+        delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
+    if has_second(MAP):
+        o = load_rows(head_of(second, o_strides, b, h), rows, sizes.rows, SHAPE)
+        again = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
+    sums = moments_of(block, part, MAP, FLAGS, SHAPE)
+    gamma, extra, by_parameter = row_gradient(delta, again, sums, stats, MAP)
+    gradient = Gradient(gamma, extra)
+    store_gradient(row_gradients, row_ids, gradient, by_parameter, inside, MAP)
+    if FLAGS.sink:
+        virtual = sink_tile(stats, site, theta_h, MAP, SHAPE)
+        by_sink = scores_gradient(
+            virtual, virtual.x * 0.0, stats, gradient, theta_h, False, MAP, FLAGS
+        )
+        tl.store(row_gradients + row_ids * GRADIENTS + 3, tl.sum(by_sink, 1), mask=inside)
+
+    result = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
+    for i in range(0, inner_tiles(block, MAP.skip)):
+        result = with_keys(
+            result, inner_tile(i, block, MAP.skip), block, part, gradient, to_keys, to_values,
+            WHOLE, FLAGS.ragged, MAP, FLAGS, SHAPE,
         )  # fmt: skip
-    elif site.n_keys <= HALF.block_n:
-        result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
-            row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, HALF,
-        )  # fmt: skip
-    else:
-        result = query_rows(
-            site, keys, values, do, o, stats, alive, theta_h, drop, row_ids, sizes.num_rows,
-            row_gradients, to_keys, to_values, MOMENTS, WHOLE, MAP, FLAGS, SHAPE,
-        )  # fmt: skip
-    store_rows(head_of(dq, dq_strides, b, h), site.rows, sizes.rows, result, SHAPE)
+    if has_edges(FLAGS, SHAPE):
+        for i in range(0, edges_of(block.span)):
+            result = with_keys(
+                result, edge_at(i, block.span), block, part, gradient, to_keys, to_values, WHOLE,
+                True, MAP, FLAGS, SHAPE,
+            )  # fmt: skip
+    store_rows(head_of(dq, dq_strides, b, h), rows, sizes.rows, result * site.scale, SHAPE)
+    if WHOLE:  # padding has no gradient
+        nothing = tl.full([SHAPE.block_n, SHAPE.block_d], 0.0, tl.float32)
+        for tile in range(block.span.last, tl.cdiv(sizes.keys, SHAPE.block_n)):
+            columns = tile * SHAPE.block_n + tl.arange(0, SHAPE.block_n)
+            store_rows(to_keys, columns, sizes.keys, nothing, SHAPE)
+            store_rows(to_values, columns, sizes.keys, nothing, SHAPE)

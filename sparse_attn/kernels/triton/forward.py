@@ -3,157 +3,250 @@
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import log_g, weights
-from sparse_attn.kernels.triton.names import Block, Statistics
+from sparse_attn.kernels.triton.dropout import drop_of, kept
+from sparse_attn.kernels.triton.maps import both_weights, has_second, nan_of
+from sparse_attn.kernels.triton.names import Block, Matrix, Statistics
+from sparse_attn.kernels.triton.passes import inner_tile, inner_tiles, tile_at
+from sparse_attn.kernels.triton.pointwise import (
+    all_of,
+    density,
+    is_power,
+    least_size,
+    share_of,
+    shrink_of,
+    size_of,
+)
+from sparse_attn.kernels.triton.saved import store_statistics
 from sparse_attn.kernels.triton.scores import (
-    drop_of,
-    dropped,
+    FAR,
+    SINK,
+    edge_at,
+    edges_of,
+    first_of,
+    has_edges,
     head_of,
-    key_range,
-    load_rows,
+    key_span,
+    load_tile,
     place_of,
     scores_of,
     sink_of,
     site_of,
     store_rows,
 )
-from sparse_attn.kernels.triton.solve import is_live, statistics, tile_at
+from sparse_attn.kernels.triton.solve import statistics
+
+
+@triton.jit
+def values_at(tile, values, block, EDGE: tl.constexpr, SHAPE: tl.constexpr):
+    return load_tile(values, tile * SHAPE.block_n, block.site.n_keys, EDGE, SHAPE)
+
+
+@triton.jit
+def dropped(p, drop, columns, site, FLAGS: tl.constexpr):
+    """p of the weights that dropout keeps, before it is scaled."""
+    if FLAGS.dropout:
+        return tl.where(kept(drop, columns, site), p, 0.0)
+    else:
+        return p
+
+
+@triton.jit
+def pointwise_step(
+    state, x, columns, v, block, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
+):
+    """One more tile of the online sums."""
+    size, total, out = state
+    new = tl.maximum(size, tl.max(size_of(x, theta, block.site.unit, MAP), 1))
+    # a row without a valid score so far
+    base = new if is_power(MAP) else tl.where(new == float("-inf"), 0.0, new)
+    p = density(x, base[:, None], all_of(MAP), theta, block.site.unit, MAP)
+    shrink = shrink_of(size, base, block.site.unit, MAP)
+    total = total * shrink + tl.sum(p, 1)
+    p = dropped(p, drop, columns, block.site, FLAGS).to(v.dtype)
+    out = tl.dot(p, v, out * shrink[:, None], input_precision=FLAGS.precision)
+    return new, total, out
 
 
 @triton.jit
 def pointwise_rows(
-    site, keys, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
+    block, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):
-    """out of a block of rows, with an online normaliser."""
-    top = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
+    """out of a block of rows, with an online sum."""
+    unit = block.site.unit
+    size = tl.full([SHAPE.block_m], 0.0, tl.float32) + least_size(theta, MAP)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
     if FLAGS.sink:
-        top = log_g(total + site.sink, theta, MAP)
-        total += 1.0
-    out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    first, last = key_range(site, SHAPE, FLAGS)
-    for start in range(first, last, SHAPE.block_n):
-        columns = start + tl.arange(0, SHAPE.block_n)
-        k = load_rows(keys, columns, site.n_keys, SHAPE)
-        s, _ = scores_of(k, columns, site, FLAGS)
-        outside = s == float("-inf")
-        f = log_g(tl.where(outside, 0.0, s), theta, MAP)
-        f = tl.where(outside, float("-inf"), f)
-        new = tl.maximum(top, tl.max(f, 1))
-        base = tl.where(new == float("-inf"), 0.0, new)
-        p = tl.exp(f - base[:, None])
-        shrink = tl.exp(top - base)
-        total = total * shrink + tl.sum(p, 1)
-        if FLAGS.dropout:
-            p = dropped(p, drop, columns, site)
-        v = load_rows(values, columns, site.n_keys, SHAPE)
-        out = out * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=FLAGS.precision)
-        top = new
+        x, _ = sink_of(block.site, SHAPE)
+        size = tl.maximum(size, tl.max(size_of(x, theta, unit, MAP), 1))
+        total += tl.sum(density(x, size[:, None], all_of(MAP), theta, unit, MAP), 1)
+    state = (size, total, tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32))
+    if SHAPE.short:
+        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
+        v = values_at(0, values, block, True, SHAPE)
+        state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
+    else:
+        for i in range(0, inner_tiles(block, False)):
+            tile = inner_tile(i, block, False)
+            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+            v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
+            state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
+        if has_edges(FLAGS, SHAPE):
+            for i in range(0, edges_of(block.span)):
+                tile = edge_at(i, block.span)
+                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
+                v = values_at(tile, values, block, True, SHAPE)
+                state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
+    size, total, out = state
     inverse = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
-    top = tl.where(top == float("-inf"), 0.0, top)
+    size = tl.where(total == 0.0, 1.0, size) + nan_of(theta)
     zero = total * 0.0
     none = zero.to(tl.int32)
-    return out * inverse[:, None], Statistics(top, inverse, zero, zero, zero, none, none)
+    stats = Statistics(size, share_of(total, MAP), zero, zero, zero, none, none, zero)
+    return out * (inverse + nan_of(theta))[:, None], out, stats
+
+
+@triton.jit
+def solved_step(
+    state, x, columns, v, block, solved, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
+):
+    """One more tile of the outputs, the sums of their weights, and the keys that own a quantile."""
+    out, second, total, total_second, low, high = state
+    p, w = both_weights(x, solved, theta, block.site.unit, MAP)
+    if MAP.family == "threshold" or MAP.family == "truncated":
+        total += tl.sum(p, 1)
+    if MAP.grad and (MAP.family == "threshold" or MAP.kind == "softpick"):
+        low = tl.minimum(low, first_of(x == solved.low[:, None], columns))
+        if MAP.kind == "r-softmax":
+            high = tl.minimum(high, first_of(x == solved.high[:, None], columns))
+    if has_second(MAP):
+        total_second += tl.sum(w, 1)
+        w = dropped(w, drop, columns, block.site, FLAGS).to(v.dtype)
+        second = tl.dot(w, v, second, input_precision=FLAGS.precision)
+    p = dropped(p, drop, columns, block.site, FLAGS).to(v.dtype)
+    out = tl.dot(p, v, out, input_precision=FLAGS.precision)
+    return out, second, total, total_second, low, high
 
 
 @triton.jit
 def solved_rows(
-    site, keys, values, alive, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr,
+    block, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
+):
+    """out of a block of rows whose weights depend on statistics of the whole row."""
+    solved = statistics(block, theta, MAP, FLAGS, SHAPE)
+    none = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
+    zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    far = tl.full([SHAPE.block_m], FAR, tl.int32)
+    state = (none, none, zero, zero, far, far)
+    if SHAPE.short:
+        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
+        v = values_at(0, values, block, True, SHAPE)
+        state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+    else:
+        for i in range(0, inner_tiles(block, MAP.skip)):
+            tile = inner_tile(i, block, MAP.skip)
+            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+            v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
+            state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+        if has_edges(FLAGS, SHAPE):
+            for i in range(0, edges_of(block.span)):
+                tile = edge_at(i, block.span)
+                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
+                v = values_at(tile, values, block, True, SHAPE)
+                state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+    return finished(state, solved, block, theta, MAP, FLAGS, SHAPE)
+
+
+@triton.jit
+def finished(
+    state, solved, block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """out of a block of rows whose weights depend on statistics of the whole row."""
-    kept = 0.0
-    if SHAPE.short:
-        columns = tl.arange(0, SHAPE.block_n)
-        k = load_rows(keys, columns, site.n_keys, SHAPE)
-        kept, _ = scores_of(k, columns, site, FLAGS)
-    first, last = key_range(site, SHAPE, FLAGS)
-    block = Block(site, keys, kept, first, last, alive)
-    stats, slack = statistics(block, theta, MAP, FLAGS, SHAPE)
-    total = tl.full([SHAPE.block_m], 0.0, tl.float32)
-    out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    tl.debug_barrier()  # wait for the live marks of the last pass
-    for start in range(first, last, SHAPE.block_n):
-        if is_live(alive, start, MAP, SHAPE):
-            s, columns = tile_at(start, block, FLAGS, SHAPE)
-            p = weights(s, stats, columns, theta, MAP)
-            total += tl.sum(p, 1)
-            if MAP.skip:
-                left = tl.max((p != 0.0).to(tl.int32), 1)
-                tl.store(alive + start // SHAPE.block_n, tl.max(left, 0).to(tl.int8))
-            if FLAGS.dropout:
-                p = dropped(p, drop, columns, site)
-            v = load_rows(values, columns, site.n_keys, SHAPE)
-            out += tl.dot(p.to(v.dtype), v, input_precision=FLAGS.precision)
+    """Both outputs, normalised, and the statistics for the backward pass."""
+    out, second, total, total_second, low, high = state
+    stats = solved.stats
+    unit = block.site.unit
     if FLAGS.sink:
-        s, columns = sink_of(site, SHAPE)
-        total += tl.sum(weights(s, stats, columns, theta, MAP), 1)
+        x, _ = sink_of(block.site, SHAPE)
+        p, w = both_weights(x, solved, theta, unit, MAP)
+        total += tl.sum(p, 1)
+        total_second += tl.sum(w, 1)
+        here = tl.sum(x, 1)
+        low = tl.minimum(low, tl.where(here == solved.low, SINK, FAR))
+        high = tl.minimum(high, tl.where(here == solved.high, SINK, FAR))
+    f = stats.f
     if MAP.family == "threshold" or MAP.family == "truncated":
         inverse = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
+        inverse += f - f  # NaN stays
         out = out * inverse[:, None]
-        c = inverse
-    else:
-        c = stats.c
-    d = tl.where(stats.b == 0.0, slack, stats.d)
-    return out, Statistics(stats.a, stats.b, c, d, stats.e, stats.low, stats.high)
+        f += tl.log2(tl.where(total == 0.0, 1.0, total))
+        if MAP.family == "threshold":
+            # of the pull: sum v g - sum v sum p g
+            f += tl.log2(stats.b)
+            steep = (inverse / (stats.b * unit))[:, None]
+            second = (second - total_second[:, None] * out) * steep
+    elif MAP.family == "projection":
+        second = second / tl.where(total_second == 0.0, 1.0, total_second)[:, None]
+    return out, second, Statistics(
+        stats.a, stats.b, solved.c, solved.d, stats.e, low, high, f
+    )  # fmt: skip
 
 
 @triton.jit
 def attend(
-    result, saved, indices, site, keys, values, row_ids, num_rows, alive, theta, drop,
+    result, again, saved, block, values, row_ids, theta, drop,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows: its output and its statistics."""
-    inside = site.rows < site.n_rows
+    """One block of rows: its outputs and its statistics."""
+    site = block.site
     if MAP.family == "pointwise":
-        out, stats = pointwise_rows(site, keys, values, theta, drop, MAP, FLAGS, SHAPE)
+        out, second, stats = pointwise_rows(block, values, theta, drop, MAP, FLAGS, SHAPE)
     else:
-        out, stats = solved_rows(site, keys, values, alive, theta, drop, MAP, FLAGS, SHAPE)
-        tl.store(saved + 2 * num_rows + row_ids, stats.c, mask=inside)
-        tl.store(saved + 3 * num_rows + row_ids, stats.d, mask=inside)
-        tl.store(saved + 4 * num_rows + row_ids, stats.e, mask=inside)
-        tl.store(indices + row_ids, stats.low, mask=inside)
-        tl.store(indices + num_rows + row_ids, stats.high, mask=inside)
-    tl.store(saved + row_ids, stats.a, mask=inside)
-    tl.store(saved + num_rows + row_ids, stats.b, mask=inside)
+        out, second, stats = solved_rows(block, values, theta, drop, MAP, FLAGS, SHAPE)
+    if FLAGS.dropout:
+        out = out * drop.scale
+        second = second * drop.scale
     store_rows(result, site.rows, site.n_rows, out, SHAPE)
+    if MAP.grad:
+        if has_second(MAP):
+            store_rows(again, site.rows, site.n_rows, second, SHAPE)
+        store_statistics(saved, row_ids, stats, MAP)
 
 
 @triton.jit
 def fwd_kernel(
-    query, key, value, out, q_strides, k_strides, v_strides, o_strides,
-    saved, indices, alive, alive_stride, theta, sink, lengths, seed, pairs, sizes, scaling, rate,
-    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr, HALF: tl.constexpr,
+    query, key, value, out, second, q_strides, k_strides, v_strides, o_strides,
+    saved, tiles, marks, theta, sink, lengths, seed, pairs, sizes, scaling, dropping,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of queries, fastest, times batch x heads.
 
-    scaling = (scale, softcap); pairs, sizes and the constants as in names.py. HALF is SHAPE with
-    half as many keys, for heads with enough padding, or None.
+    scaling = (scale, softcap); pairs, sizes and the constants as in names.py.
     """
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
-    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    number, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    if FLAGS.causal:
+        number = blocks - 1 - number  # the longest first
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
+    low = number * SHAPE.block_m
+    # rows past the last repeat it: they are stored to the same place, and keep no tile alive
+    rows = tl.minimum(low + tl.arange(0, SHAPE.block_m), sizes.rows - 1)
     site = site_of(
-        query, q_strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
+        query, q_strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
     )  # fmt: skip
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
-    result = head_of(out, o_strides, b, h)
-    row_ids = head.to(tl.int64) * sizes.rows + site.rows
-    alive += (head.to(tl.int64) * blocks + block) * alive_stride
-    drop = drop_of(seed, head, rate, FLAGS)
-    theta_h = tl.load(theta + h)
-    if HALF is None:
-        attend(
-            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
-            drop, MAP, FLAGS, SHAPE,
-        )  # fmt: skip
-    elif site.n_keys <= HALF.block_n:
-        attend(
-            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
-            drop, MAP, FLAGS, HALF,
-        )  # fmt: skip
-    else:
-        attend(
-            result, saved, indices, site, keys, values, row_ids, sizes.num_rows, alive, theta_h,
-            drop, MAP, FLAGS, SHAPE,
-        )  # fmt: skip
+    x = 0.0
+    if SHAPE.short:
+        columns = tl.arange(0, SHAPE.block_n)
+        k = load_tile(keys, 0, site.n_keys, True, SHAPE)
+        x, _ = scores_of(k, columns, site, not SHAPE.full, FLAGS)
+    span = key_span(low, site, SHAPE, FLAGS)
+    columns = tl.cdiv(sizes.keys, SHAPE.block_n)
+    tiles += (head.to(tl.int64) * blocks + number) * (columns + 1)
+    place = Matrix(marks + head.to(tl.int64) * blocks * columns + number, blocks)
+    block = Block(site, keys, x, span, tiles, place)
+    drop = drop_of(seed, head, dropping, FLAGS)
+    row_ids = head.to(tl.int64) * sizes.rows + rows
+    attend(
+        head_of(out, o_strides, b, h), head_of(second, o_strides, b, h), saved, block, values,
+        row_ids, tl.load(theta + h), drop, MAP, FLAGS, SHAPE,
+    )  # fmt: skip

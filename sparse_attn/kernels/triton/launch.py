@@ -22,97 +22,104 @@ from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
     backward_shape,
     forward_shape,
-    half_of,
+    keys_shape,
     needs_moments,
     plan,
     skips,
     tile_side,
-    tiled,
 )
+from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
 
 
 @custom_op(
     "sparse_attn::triton_forward",
     mutates_args=(),
-    schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({INPUTS}, bool grad, bool moments) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """out (B, H, Q, D), row statistics, indices of owning keys, live tiles."""
-    inputs = OperatorInputs(*arguments).dense()
+    """out (B, H, Q, D), a second one, row statistics, live tiles listed and marked."""
+    *given, grad, moments = arguments
+    inputs = OperatorInputs(*given).dense()
     query, key, value = inputs[:3]
-    out, stats, indices, alive = _empty_outputs(inputs)
-    run_time, compile_time = plan(inputs)
-    shape, warps = forward_shape(key)
+    outputs = _empty_outputs(inputs, grad, moments)
+    out, second, *_ = outputs
+    run_time, mapping, flags = plan(inputs, grad, moments)
+    shape = forward_shape(key, flags)
     grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         fwd_kernel[grid](
-            query, key, value, out,
+            query, key, value, out, second,
             query.stride(), key.stride(), value.stride(), out.stride(),
-            stats, indices, alive, alive.shape[-1], **run_time, **compile_time, SHAPE=shape,
-            HALF=half_of(shape, compile_time["FLAGS"]), num_warps=warps, num_stages=2,
+            *outputs[2:], **run_time, MAP=mapping, FLAGS=flags, SHAPE=shape,
+            num_warps=4, num_stages=2,
         )  # fmt: skip
-    return out, stats, indices, alive
+    return outputs
 
 
 @triton_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return _empty_outputs(OperatorInputs(*arguments))
+    *given, grad, moments = arguments
+    return _empty_outputs(OperatorInputs(*given), grad, moments)
 
 
-def _empty_outputs(inputs: OperatorInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
-    pointwise = inputs.family == "pointwise"
-    num_rows = batch * heads * rows
-    stats = out.new_empty(2 if pointwise else 5, num_rows, dtype=torch.float32)
-    indices = out.new_empty(0 if pointwise else 2, num_rows, dtype=torch.int32)
+    has_second = inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
+    second = torch.empty_like(out) if grad and has_second and not moments else out.new_empty(0)
+    numbers = POINTWISE if inputs.family == "pointwise" else WIDE
+    stats = out.new_empty(batch * heads * rows if grad else 0, numbers.value, dtype=torch.float32)
     if not skips(inputs):
-        return out, stats, indices, out.new_empty(0, dtype=torch.int8)
+        return out, second, stats, out.new_empty(0), out.new_empty(0)
     side = tile_side(inputs.key)
-    tiles = (batch * heads, -(-rows // side), -(-inputs.key.shape[2] // side))
-    return out, stats, indices, out.new_zeros(tiles, dtype=torch.int8)
+    blocks, columns = -(-rows // side), -(-inputs.key.shape[2] // side)
+    short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
+    tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
+    marks = out.new_zeros(batch * heads, columns, blocks, dtype=torch.int8)
+    return out, second, stats, tiles, marks
 
 
 @custom_op(
     "sparse_attn::triton_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, {INPUTS}, Tensor out, Tensor stats, Tensor indices, Tensor alive, "
-    f"{WANTED}) -> Tensor[]",
+    schema=f"(Tensor grad, {INPUTS}, Tensor out, Tensor second, Tensor stats, "
+    f"Tensor tiles, Tensor marks, {WANTED}) -> Tensor[]",
 )
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of query, key and value, and of parameter and sink where wanted; none of bias."""
-    *given, out, stats, indices, alive, want_parameter, want_sink, _ = arguments
+    *given, out, second, stats, tiles, marks, want_parameter, want_sink, _ = arguments
     inputs = OperatorInputs(*given).dense()
     q, k, v = inputs[:3]
     g = rows_dense(grad)
     dq, dk, dv = map(torch.empty_like, (q, k, v))
-    run_time, compile_time = plan(inputs)
-    pointwise = inputs.family == "pointwise"
-    columns = 4 if inputs.sink is not None else 2 if pointwise else 3
-    row_gradients = stats.new_empty(columns, stats.shape[1])
-    shape, warps, whole = backward_shape(q, k)
-    saved = (stats, indices, row_gradients, alive, alive.shape[-1])
-    options = {**run_time, **compile_time, "num_stages": 2}
+    moments = needs_moments(inputs, want_parameter)
+    run_time, mapping, flags = plan(inputs, True, moments)
+    row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
+    shape, warps, whole = backward_shape(q, k, flags)
+    if whole and not shape.full:
+        flags = flags._replace(ragged=True)  # one loop for its one or two tiles
+    saved = (stats, row_gradients)
+    options = {**run_time, "MAP": mapping, "FLAGS": flags}
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
         bwd_dq_kernel[(-(-q.shape[2] // shape.block_m) * batch * heads,)](
-            q, k, v, out, g, dq, dk, dv,
+            q, k, v, out, second, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.stride(), g.stride(),
-            dq.stride(), dk.stride(), dv.stride(), *saved, **options, SHAPE=shape,
-            HALF=half_of(shape, compile_time["FLAGS"]), WHOLE=whole,
-            MOMENTS=want_parameter or needs_moments(inputs), num_warps=warps,
+            dq.stride(), dk.stride(), dv.stride(), *saved, tiles, **options, SHAPE=shape,
+            WHOLE=whole, num_warps=warps, num_stages=2,
         )  # fmt: skip
         if not whole:
-            tile = tiled(k)
+            tile = keys_shape(inputs)
+            lists = torch.empty_like(marks, dtype=tiles.dtype)
             bwd_dkdv_kernel[(-(-k.shape[2] // tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
-                *saved, **options, SHAPE=tile, num_warps=4,
+                *saved, marks, lists, **options, SHAPE=tile, num_stages=2,
+                num_warps=8 if tile.block_m == 128 else 4,
             )  # fmt: skip
-    # what the parameter, 1, and the sink, 3, get from each row
-    wanted = [i for i, want in ((1, want_parameter), (3, want_sink)) if want]
-    by_row = (row_gradients.select(0, i).view(batch, heads, -1) for i in wanted)
-    return [dq, dk, dv, *(rows.sum((0, 2)) for rows in by_row)]
+    by_row = row_gradients.view(batch, heads, -1, GRADIENTS.value)
+    wanted = zip((2, 3), (want_parameter, want_sink), strict=True)
+    return [dq, dk, dv, *(by_row[..., i].sum((0, 2)) for i, want in wanted if want)]
 
 
 @triton_backward.register_fake

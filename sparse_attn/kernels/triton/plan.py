@@ -11,14 +11,14 @@ from torch import Tensor
 from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
-SHORT = 1024  # most keys of a row kept on chip
-ROWS_HELD = 6  # most rows in shared memory per row of a tile, as the compiler reports
+SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a head that is WHOLE
+SHORT_BYTES = 256  # most bytes per row of either
+ROWS_HELD = 12  # most rows in shared memory per row of a tile, as the compiler reports
 HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
-WHOLE = 128  # most queries of a head for a backward pass in one program,
-WHOLE_BYTES = 256  # and most bytes per row
+DROPOUT_BITS = 16  # of a rate
 
 
-def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
+def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[dict[str, Any], Map, Flags]:
     """Arguments shared by all kernels, run-time ones and compile-time ones."""
     query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
     batch, heads, rows, _ = query.shape
@@ -34,12 +34,15 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
         "pairs": pairs,
         "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
         "scaling": (inputs.scale, inputs.softcap),
-        "rate": inputs.dropout,
+        "dropping": _dropping(inputs.dropout),
     }
+    # one mask row for all queries and heads: keys past its end are padding
+    padding = mask is not None and pairs.mask_h == pairs.mask_m == 0
     flags = Flags(
+        plain=bias is None and inputs.softcap == 0 and inputs.scale > 0,
+        ragged=bias is not None or (mask is not None and not padding),
         mask=mask is not None,
-        # one mask row for all queries and heads: keys past its end are padding
-        padding=mask is not None and pairs.mask_h == pairs.mask_m == 0,
+        padding=padding,
         bias=bias is not None,
         softcap=inputs.softcap > 0,
         causal=inputs.causal,
@@ -49,7 +52,13 @@ def plan(inputs: OperatorInputs) -> tuple[dict[str, Any], dict[str, Any]]:
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
     )
-    return run_time, {"MAP": Map(inputs.family, inputs.kernel, skips(inputs)), "FLAGS": flags}
+    return run_time, Map(inputs.family, inputs.kernel, skips(inputs), grad, moments), flags
+
+
+def _dropping(rate: float) -> tuple[int, float]:
+    """`cut` and `scale` of names.Drop."""
+    share = min(round(rate * 2**DROPOUT_BITS), 2**DROPOUT_BITS - 1)
+    return (share << (32 - DROPOUT_BITS)) - 2**31, 2**DROPOUT_BITS / (2**DROPOUT_BITS - share)
 
 
 def _pointed(tensor: Tensor) -> tuple[Any, ...]:
@@ -105,10 +114,9 @@ def runs_on(tensor: Tensor) -> bool:
 
 
 def is_short(key: Tensor) -> bool:
-    """Whether a row of scores and its keys fit on chip."""
-    # leave a third for queries and scratch; keys are padded to a power of two
-    room = shared_memory(key) * 2 // 3 // row_bytes(key)
-    return key.shape[2] <= min(SHORT, 1 << (room.bit_length() - 1))
+    """Whether all keys of a head fit on chip."""
+    fits = 4 * SHORT * row_bytes(key) <= shared_memory(key) and row_bytes(key) <= SHORT_BYTES
+    return key.shape[2] <= SHORT and fits
 
 
 def tile_side(key: Tensor) -> int:
@@ -117,19 +125,16 @@ def tile_side(key: Tensor) -> int:
     return 64 if side >= 64 else 32 if side >= 32 else 16
 
 
-def fits_whole(key: Tensor) -> bool:
-    """Whether queries, keys, values and gradients of a whole head fit on chip."""
-    return 4 * WHOLE * row_bytes(key) <= min(shared_memory(key), 4 * WHOLE * WHOLE_BYTES)
-
-
 def skips(inputs: OperatorInputs) -> bool:
-    """Whether tiles without support are marked and skipped."""
+    """Whether tiles without support are listed and skipped."""
     return inputs.skips and not is_short(inputs.key)
 
 
-def needs_moments(inputs: OperatorInputs) -> bool:
-    """Whether the gradient of the scores needs row sums that `out` does not hold."""
-    return inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
+def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
+    """Whether the gradient needs sums over rows that no output of the forward pass gives."""
+    if inputs.kernel in ("sparsecone", "sparsehourglass"):
+        return True
+    return learned and inputs.family not in ("threshold", "truncated")
 
 
 def tiled(key: Tensor) -> Shape:
@@ -138,29 +143,37 @@ def tiled(key: Tensor) -> Shape:
     return Shape(side, side, dim, block_of(dim), False, False)
 
 
-def forward_shape(key: Tensor) -> tuple[Shape, int]:
-    """SHAPE of the forward kernel and its number of warps."""
-    if not is_short(key):
-        return tiled(key), 4
-    dim, block_n = key.shape[3], block_of(key.shape[2])
-    block_m = min(64, max(16, 16384 // block_n))
-    return Shape(block_m, block_n, dim, block_of(dim), True, False), 4 if block_n <= 128 else 8
+def forward_shape(key: Tensor, flags: Flags) -> Shape:
+    """SHAPE of the forward kernel."""
+    block_n = block_of(key.shape[2])
+    # a head with little but padding then computes one tile of two
+    padded = (flags.lengths or flags.padding) and block_n > 64
+    if not is_short(key) or padded:
+        return tiled(key)
+    full = _is_full(key, block_n, flags)
+    return Shape(64, block_n, key.shape[3], block_of(key.shape[3]), True, full)
 
 
-def backward_shape(query: Tensor, key: Tensor) -> tuple[Shape, int, bool]:
+def _is_full(key: Tensor, block_n: int, flags: Flags) -> bool:
+    """Whether all scores of all tiles are valid."""
+    masked = flags.ragged or flags.causal or flags.window or flags.lengths or flags.padding
+    return key.shape[2] % block_n == 0 and not masked
+
+
+def backward_shape(query: Tensor, key: Tensor, flags: Flags) -> tuple[Shape, int, bool]:
     """SHAPE of the query kernel, its number of warps, and whether it is WHOLE."""
-    if key.shape[2] > WHOLE or not is_short(key) or not fits_whole(key):
-        return tiled(key), 4, False
-    dim, block_n = key.shape[3], block_of(key.shape[2])
-    whole = query.shape[2] <= WHOLE and query.shape[1] == key.shape[1]
-    block_m = block_of(query.shape[2]) if whole else 64
-    shape = Shape(block_m, block_n, dim, block_of(dim), True, False)
-    return shape, 8 if block_n == 128 else 4, whole
+    tile = tiled(key)
+    if not is_short(key) or query.shape[2] > SHORT or query.shape[1] != key.shape[1]:
+        return tile, 4, False
+    block_m = block_of(query.shape[2])
+    block_n = min(tile.block_n, block_of(key.shape[2]))
+    full = _is_full(key, block_n, flags)
+    shape = tile._replace(block_m=block_m, block_n=block_n, full=full)
+    return shape, 8 if block_m == SHORT else 4, True
 
 
-def half_of(shape: Shape, flags: Flags) -> Shape | None:
-    """SHAPE for heads whose padding is at least half of the keys."""
-    padded = flags.lengths or flags.padding
-    if not (padded and shape.short and shape.block_n >= 64):
-        return None
-    return shape._replace(block_n=shape.block_n // 2, halved=True)
+def keys_shape(inputs: OperatorInputs) -> Shape:
+    """SHAPE of the keys' kernel: more queries where no list is by blocks of fewer."""
+    tile = tiled(inputs.key)
+    wide = tile.block_m == 64 and not skips(inputs)
+    return tile._replace(block_m=128) if wide else tile

@@ -1,9 +1,9 @@
-"""Tiles of scores: loading, masking, dropout."""
+"""Tiles of scores: where they are, loading, masking."""
 
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.names import Drop, Matrix, Site
+from sparse_attn.kernels.triton.names import Matrix, Site, Span
 
 FAR = tl.constexpr(2147483647)  # the column of none
 SINK = tl.constexpr(2147483646)  # the column of the sink, after all keys
@@ -24,19 +24,38 @@ def head_of(pointer, strides, b, h):
 
 
 @triton.jit
-def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
-    """Rows of a (length, dim) matrix, 0 from row n on, [rows, BLOCK_D]."""
+def places_of(matrix, rows, n, SHAPE: tl.constexpr):
+    """Pointers to rows of a (length, dim) matrix, and which are inside, [rows, BLOCK_D]."""
     d = tl.arange(0, SHAPE.block_d)
-    inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
-    places = matrix.pointer + rows.to(tl.int64)[:, None] * matrix.stride + d[None, :]
+    inside = (rows < n)[:, None]
+    if SHAPE.dim != SHAPE.block_d:
+        inside = inside & (d < SHAPE.dim)[None, :]
+    return matrix.pointer + rows.to(tl.int64)[:, None] * matrix.stride + d[None, :], inside
+
+
+@triton.jit
+def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
+    """Rows of a (length, dim) matrix, 0 from row n on."""
+    places, inside = places_of(matrix, rows, n, SHAPE)
     return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
+def load_tile(matrix, start, n, EDGE: tl.constexpr, SHAPE: tl.constexpr):
+    """Rows of a (length, dim) matrix from `start` on, all below n but in a tile at an edge."""
+    rows = start + tl.arange(0, SHAPE.block_n)
+    places, inside = places_of(matrix, rows, n, SHAPE)
+    if EDGE:
+        return tl.load(places, mask=inside, other=0.0)
+    elif SHAPE.dim != SHAPE.block_d:
+        return tl.load(places, mask=tl.arange(0, SHAPE.block_d)[None, :] < SHAPE.dim, other=0.0)
+    else:
+        return tl.load(places)
+
+
+@triton.jit
 def store_rows(matrix, rows, n, values, SHAPE: tl.constexpr):
-    d = tl.arange(0, SHAPE.block_d)
-    inside = (rows < n)[:, None] & (d < SHAPE.dim)[None, :]
-    places = matrix.pointer + rows.to(tl.int64)[:, None] * matrix.stride + d[None, :]
+    places, inside = places_of(matrix, rows, n, SHAPE)
     tl.store(places, values.to(matrix.pointer.dtype.element_ty), mask=inside)
 
 
@@ -57,54 +76,58 @@ def tanh(x):
 
 
 @triton.jit
-def scores_of(k, columns, site, FLAGS: tl.constexpr):
-    """Scores [BM, BN] in float32, -inf where masked, and their slope by q k^T."""
+def scores_of(k, columns, site, EDGE: tl.constexpr, FLAGS: tl.constexpr):
+    """x [BM, BN] in float32, -inf where masked, and the slope of the scores by scale q k^T.
+
+    The scores are unit x: q k^T itself where nothing is added to it, so that the unit joins
+    factors that follow.
+    """
+    x = tl.dot(site.q, tl.trans(k), input_precision=FLAGS.precision)
+    chain = 1.0
+    if not FLAGS.plain:
+        x = x * site.scale
+        if FLAGS.softcap:
+            bent = tanh(x / site.softcap)
+            x = site.softcap * bent
+            chain = 1.0 - bent * bent
+        if FLAGS.bias:
+            bias = load_pairs(
+                site.bias, site.bias_m, site.bias_n, site.rows, columns, site.n_rows, site.n_keys
+            )
+            x += bias.to(tl.float32)
+    if EDGE:
+        x = tl.where(valid_of(columns, site, FLAGS), x, float("-inf"))
+    return x, chain
+
+
+@triton.jit
+def valid_of(columns, site, FLAGS: tl.constexpr):
+    """Which scores of a tile are not masked."""
     rows, n_keys = site.rows, site.n_keys
-    s = tl.dot(site.q, tl.trans(k), input_precision=FLAGS.precision) * site.scale
-    slope = site.scale
-    if FLAGS.softcap:
-        bent = tanh(s / site.softcap)
-        s = site.softcap * bent
-        slope = site.scale * (1.0 - bent * bent)
-    if FLAGS.bias:
-        bias = load_pairs(site.bias, site.bias_m, site.bias_n, rows, columns, site.n_rows, n_keys)
-        s += bias.to(tl.float32)
-    # rows past the end would have support everywhere and keep every tile alive
-    valid = (columns < n_keys)[None, :] & (rows < site.n_rows)[:, None]
-    if FLAGS.causal:
-        valid = valid & (columns[None, :] <= rows[:, None])
-    if FLAGS.window > 0:
-        valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < FLAGS.window)
+    valid = (columns < n_keys)[None, :]
     if FLAGS.padding:
-        allowed = tl.load(
-            site.mask + columns.to(tl.int64) * site.mask_n, mask=columns < n_keys, other=0
-        )
-        valid = valid & (allowed != 0)[None, :]
+        places = site.mask + columns.to(tl.int64) * site.mask_n
+        valid = valid & (tl.load(places, mask=columns < n_keys, other=0) != 0)[None, :]
     elif FLAGS.mask:
         allowed = load_pairs(
             site.mask, site.mask_m, site.mask_n, rows, columns, site.n_rows, n_keys
         )
         valid = valid & (allowed != 0)
-    return tl.where(valid, s, float("-inf")), slope
-
-
-@triton.jit
-def tile_at(start, block, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Scores [BM, BN] of the keys from `start` on, and the keys."""
-    columns = start + tl.arange(0, SHAPE.block_n)
-    if SHAPE.short:
-        s = block.kept
-    else:
-        k = load_rows(block.keys, columns, block.site.n_keys, SHAPE)
-        s, _ = scores_of(k, columns, block.site, FLAGS)
-    return s, columns
+    if FLAGS.causal:
+        valid = valid & (columns[None, :] <= rows[:, None])
+    if FLAGS.window > 0:
+        valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < FLAGS.window)
+    return valid
 
 
 @triton.jit
 def sink_of(site, SHAPE: tl.constexpr):
-    """Scores [BM, 1] of the virtual key, and its column."""
-    s = tl.full([SHAPE.block_m, 1], 0.0, tl.float32) + site.sink
-    return s, tl.full([1], SINK, tl.int32)
+    """x [BM, 1] of the virtual key, and its column."""
+    # so large that no number on the way becomes infinite
+    largest = tl.full([SHAPE.block_m, 1], 1e30, tl.float32)
+    x = tl.minimum(site.sink / site.unit, largest, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.maximum(x, -largest, propagate_nan=tl.PropagateNan.ALL)
+    return x, tl.full([1], SINK, tl.int32)
 
 
 @triton.jit
@@ -115,103 +138,109 @@ def first_of(hit, columns):
 
 @triton.jit
 def site_of(
-    query, strides, block, b, h, lengths, pairs, sizes, scaling, sink, FLAGS: tl.constexpr,
+    query, strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """A block of queries of one head."""
-    rows = block * SHAPE.block_m + tl.arange(0, SHAPE.block_m)
     q = load_rows(head_of(query, strides, b, h), rows, sizes.rows, SHAPE)
-    n_keys = keys_of(lengths, b, pairs, sizes, FLAGS)
+    n_keys, prefix = keys_of(lengths, b, pairs, sizes, FLAGS)
     score = tl.load(sink + h) if FLAGS.sink else 0.0
-    return site_at(q, rows, b, h, n_keys, pairs, sizes, scaling, score)
+    return site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, score, FLAGS)
 
 
 @triton.jit
-def site_at(q, rows, b, h, n_keys, pairs, sizes, scaling, sink):
+def site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, sink, FLAGS: tl.constexpr):
     mask = pairs.mask + b * pairs.mask_b + h * pairs.mask_h
     bias = pairs.bias + b * pairs.bias_b + h * pairs.bias_h
+    scale, softcap = scaling
+    unit = scale if FLAGS.plain else 1.0
     return Site(
-        q, rows, sizes.rows, n_keys, sizes.keys, scaling[0], scaling[1],
+        q, rows, sizes.rows, n_keys, prefix, sizes.keys, scale, unit, softcap,
         mask, pairs.mask_m, pairs.mask_n, bias, pairs.bias_m, pairs.bias_n, sink,
     )  # fmt: skip
 
 
 @triton.jit
 def keys_of(lengths, b, pairs, sizes, FLAGS: tl.constexpr):
-    """Number of keys of a batch entry before its padding: given, or the last the mask allows."""
+    """Number of keys before the padding, given or seen in the mask, and of those all valid."""
     n_keys = sizes.keys
     if FLAGS.lengths:
         n_keys = tl.minimum(n_keys, tl.maximum(tl.load(lengths + b).to(tl.int32), 0))
+    prefix = n_keys
     if FLAGS.padding:
         mask = pairs.mask + b * pairs.mask_b
         last = n_keys * 0
         for start in range(0, n_keys, 1024):
             columns = start + tl.arange(0, 1024)
             places = mask + columns.to(tl.int64) * pairs.mask_n
-            allowed = tl.load(places, mask=columns < n_keys, other=0)
-            last = tl.maximum(last, tl.max(tl.where(allowed != 0, columns + 1, 0), 0))
+            allowed = tl.load(places, mask=columns < n_keys, other=0) != 0
+            last = tl.maximum(last, tl.max(tl.where(allowed, columns + 1, 0), 0))
+            prefix = tl.minimum(prefix, tl.min(tl.where(allowed, n_keys, columns), 0))
         n_keys = last
-    return n_keys
+    return n_keys, prefix
 
 
 @triton.jit
-def key_range(site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
-    """First and last key that a block of rows may attend to; the first a multiple of BLOCK_N."""
-    if SHAPE.short:
-        first = 0
-        last = SHAPE.block_n
-    else:
-        first_row = tl.min(site.rows, 0)
-        first = first_row * 0
-        last = site.n_keys
-        if FLAGS.causal:
-            last = tl.minimum(last, first_row + SHAPE.block_m)
-        if FLAGS.window > 0:
-            last = tl.minimum(last, first_row + SHAPE.block_m + FLAGS.window - 1)
-            first = tl.maximum(first_row - FLAGS.window + 1, 0) // SHAPE.block_n * SHAPE.block_n
-    return first, last
-
-
-@triton.jit
-def row_range(first_key, n_rows, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
-    """First and last row that may attend to a block of keys; the first a multiple of BLOCK_M."""
-    first = first_key * 0
-    last = n_rows
-    if FLAGS.window > 0:
-        first = tl.maximum(first_key - FLAGS.window + 1, 0)
-        last = tl.minimum(last, first_key + SHAPE.block_n + FLAGS.window - 1)
+def key_span(low, site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
+    """Tiles of keys that the block of rows from `low` on may attend to."""
+    high = tl.minimum(low + SHAPE.block_m, site.n_rows) - 1
+    first = low * 0
+    inner = first
+    last = tl.cdiv(site.n_keys, SHAPE.block_n)
+    outer = site.prefix // SHAPE.block_n
     if FLAGS.causal:
-        first = tl.maximum(first, first_key)
-    return first // SHAPE.block_m * SHAPE.block_m, last
+        last = tl.minimum(last, high // SHAPE.block_n + 1)
+        outer = tl.minimum(outer, (low + 1) // SHAPE.block_n)
+    if FLAGS.window > 0:
+        last = tl.minimum(last, (high + FLAGS.window - 1) // SHAPE.block_n + 1)
+        outer = tl.minimum(outer, (low + FLAGS.window) // SHAPE.block_n)
+        first = tl.maximum(low - FLAGS.window + 1, 0) // SHAPE.block_n
+        inner = tl.cdiv(tl.maximum(high - FLAGS.window + 1, 0), SHAPE.block_n)
+    return span_of(first, inner, outer, last, FLAGS)
 
 
 @triton.jit
-def mixed(x):
-    """A bijection of 32 bits under which neighbours look independent (lowbias32, C. Wellons)."""
-    x ^= x >> 16
-    x *= 0x7FEB352D
-    x ^= x >> 15
-    x *= 0x846CA68B
-    x ^= x >> 16
-    return x
+def row_span(start, n_keys, n_rows, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
+    """Blocks of rows that may attend to a tile of keys; padding is no edge here."""
+    end = tl.minimum(start + SHAPE.block_n, n_keys) - 1
+    first = start * 0
+    inner = first
+    last = tl.where(start < n_keys, tl.cdiv(n_rows, SHAPE.block_m), 0)
+    outer = last
+    if FLAGS.window > 0:
+        first = tl.maximum(start - FLAGS.window + 1, 0) // SHAPE.block_m
+        inner = tl.cdiv(tl.maximum(end - FLAGS.window + 1, 0), SHAPE.block_m)
+        last = tl.minimum(last, (end + FLAGS.window - 1) // SHAPE.block_m + 1)
+        outer = tl.minimum(outer, (start + FLAGS.window) // SHAPE.block_m)
+    if FLAGS.causal:
+        first = tl.maximum(first, start // SHAPE.block_m)
+        inner = tl.maximum(inner, tl.cdiv(end, SHAPE.block_m))
+    return span_of(first, inner, outer, last, FLAGS)
 
 
 @triton.jit
-def dropped(x, drop, columns, site):
-    """x with a share `rate` of its entries 0 and the rest scaled by 1 / (1 - rate).
+def span_of(first, inner, outer, last, FLAGS: tl.constexpr):
+    last = tl.maximum(first, last)
+    if FLAGS.ragged:  # every tile is computed as those at the edges are
+        return Span(first, first, last, last)
+    else:
+        inner = tl.minimum(tl.maximum(inner, first), last)
+        return Span(first, inner, tl.minimum(tl.maximum(outer, inner), last), last)
 
-    The choice depends only on seed, head, row and column, so that all kernels agree.
-    """
-    head = drop.head.to(tl.uint32)
-    first = mixed(drop.seed.to(tl.uint32) ^ mixed(head))
-    second = mixed((drop.seed >> 32).to(tl.uint32) + head)
-    row = mixed(site.rows.to(tl.uint32) + first)
-    bits = mixed(mixed(row[:, None] ^ columns.to(tl.uint32)[None, :]) + second)
-    keep = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= drop.rate  # 2^-24
-    return tl.where(keep, x / (1.0 - drop.rate), 0.0)
+
+@triton.constexpr_function
+def has_edges(FLAGS, SHAPE):
+    """Whether tiles at the edges of a block's keys are computed apart."""
+    return not FLAGS.ragged and not SHAPE.full
 
 
 @triton.jit
-def drop_of(seed, head, rate, FLAGS: tl.constexpr):
-    value = tl.load(seed) if FLAGS.dropout else head.to(tl.int64)
-    return Drop(value, head, rate)
+def edge_at(i, span):
+    """Number of the i-th tile at the edges, of which there are as many as `edges_of`."""
+    left = span.inner - span.first
+    return tl.where(i < left, span.first + i, span.outer + i - left)
+
+
+@triton.jit
+def edges_of(span):
+    return (span.inner - span.first) + (span.last - span.outer)

@@ -1,38 +1,65 @@
 """The score that separates a row into small and large ones, by their number or their mass.
 
-No row is sorted: bisection, with a pass over the row for each step.
+No row is sorted: each pass over the row counts up to two bounds.
 """
 
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import size_of
-from sparse_attn.kernels.triton.scores import FAR, first_of, sink_of, tile_at
+from sparse_attn.kernels.triton.maps import LOG2E, TINY
+from sparse_attn.kernels.triton.passes import blank, sweep
+from sparse_attn.kernels.triton.scores import sink_of
+from sparse_attn.kernels.triton.unnormalized import softpick_size
 
-COUNTS = tl.constexpr(16)  # bisection steps by amount; the second stage handles ties
+COUNTS = tl.constexpr(12)  # passes with two bounds; the second stage handles ties
+
+
+@triton.jit
+def mass_of(x, top, unit, MAP: tl.constexpr):
+    """e^(s - top), for softpick |e^s - 1| e^-top."""
+    if MAP.kind == "softpick":
+        return tl.abs(softpick_size(x * unit, top * unit))
+    else:
+        return tl.exp2((x - top) * (unit * LOG2E))
+
+
+@triton.jit
+def massed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The step of `mass`."""
+    top, unit = given
+    return (state[0] + mass_of(x, top, unit, MAP),)
 
 
 @triton.jit
 def mass(block, top, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Sum of e^(s - top) over a row, of |size| for softpick."""
-    total = tl.full([SHAPE.block_m], 0.0, tl.float32)
-    for start in range(block.first, block.last, SHAPE.block_n):
-        s, _ = tile_at(start, block, FLAGS, SHAPE)
-        total += tl.sum(tl.abs(size_of(s, top[:, None], MAP)), 1)
+    """Sum of `mass_of` over a row."""
+    given = (top[:, None], block.site.unit)
+    sums = sweep(massed, (blank(0.0, SHAPE),), given, block, False, MAP, FLAGS, SHAPE)
+    total = tl.sum(sums[0], 1)
     if FLAGS.sink:
-        s, _ = sink_of(block.site, SHAPE)
-        total += tl.sum(tl.abs(size_of(s, top[:, None], MAP)), 1)
+        x, _ = sink_of(block.site, SHAPE)
+        total += tl.sum(mass_of(x, top[:, None], block.site.unit, MAP), 1)
     return total
 
 
 @triton.jit
-def amount(s, bound, top, MAP: tl.constexpr):
-    """Number of the scores up to `bound`, for top-p-softmax the sum of their e^(s - top)."""
-    under = (s <= bound[:, None]) & (s != float("-inf"))
+def amount(x, bound, top, unit, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """1 for each score up to `bound`, for top-p-softmax its e^(s - top)."""
+    under = x <= bound
     if MAP.kind == "top-p-softmax":
-        return tl.sum(tl.where(under, size_of(s, top[:, None], MAP), 0.0), 1)
-    else:
-        return tl.sum(under.to(tl.float32), 1)
+        return tl.where(under, mass_of(x, top, unit, MAP), 0.0)  # 0 for -inf
+    if EDGE:
+        under = under & (x != float("-inf"))
+    return under.to(tl.float32)
+
+
+@triton.jit
+def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The amounts up to two bounds."""
+    first, second, top, unit = given
+    below, within = state
+    below += amount(x, first, top, unit, EDGE, MAP)
+    return below, within + amount(x, second, top, unit, EDGE, MAP)
 
 
 @triton.jit
@@ -45,43 +72,47 @@ def reaches(found, need, MAP: tl.constexpr):
 
 
 @triton.jit
-def search(
-    block, need, top, bottom, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
-):  # fmt: skip
+def search(block, need, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """The least score of a row up to which the amount reaches `need`, the maximum if none.
 
-    Bisects a bound of which this score is the nearest below.
+    The first stage narrows bounds of which this score is between.
     """
-    low = bottom
-    high = top
+    unit, top = block.site.unit, found.top[:, None]
+    low = found.bottom
+    high = found.top
     step = 0
     go = tl.max((low < high).to(tl.int32), 0) > 0
     while go:
-        middle = low + 0.5 * (high - low)
-        found = tl.full([SHAPE.block_m], 0.0, tl.float32)
-        for start in range(block.first, block.last, SHAPE.block_n):
-            s, _ = tile_at(start, block, FLAGS, SHAPE)
-            found += amount(s, middle, top, MAP)
+        third = (high - low) * (1.0 / 3)
+        first, second = low + third, high - third
+        given = (first[:, None], second[:, None], top, unit)
+        state = (blank(0.0, SHAPE), blank(0.0, SHAPE))
+        state = sweep(counted, state, given, block, False, MAP, FLAGS, SHAPE)
+        below, within = tl.sum(state[0], 1), tl.sum(state[1], 1)
         if FLAGS.sink:
-            s, _ = sink_of(block.site, SHAPE)
-            found += amount(s, middle, top, MAP)
-        narrow = (middle > low) & (middle < high)
-        high = tl.where(narrow & reaches(found, need, MAP), middle, high)
-        low = tl.where(narrow & (found <= need), middle, low)
+            x, columns = sink_of(block.site, SHAPE)
+            state = counted((x * 0.0, x * 0.0), given, x, columns, False, MAP)
+            below += tl.sum(state[0], 1)
+            within += tl.sum(state[1], 1)
+        narrow = (first > low) & (first <= second) & (second < high)
+        at_first, at_second = reaches(below, need, MAP), reaches(within, need, MAP)
+        nearer = tl.where(at_second, tl.where(within <= need, second, first), second)
+        nearer = tl.where(at_first, tl.where(below <= need, first, low), nearer)
+        low = tl.where(narrow, nearer, low)
+        high = tl.where(narrow & at_second, tl.where(at_first, first, second), high)
         step += 1
         go = (tl.max((narrow & (low < high)).to(tl.int32), 0) > 0) & (step < COUNTS)
-    return snap(block, low, high, need, top, MAP, FLAGS, SHAPE)
+    return snap(block, low, high, need, found.top, MAP, FLAGS, SHAPE)
 
 
 @triton.jit
-def around(s, middle, floor, step):
-    """The largest score up to `middle`, and the smallest above it; in step 0, from `floor` on."""
-    inside = s != float("-inf")
-    under = (s <= middle[:, None]) & inside
-    # the first step moves the lower end up onto a score, later ones past the middle
-    over = tl.where(step == 0, s >= floor[:, None], s > middle[:, None]) & inside
-    largest = tl.max(tl.where(under, s, float("-inf")), 1)
-    return largest, tl.min(tl.where(over, s, float("inf")), 1)
+def snapped(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The amount up to `middle`, the largest score up to it, and the smallest above `bound`."""
+    found, largest, smallest = state
+    middle, bound, top, unit = given
+    found += amount(x, middle, top, unit, EDGE, MAP)
+    largest = tl.maximum(largest, tl.where(x <= middle, x, float("-inf")))
+    return found, largest, tl.minimum(smallest, tl.where(x > bound, x, float("inf")))
 
 
 @triton.jit
@@ -94,100 +125,101 @@ def snap(
     """
     hit = low == high
     middle = high
-    floor = low
+    # the first step moves the lower end up onto a score, later ones past the middle
+    bound = low - 1e-6 * tl.abs(low) - TINY
     step = 0
     go = True
     while go:
-        found = tl.full([SHAPE.block_m], 0.0, tl.float32)
-        largest = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
-        smallest = tl.full([SHAPE.block_m], float("inf"), tl.float32)
-        for start in range(block.first, block.last, SHAPE.block_n):
-            s, _ = tile_at(start, block, FLAGS, SHAPE)
-            found += amount(s, middle, top, MAP)
-            below, above = around(s, middle, floor, step)
-            largest, smallest = tl.maximum(largest, below), tl.minimum(smallest, above)
+        given = (middle[:, None], bound[:, None], top[:, None], block.site.unit)
+        most, least = blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE)
+        state = sweep(
+            snapped, (blank(0.0, SHAPE), most, least), given, block, False, MAP, FLAGS, SHAPE
+        )
+        found, largest, smallest = tl.sum(state[0], 1), tl.max(state[1], 1), tl.min(state[2], 1)
         if FLAGS.sink:
-            s, _ = sink_of(block.site, SHAPE)
-            found += amount(s, middle, top, MAP)
-            below, above = around(s, middle, floor, step)
-            largest, smallest = tl.maximum(largest, below), tl.minimum(smallest, above)
+            x, columns = sink_of(block.site, SHAPE)
+            state = (x * 0.0, x * 0.0 - float("inf"), x * 0.0 + float("inf"))
+            state = snapped(state, given, x, columns, False, MAP)
+            found += tl.sum(state[0], 1)
+            largest = tl.maximum(largest, tl.max(state[1], 1))
+            smallest = tl.minimum(smallest, tl.min(state[2], 1))
         enough = reaches(found, need, MAP)
         high = tl.where(enough, largest, high)
         low = tl.where(hit, high, tl.where(enough & (step > 0), low, smallest))
         low = tl.minimum(low, high)
         middle = low + 0.5 * (high - low)
         middle = tl.where(middle < high, middle, low)
+        bound = middle
         step += 1
         go = tl.max((low < high).to(tl.int32), 0) > 0
     return high
 
 
 @triton.jit
-def owners(s, columns, value, at_low, above, at_above):
-    """The first key of a score, the next larger score and its first key, with one more tile."""
-    at_low = tl.minimum(at_low, first_of(s == value[:, None], columns))
-    tile_above = tl.min(tl.where(s > value[:, None], s, float("inf")), 1)
-    here = first_of(s == tile_above[:, None], columns)
-    at_above = tl.where(tile_above < above, here, at_above)
-    return at_low, tl.minimum(above, tile_above), at_above
+def owned(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The number of the scores up to `value`, and the smallest above it."""
+    count, above = state
+    value, unit = given
+    count += amount(x, value, value, unit, EDGE, MAP)
+    return count, tl.minimum(above, tl.where(x > value, x, float("inf")))
 
 
 @triton.jit
-def quantile(
-    block, r, top, bottom, n, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
-):  # fmt: skip
-    """Linear-interpolation quantile of a row's n valid scores, as its distance from the maximum.
+def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Linear-interpolation quantile of a row's n valid x, as its distance from the maximum.
 
-    Returns the distance t, the keys that own the lower and the upper order statistic, the share of
-    the upper, and dQ/dr.
+    Returns the distance t, the order statistics below and above it, the share of the upper, and
+    dt / dr over minus one.
     """
+    n, unit = found.n, block.site.unit
     position = r * tl.maximum(n - 1.0, 0.0)
     below = tl.floor(position)
     share = position - below
     need = below + 1.0
-    value = search(block, need, top, bottom, MAP, FLAGS, SHAPE)
-    count = tl.full([SHAPE.block_m], 0.0, tl.float32)
-    above = tl.full([SHAPE.block_m], float("inf"), tl.float32)
-    at_low = tl.full([SHAPE.block_m], FAR, tl.int32)
-    at_above = tl.full([SHAPE.block_m], FAR, tl.int32)
-    for start in range(block.first, block.last, SHAPE.block_n):
-        s, columns = tile_at(start, block, FLAGS, SHAPE)
-        count += amount(s, value, top, MAP)
-        at_low, above, at_above = owners(s, columns, value, at_low, above, at_above)
+    value = search(block, need, found, MAP, FLAGS, SHAPE)
+    state = (blank(0.0, SHAPE), blank(float("inf"), SHAPE))
+    state = sweep(owned, state, (value[:, None], unit), block, False, MAP, FLAGS, SHAPE)
+    count, above = tl.sum(state[0], 1), tl.min(state[1], 1)
     if FLAGS.sink:
-        s, columns = sink_of(block.site, SHAPE)
-        count += amount(s, value, top, MAP)
-        at_low, above, at_above = owners(s, columns, value, at_low, above, at_above)
+        x, columns = sink_of(block.site, SHAPE)
+        state = (x * 0.0, x * 0.0 + float("inf"))
+        state = owned(state, (value[:, None], unit), x, columns, False, MAP)
+        count += tl.sum(state[0], 1)
+        above = tl.minimum(above, tl.min(state[1], 1))
     tied = (count > need) | (need >= n)
     gap = tl.where(tied | (n == 0.0), 0.0, above - value)
-    t = tl.where(n == 0.0, 0.0, (top - value) - share * gap)
-    at_high = tl.where(tied, at_low, at_above)
-    return t, at_low, at_high, share, gap * (n - 1.0)
+    t = tl.where(n == 0.0, 0.0, (found.top - value) - share * gap)
+    return t, value, above, tied, tl.where(tied, 0.0, share), gap * (n - 1.0)
 
 
 @triton.jit
-def cut(
-    block, theta, top, bottom, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
-):  # fmt: skip
-    """Distance from the maximum of the scores that top-p- and threshold-softmax keep.
+def divided(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The least score from `edge` on, and the largest below it."""
+    kept, dropped = state
+    above = x >= given[0]
+    kept = tl.minimum(kept, tl.where(above, x, float("inf")))
+    return kept, tl.maximum(dropped, tl.where(above, float("-inf"), x))
 
-    Half-way between the least score kept and the largest dropped, infinite if none is: recomputed
+
+@triton.jit
+def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """The x from which on top-p- and threshold-softmax keep a score.
+
+    Half-way between the least score kept and the largest dropped, -inf if none is: recomputed
     scores may differ in the last bits.
     """
-    total = mass(block, top, MAP, FLAGS, SHAPE)
+    total = mass(block, found.top, MAP, FLAGS, SHAPE)
     if MAP.kind == "top-p-softmax":
-        edge = search(block, (1.0 - theta) * total, top, bottom, MAP, FLAGS, SHAPE)
+        edge = search(block, (1.0 - theta) * total, found, MAP, FLAGS, SHAPE)
     else:
-        edge = tl.where(theta * total < 1.0, top + tl.log(theta * total), top)
-    kept = tl.full([SHAPE.block_m], float("inf"), tl.float32)
-    dropped = tl.full([SHAPE.block_m], float("-inf"), tl.float32)
-    for start in range(block.first, block.last, SHAPE.block_n):
-        s, _ = tile_at(start, block, FLAGS, SHAPE)
-        above = s >= edge[:, None]
-        kept = tl.minimum(kept, tl.min(tl.where(above, s, float("inf")), 1))
-        dropped = tl.maximum(dropped, tl.max(tl.where(above, float("-inf"), s), 1))
+        edge = found.top + tl.minimum(tl.log(theta * total), 0.0) / block.site.unit
+    state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
+    state = sweep(divided, state, (edge[:, None],), block, False, MAP, FLAGS, SHAPE)
+    kept, dropped = tl.min(state[0], 1), tl.max(state[1], 1)
     if FLAGS.sink:
-        above = edge <= block.site.sink
-        kept = tl.minimum(kept, tl.where(above, block.site.sink, float("inf")))
-        dropped = tl.maximum(dropped, tl.where(above, float("-inf"), block.site.sink))
-    return 0.5 * ((top - kept) + (top - dropped))
+        x, columns = sink_of(block.site, SHAPE)
+        state = (x * 0.0 + float("inf"), x * 0.0 - float("inf"))
+        state = divided(state, (edge[:, None],), x, columns, False, MAP)
+        kept = tl.minimum(kept, tl.min(state[0], 1))
+        dropped = tl.maximum(dropped, tl.max(state[1], 1))
+    return 0.5 * kept + 0.5 * dropped

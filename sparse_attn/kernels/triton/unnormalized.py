@@ -11,7 +11,7 @@
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.scores import FAR, tanh
+from sparse_attn.kernels.triton.scores import tanh
 
 EPS = tl.constexpr(1e-8)  # of softpick
 
@@ -27,28 +27,29 @@ def softpick_size(s, shift):
 
 
 @triton.jit
-def free_statistics(total, top, at_top, n, theta, MAP: tl.constexpr):
-    """a, b, c, d and low of rows with n valid scores; `total` as of `search.mass`."""
+def free_statistics(total, top, n, theta, MAP: tl.constexpr):
+    """a, b, c and d of rows with n valid scores; `total` as of `search.mass`."""
     zero = n * 0.0
     n = tl.maximum(n, 1.0)
     if MAP.kind == "sigmoid":
-        return tl.where(theta == float("inf"), -tl.log(n), theta), zero, zero, zero, at_top
+        return tl.where(theta == float("inf"), -tl.log(n), theta), zero, zero, zero
     elif MAP.kind == "relu":
-        return 1.0 / n, zero, zero, zero, at_top
+        return 1.0 / n, zero, zero, zero
     elif MAP.kind == "softpick":
-        owner = tl.where(top > 0.0, at_top, FAR)
-        return tl.maximum(top, 0.0), 1.0 / (total + EPS), zero, zero, owner
+        return tl.maximum(top, 0.0), 1.0 / (total + EPS), zero, zero
     else:
         by_length = theta > 0.0
         gamma = tl.where(by_length, -theta / n, theta)
-        return top, 1.0 / total, gamma, tl.where(by_length, -1.0 / n, 1.0), at_top
+        inverse = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
+        return top, inverse, gamma, tl.where(by_length, -1.0 / n, 1.0)
 
 
 @triton.jit
 def free_weights(s, a, b, c, MAP: tl.constexpr):
     """p of scores s [BM, BN]; NaN in `a` makes the row NaN."""
     if MAP.kind == "sigmoid":
-        return tl.sigmoid(s + a)
+        # an infinite score makes the row NaN, but for -inf, which is masked
+        return tl.where(s == float("-inf"), 0.0, tl.sigmoid(s + a) + (s - s))
     elif MAP.kind == "relu":
         return tl.where(s > 0.0, s, 0.0) * a
     elif MAP.kind == "softpick":
@@ -58,6 +59,12 @@ def free_weights(s, a, b, c, MAP: tl.constexpr):
         share = tl.exp(s - a) * b
         p = share + (1.0 - share) * c
         return tl.where(p < 0.0, 0.0, p)
+
+
+@triton.jit
+def free_moments(s, p, a, b):
+    """Weights whose sum with g is gamma of clipped softmax: its softmax where it is not clipped."""
+    return tl.where(p > 0.0, tl.exp(s - a) * b, 0.0)
 
 
 @triton.jit
@@ -78,13 +85,13 @@ def free_slopes(s, p, a, b, c, d, MAP: tl.constexpr):
 
 
 @triton.jit
-def free_gradient(ug, vg, delta, stats, MAP: tl.constexpr):
+def free_gradient(delta, second, ug, vg, stats, MAP: tl.constexpr):
     """As `maps.row_gradient`."""
     none = delta * 0.0
     if MAP.kind == "softpick":
         # the maximum cancels but for EPS
         return delta, delta * EPS * stats.b, none
     elif MAP.kind == "clipped-softmax":
-        return ug / (1.0 - stats.c), none, vg
+        return ug / (1.0 - stats.c) if MAP.moments else second, none, vg
     else:
         return none, none, vg

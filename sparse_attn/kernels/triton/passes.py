@@ -1,0 +1,250 @@
+"""Passes over the scores of a block of rows, and the statistics they find.
+
+Where a row fits on chip (SHORT), its scores are computed once and kept; otherwise each pass
+computes them again, tile by tile. Sums and maxima are kept for each place of a tile, [BM, BN], and
+reduced once. Tiles in which all scores are valid are computed without masks and apart from those
+at the edges: a branch inside a loop would keep its loads from overlapping with the rest.
+"""
+
+import triton
+import triton.language as tl
+
+from sparse_attn.kernels.triton.names import Survey
+from sparse_attn.kernels.triton.projections import (
+    base_of,
+    line_of,
+    newton_step,
+    powers,
+)
+from sparse_attn.kernels.triton.scores import (
+    edge_at,
+    edges_of,
+    has_edges,
+    load_tile,
+    scores_of,
+    sink_of,
+)
+
+STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
+SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def tile_at(tile, block, EDGE: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """x [BM, BN] of a tile, and its keys."""
+    start = tile * SHAPE.block_n
+    columns = start + tl.arange(0, SHAPE.block_n)
+    if SHAPE.short:
+        return block.kept, columns
+    else:
+        k = load_tile(block.keys, start, block.site.n_keys, EDGE, SHAPE)
+        x, _ = scores_of(k, columns, block.site, EDGE, FLAGS)
+        return x, columns
+
+
+@triton.jit
+def inner_tile(i, block, LISTED: tl.constexpr):
+    """Number of the i-th inner tile, or of the i-th of those with support."""
+    return tl.load(block.tiles + 1 + i).to(tl.int32) if LISTED else block.span.inner + i
+
+
+@triton.jit
+def inner_tiles(block, LISTED: tl.constexpr):
+    """Number of inner tiles, or of those with support."""
+    return tl.load(block.tiles).to(tl.int32) if LISTED else block.span.outer - block.span.inner
+
+
+@triton.jit
+def sweep(
+    step: tl.constexpr, state, given, block, LISTED: tl.constexpr, MAP: tl.constexpr,
+    FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """state = step(state, given, x, columns, EDGE, MAP) over the tiles of a block of rows."""
+    if SHAPE.short:
+        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
+        state = step(state, given, x, columns, not SHAPE.full, MAP)
+    else:
+        for i in range(0, inner_tiles(block, LISTED)):
+            tile = inner_tile(i, block, LISTED)
+            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+            state = step(state, given, x, columns, FLAGS.ragged, MAP)
+        if has_edges(FLAGS, SHAPE):
+            for i in range(0, edges_of(block.span)):
+                x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
+                state = step(state, given, x, columns, True, MAP)
+    return state
+
+
+@triton.jit
+def blank(value: tl.constexpr, SHAPE: tl.constexpr):
+    return tl.full([SHAPE.block_m, SHAPE.block_n], value, tl.float32)
+
+
+@triton.constexpr_function
+def reads(what, MAP):
+    """Whether the statistics of a mapping need the `what` of its rows."""
+    searched = MAP.kind in ("r-softmax", "top-p-softmax")
+    by_mean = MAP.kind in ("sparsecone", "sparsehourglass")
+    return {
+        "top": MAP.kind not in ("sigmoid", "relu"),
+        "bottom": searched,
+        "total": by_mean,
+        "n": by_mean or MAP.kind == "r-softmax" or MAP.family == "free",
+    }[what]
+
+
+@triton.jit
+def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The step of `survey`."""
+    top, bottom, total, n = state
+    inside = x != float("-inf")
+    if reads("top", MAP):
+        top = larger(top, x)
+    if reads("bottom", MAP):
+        bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
+    if reads("total", MAP):
+        total += tl.where(inside, x, 0.0) if EDGE else x
+    if EDGE and reads("n", MAP):
+        n += inside.to(tl.float32)
+    return top, bottom, total, n
+
+
+@triton.jit
+def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Maximum, minimum, sum and number of the valid x of a row, and `candidates` [BM, BN].
+
+    NaN is a maximum. What `reads` does not name is not computed.
+    """
+    zero = blank(0.0, SHAPE)
+    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero)
+    candidates, bottoms, totals, ns = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
+    top = tl.reduce(candidates, 1, larger)
+    bottom, total, n = tl.min(bottoms, 1), tl.sum(totals, 1), tl.sum(ns, 1)
+    if SHAPE.short:
+        if SHAPE.full:
+            n += SHAPE.block_n
+    elif not FLAGS.ragged:
+        n += ((block.span.outer - block.span.inner) * SHAPE.block_n).to(tl.float32)
+    if FLAGS.sink:
+        x, _ = sink_of(block.site, SHAPE)
+        x = tl.sum(x, 1)
+        top, bottom, total, n = larger(top, x), tl.minimum(bottom, x), total + x, n + 1.0
+    empty = top == float("-inf")
+    return Survey(candidates, tl.where(empty, 0.0, top), tl.where(empty, 0.0, bottom), total, n)
+
+
+@triton.jit
+def summed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The step of `project`: sums of p and of its slope."""
+    total, slope = state
+    line, theta = given
+    p, u = powers(base_of(x, line, theta, MAP), theta, MAP)
+    return total + p, slope + u
+
+
+@triton.jit
+def either(a, b):
+    return a | b
+
+
+@triton.jit
+def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """As `sweep` of `summed`; lists the inner tiles with support.
+
+    tau only rises from here, so that no other tile gains support.
+    """
+    line, theta = given
+    total, slope = state
+    count = block.span.first * 0
+    for i in range(0, inner_tiles(block, False)):
+        tile = inner_tile(i, block, False)
+        x, _ = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+        p, u = powers(base_of(x, line, theta, MAP), theta, MAP)
+        total, slope = total + p, slope + u
+        live = tl.reduce(u.to(tl.int32, bitcast=True), None, either) != 0
+        tl.store(block.tiles + 1 + count, tile.to(block.tiles.dtype.element_ty))
+        count += live.to(tl.int32)
+    state = (total, slope)
+    if has_edges(FLAGS, SHAPE):
+        for i in range(0, edges_of(block.span)):
+            x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
+            state = summed(state, given, x, columns, True, MAP)
+    tl.store(block.tiles, count.to(block.tiles.dtype.element_ty))
+    tl.debug_barrier()  # before the list is read
+    mark(block, count)
+    return state
+
+
+@triton.jit
+def mark(block, count):
+    """Marks the listed tiles, and those at the edges, for the lists of the keys."""
+    marks, span = block.marks, block.span
+    places = tl.arange(0, 128)
+    for start in range(0, count, 128):
+        inside = start + places < count
+        tiles = tl.load(block.tiles + 1 + start + places, mask=inside, other=0).to(tl.int64)
+        tl.store(marks.pointer + tiles * marks.stride, inside.to(tl.int8), mask=inside)
+    for start in range(0, edges_of(span), 128):
+        tiles = edge_at(start + places, span).to(tl.int64)
+        inside = start + places < edges_of(span)
+        tl.store(marks.pointer + tiles * marks.stride, inside.to(tl.int8), mask=inside)
+
+
+@triton.jit
+def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SHAPE: tl.constexpr):
+    """Newton's step of tau, from sums over the keys, to which the sink is added."""
+    total, slope = tl.sum(total, 1), tl.sum(slope, 1)
+    _, theta = given
+    if FLAGS.sink:
+        x, columns = sink_of(block.site, SHAPE)
+        p, u = summed((x * 0.0, x * 0.0), given, x, columns, False, MAP)
+        total += tl.sum(p, 1)
+        slope += tl.sum(u, 1)
+    return newton_step(total, slope, theta, MAP)
+
+
+@triton.jit
+def project(
+    block, found, temperature, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
+    SHAPE: tl.constexpr,
+):  # fmt: skip
+    """tau with sum p = 1.
+
+    Newton's method on the convex (sum p)^e: from 0 the iterates rise to the root without passing
+    it. That of the candidates, a subset of the row, is below it and near.
+    """
+    unit = block.site.unit
+    none = blank(0.0, SHAPE)
+    tau = found.top * 0.0
+    step = 0
+    go = True
+    while go:
+        line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+        sums = summed((none, none), (line, theta), found.candidates, none, False, MAP)
+        move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+        tau += move
+        step += 1
+        go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+    if not SHAPE.short:
+        if MAP.skip:
+            line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+            sums = listed((none, none), (line, theta), block, MAP, FLAGS, SHAPE)
+            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            tau += move
+            go = tl.max(tl.abs(move), 0) > SETTLED
+        else:
+            go = block.span.last - block.span.first > 1
+        step = 0
+        while go:
+            line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+            sums = sweep(summed, (none, none), (line, theta), block, MAP.skip, MAP, FLAGS, SHAPE)
+            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            tau += move
+            step += 1
+            go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+    return tau
