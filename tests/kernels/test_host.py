@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention, inputs, operators
+from sparse_attn.kernels.triton import plan
 
 from .problems import LEARNED, SETTINGS
 
@@ -115,3 +116,10 @@ def test_nothing_waits_or_leaves_the_device(
         options = {n: v for n, v in options.items() if n != "bias"}
     forward, _ = passes(Mapping(name, learn=learn, **params), dropout=0.1, **options)
     assert "randint" in forward
+
+
+def test_plans_of_ever_new_lengths_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MOST_PLANS", 2)
+    for keys in (16, 32, 48, 16):
+        passes(Mapping("softmax"), keys=keys)
+        assert 0 < len(plan._PLANS) <= 2

@@ -20,9 +20,6 @@ from sparse_attn.kernels.triton.backward import bwd_dq_kernel
 from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
 from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
-    backward_shape,
-    forward_shape,
-    keys_shape,
     needs_moments,
     plan,
     skips,
@@ -43,14 +40,14 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     query, key, value = inputs[:3]
     outputs = _empty_outputs(inputs, grad, moments)
     out, second, *_ = outputs
-    run_time, mapping, flags = plan(inputs, grad, moments)
-    shape = forward_shape(key, flags)
+    planned = plan(inputs, grad, moments)
+    shape = planned.forward
     grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         fwd_kernel[grid](
             query, key, value, out, second,
             query.stride(), key.stride(), value.stride(), out.stride(),
-            *outputs[2:], **run_time, MAP=mapping, FLAGS=flags, SHAPE=shape,
+            *outputs[2:], **planned.arguments(inputs), SHAPE=shape,
             num_warps=4, num_stages=2,
         )  # fmt: skip
     return outputs
@@ -93,13 +90,13 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     g = rows_dense(grad)
     dq, dk, dv = map(torch.empty_like, (q, k, v))
     moments = needs_moments(inputs, want_parameter)
-    run_time, mapping, flags = plan(inputs, True, moments)
+    planned = plan(inputs, True, moments)
     row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
-    shape, warps, whole = backward_shape(q, k, flags)
-    if whole and not shape.full:
-        flags = flags._replace(ragged=True)  # one loop for its one or two tiles
+    shape, warps, whole = planned.backward
     saved = (stats, row_gradients)
-    options = {**run_time, "MAP": mapping, "FLAGS": flags}
+    options = planned.arguments(inputs)
+    if whole and not shape.full:
+        options["FLAGS"] = planned.flags._replace(ragged=True)  # one loop for its one or two tiles
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
         bwd_dq_kernel[(-(-q.shape[2] // shape.block_m) * batch * heads,)](
@@ -109,7 +106,7 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
             WHOLE=whole, num_warps=warps, num_stages=2,
         )  # fmt: skip
         if not whole:
-            tile = keys_shape(inputs)
+            tile = planned.keys
             lists = torch.empty_like(marks, dtype=tiles.dtype)
             bwd_dkdv_kernel[(-(-k.shape[2] // tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,

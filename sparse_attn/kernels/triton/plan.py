@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,28 +16,72 @@ SHORT_BYTES = 256  # most bytes per row of either
 ROWS_HELD = 12  # most rows in shared memory per row of a tile, as the compiler reports
 HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
 DROPOUT_BITS = 16  # of a rate
+MOST_PLANS = 1024
+_OPTIONS = OperatorInputs._fields.index("kernel")
 
 
-def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[dict[str, Any], Map, Flags]:
-    """Arguments shared by all kernels, run-time ones and compile-time ones."""
-    query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
+class Plan(NamedTuple):
+    """What all calls of one layout share."""
+
+    fixed: dict[str, Any]  # arguments of every kernel
+    of_mask: Any  # strides
+    of_bias: Any
+    flags: Flags
+    forward: Shape
+    backward: tuple[Shape, int, bool]
+    keys: Shape
+
+    def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
+        """Of every kernel: also the tensors."""
+        query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
+        masks = query if mask is None else mask.view(torch.uint8), *self.of_mask
+        biases = query if bias is None else bias, *self.of_bias
+        return {
+            "theta": inputs.parameter,
+            "sink": inputs.sink,
+            "lengths": query if lengths is None else lengths.contiguous(),
+            "seed": inputs.parameter if inputs.seed is None else inputs.seed,
+            "pairs": Pairs(*(*masks, *biases)),
+            "FLAGS": self.flags,
+            **self.fixed,
+        }
+
+
+_PLANS: dict[tuple[Any, ...], Plan] = {}
+
+
+def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
+    """The plan of this layout, kept: to make it takes as long as a launch."""
+    query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
+    layout = (
+        query.shape,
+        key.shape,
+        query.dtype,
+        query.device,
+        None if mask is None else (mask.shape, mask.stride()),
+        None if bias is None else (bias.shape, bias.stride()),
+        inputs.key_lengths is None,
+        inputs.sink is None,
+        product_precision(query.dtype),
+        grad,
+        moments,
+        *inputs[_OPTIONS:],
+    )
+    found = _PLANS.get(layout)
+    if found is None:
+        if len(_PLANS) >= MOST_PLANS:
+            _PLANS.clear()
+        found = _PLANS[layout] = _plan(inputs, grad, moments)
+    return found
+
+
+def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
+    query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
     batch, heads, rows, _ = query.shape
-    key_heads, keys = inputs.key.shape[1:3]
-    nothing = (query, 0, 0, 0, 0)  # placeholder that the flags exclude
-    wide = nothing if mask is None else _pointed(mask.view(torch.uint8))
-    pairs = Pairs(*wide, *(nothing if bias is None else _pointed(bias)))
-    run_time = {
-        "theta": inputs.parameter,
-        "sink": inputs.sink,
-        "lengths": query if lengths is None else lengths.contiguous(),
-        "seed": inputs.parameter if inputs.seed is None else inputs.seed,
-        "pairs": pairs,
-        "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
-        "scaling": (inputs.scale, inputs.softcap),
-        "dropping": _dropping(inputs.dropout),
-    }
+    key_heads, keys = key.shape[1:3]
+    of_mask, of_bias = _strides(mask), _strides(bias)
     # one mask row for all queries and heads: keys past its end are padding
-    padding = mask is not None and pairs.mask_h == pairs.mask_m == 0
+    padding = mask is not None and of_mask[1] == of_mask[2] == 0
     flags = Flags(
         plain=bias is None and inputs.softcap == 0 and inputs.scale > 0,
         ragged=bias is not None or (mask is not None and not padding),
@@ -48,11 +92,25 @@ def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[dict[str, A
         causal=inputs.causal,
         window=inputs.window,
         precision=product_precision(query.dtype),
-        lengths=lengths is not None,
+        lengths=inputs.key_lengths is not None,
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
     )
-    return run_time, Map(inputs.family, inputs.kernel, skips(inputs), grad, moments), flags
+    fixed = {
+        "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
+        "scaling": (inputs.scale, inputs.softcap),
+        "dropping": _dropping(inputs.dropout),
+        "MAP": Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
+    }
+    return Plan(
+        fixed,
+        of_mask,
+        of_bias,
+        flags,
+        forward_shape(key, flags),
+        backward_shape(query, key, flags),
+        keys_shape(inputs),
+    )
 
 
 def _dropping(rate: float) -> tuple[int, float]:
@@ -61,11 +119,13 @@ def _dropping(rate: float) -> tuple[int, float]:
     return (share << (32 - DROPOUT_BITS)) - 2**31, 2**DROPOUT_BITS / (2**DROPOUT_BITS - share)
 
 
-def _pointed(tensor: Tensor) -> tuple[Any, ...]:
-    """What broadcasts to the scores, and its strides; views of it would take longer to make."""
+def _strides(tensor: Tensor | None) -> tuple[int, ...]:
+    """Of what broadcasts to the scores; 0 for None, a placeholder that the flags exclude."""
+    if tensor is None:
+        return 0, 0, 0, 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     strides = [0 if length == 1 else step for length, step in steps]
-    return tensor, *[0] * (4 - len(strides)), *strides
+    return (*[0] * (4 - len(strides)), *strides)
 
 
 def product_precision(dtype: torch.dtype) -> str:
