@@ -64,7 +64,8 @@ def host(case: str, which: str) -> str:
     found = rows("host", which)
     fixed = ("softmax", "r-softmax", "sparsemax", "entmax")
     us = [1e3 * found[f"host: {case}", f"ours {n}"]["ms"]["median"] / LAYERS for n in fixed]
-    return f"{min(us):.0f} to {max(us):.0f} µs"
+    ends = dict.fromkeys(f"{end(us):.0f}" for end in (min, max))  # one number if they are equal
+    return f"{' to '.join(ends)} µs"
 
 
 def crossing(found: Found, case: str) -> float:
