@@ -21,6 +21,7 @@ CASES = [
     Problem("r-softmax", {"r": 0.25}, key_lengths=(100,), mask="111K", **SHAPE),
     Problem("entmax", {"alpha": 1.5}, bias="11K", **SHAPE, options={"causal": True, "window": 9}),
     Problem("sparsemax", {}, **SHAPE, options={"dropout": 0.25, "softcap": 4.0}),
+    Problem("entmax", {"alpha": 1.5}, packed=(SIZE - 40, 40), **SHAPE),
 ]
 
 

@@ -49,8 +49,6 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
             f"it needs the head_dim of query in value and at most {HEAD_DIM}, got "
             f"{query.shape[3]} and {inputs.value.shape[3]}"
         )
-    if inputs.cu_seqlens is not None:
-        return "it does not take packed sequences"
     if inputs.learns_bias and torch.is_grad_enabled():
         return "it has no gradient to bias"
     if query.numel() == 0 or inputs.key.numel() == 0:

@@ -9,11 +9,13 @@ from sparse_attn.kernels.triton.saved import load_gradient, load_statistics
 from sparse_attn.kernels.triton.scores import (
     edge_at,
     edges_of,
+    has_row_edges,
     head_of,
     keys_of,
     load_rows,
     place_of,
     row_span,
+    sequence_of,
     site_at,
     store_rows,
 )
@@ -36,7 +38,7 @@ def listed_rows(marks, rows, span):
 @triton.jit
 def with_rows(
     state, number, k, v, columns, query, grad, saved, row_gradients, head, b, h, n_keys,
-    pairs, sizes, scaling, theta, drop, EDGE: tl.constexpr, MAP: tl.constexpr,
+    begin, end, pairs, sizes, scaling, theta, drop, EDGE: tl.constexpr, MAP: tl.constexpr,
     FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of a tile of keys, with one more block of rows."""
@@ -46,7 +48,7 @@ def with_rows(
     row_ids = head.to(tl.int64) * sizes.rows + rows
     q = load_rows(query, rows, sizes.rows, SHAPE)
     do = load_rows(grad, rows, sizes.rows, SHAPE)
-    site = site_at(q, rows, b, h, n_keys, n_keys, pairs, sizes, scaling, 0.0, FLAGS)
+    site = site_at(q, rows, b, h, n_keys, n_keys, pairs, sizes, scaling, 0.0, begin, end, FLAGS)
     stats = load_statistics(saved, row_ids, inside, MAP)
     gradient = load_gradient(row_gradients, row_ids, inside, MAP)
     g = tl.dot(do, tl.trans(v), input_precision=FLAGS.precision)
@@ -77,7 +79,11 @@ def bwd_dkdv_kernel(
     places = start + tl.arange(0, SHAPE.block_n)
     k = load_rows(head_of(key, k_strides, b, h_key), places, n_keys, SHAPE)
     v = load_rows(head_of(value, v_strides, b, h_key), places, n_keys, SHAPE)
-    span = row_span(start, n_keys, sizes.rows, SHAPE, FLAGS)
+    begin, end = 0, 0
+    if FLAGS.packed:
+        begin, end = sequence_of(places, lengths, sizes.boundaries, sizes.rows)
+        begin, end = begin[None, :], end[None, :]
+    span = row_span(start, n_keys, sizes.rows, begin, end, SHAPE, FLAGS)
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     nothing = tl.full([SHAPE.block_n, SHAPE.block_d], 0.0, tl.float32)
     state = (nothing, nothing)
@@ -95,13 +101,15 @@ def bwd_dkdv_kernel(
             block = tl.load(lists + place + i).to(tl.int32) if MAP.skip else span.inner + i
             state = with_rows(
                 state, block, k, v, places, q, do, saved, row_gradients, head, b, h,
-                n_keys, pairs, sizes, scaling, theta_h, drop, FLAGS.ragged, MAP, FLAGS, SHAPE,
+                n_keys, begin, end, pairs, sizes, scaling, theta_h, drop, FLAGS.ragged, MAP,
+                FLAGS, SHAPE,
             )  # fmt: skip
-        if (FLAGS.causal or FLAGS.window > 0) and not FLAGS.ragged:
+        if has_row_edges(FLAGS):
             for i in range(0, edges_of(span)):
                 state = with_rows(
                     state, edge_at(i, span), k, v, places, q, do, saved, row_gradients, head,
-                    b, h, n_keys, pairs, sizes, scaling, theta_h, drop, True, MAP, FLAGS, SHAPE,
+                    b, h, n_keys, begin, end, pairs, sizes, scaling, theta_h, drop, True, MAP,
+                    FLAGS, SHAPE,
                 )  # fmt: skip
     to_keys, to_values = state
     valid = places < n_keys

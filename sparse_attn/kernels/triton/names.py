@@ -29,6 +29,7 @@ class Flags(NamedTuple):
     window: int  # 0 for none
     precision: str  # of float32 products: "tf32x3" (float32 accuracy) or "tf32"
     lengths: bool
+    packed: bool  # sequences one after another
     dropout: bool
     sink: bool  # one more score in each row, of value 0
 
@@ -51,7 +52,7 @@ class Sizes(NamedTuple):
     groups: int  # query heads to a key head
     rows: int
     keys: int
-    num_rows: int  # batch x heads x rows
+    boundaries: int  # of packed sequences, in place of lengths
 
 
 class Pairs(NamedTuple):
@@ -76,11 +77,12 @@ class Pairs(NamedTuple):
 
 # a block of queries of one head, and the inputs of its scores; n_keys excludes padding, and the
 # first `prefix` keys are all valid; sink: the score of the virtual key; unit: what x, the number
-# that the kernels compute with, is multiplied by to give the score s
+# that the kernels compute with, is multiplied by to give the score s; begin, end: of the packed
+# sequence of each row [BM, 1], or of each key [1, BN]
 Site = namedtuple(
     "Site",
     "q rows n_rows n_keys prefix all_keys scale unit softcap mask mask_m mask_n bias bias_m bias_n "
-    "sink",
+    "sink begin end",
 )
 # a (length, dim) matrix
 Matrix = namedtuple("Matrix", "pointer stride")

@@ -33,13 +33,14 @@ class Plan(NamedTuple):
 
     def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
         """Of every kernel: also the tensors."""
-        query, mask, bias, lengths = inputs.query, inputs.mask, inputs.bias, inputs.key_lengths
+        query, mask, bias = inputs.query, inputs.mask, inputs.bias
+        bounds = inputs.key_lengths if inputs.cu_seqlens is None else inputs.cu_seqlens
         masks = query if mask is None else mask.view(torch.uint8), *self.of_mask
         biases = query if bias is None else bias, *self.of_bias
         return {
             "theta": inputs.parameter,
             "sink": inputs.sink,
-            "lengths": query if lengths is None else lengths.contiguous(),
+            "lengths": query if bounds is None else bounds.contiguous(),
             "seed": inputs.parameter if inputs.seed is None else inputs.seed,
             "pairs": Pairs(*(*masks, *biases)),
             "FLAGS": self.flags,
@@ -61,6 +62,7 @@ def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
         None if mask is None else (mask.shape, mask.stride()),
         None if bias is None else (bias.shape, bias.stride()),
         inputs.key_lengths is None,
+        None if inputs.cu_seqlens is None else len(inputs.cu_seqlens),
         inputs.sink is None,
         product_precision(query.dtype),
         grad,
@@ -77,8 +79,9 @@ def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
 
 def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
     query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
-    batch, heads, rows, _ = query.shape
+    heads, rows = query.shape[1:3]
     key_heads, keys = key.shape[1:3]
+    packed = inputs.cu_seqlens
     of_mask, of_bias = _strides(mask), _strides(bias)
     # one mask row for all queries and heads: keys past its end are padding
     padding = mask is not None and of_mask[1] == of_mask[2] == 0
@@ -93,11 +96,12 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
         window=inputs.window,
         precision=product_precision(query.dtype),
         lengths=inputs.key_lengths is not None,
+        packed=packed is not None,
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
     )
     fixed = {
-        "sizes": Sizes(heads, heads // key_heads, rows, keys, batch * heads * rows),
+        "sizes": Sizes(heads, heads // key_heads, rows, keys, 0 if packed is None else len(packed)),
         "scaling": (inputs.scale, inputs.softcap),
         "dropping": _dropping(inputs.dropout),
         "MAP": Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
@@ -217,7 +221,7 @@ def forward_shape(key: Tensor, flags: Flags) -> Shape:
 def _is_full(key: Tensor, block_n: int, flags: Flags) -> bool:
     """Whether all scores of all tiles are valid."""
     masked = flags.ragged or flags.causal or flags.window or flags.lengths or flags.padding
-    return key.shape[2] % block_n == 0 and not masked
+    return not flags.packed and key.shape[2] % block_n == 0 and not masked
 
 
 def backward_shape(query: Tensor, key: Tensor, flags: Flags) -> tuple[Shape, int, bool]:

@@ -117,7 +117,25 @@ def valid_of(columns, site, FLAGS: tl.constexpr):
         valid = valid & (columns[None, :] <= rows[:, None])
     if FLAGS.window > 0:
         valid = valid & (tl.abs(rows[:, None] - columns[None, :]) < FLAGS.window)
+    if FLAGS.packed:
+        others = rows[:, None] if site.begin.shape[0] == 1 else columns[None, :]
+        valid = valid & (others >= site.begin) & (others < site.end)
     return valid
+
+
+@triton.jit
+def sequence_of(places, boundaries, count, n):
+    """Where the packed sequence of each row or key begins and ends."""
+    places = tl.minimum(places, n - 1)
+    begin = places * 0
+    end = begin + n
+    for start in range(0, count, 32):
+        numbers = start + tl.arange(0, 32)
+        bounds = tl.load(boundaries + numbers, mask=numbers < count, other=0).to(tl.int32)
+        under = bounds[None, :] <= places[:, None]
+        begin = tl.maximum(begin, tl.max(tl.where(under, bounds[None, :], 0), 1))
+        end = tl.minimum(end, tl.min(tl.where(under, n, bounds[None, :]), 1))
+    return begin, end
 
 
 @triton.jit
@@ -145,11 +163,17 @@ def site_of(
     q = load_rows(head_of(query, strides, b, h), rows, sizes.rows, SHAPE)
     n_keys, prefix = keys_of(lengths, b, pairs, sizes, FLAGS)
     score = tl.load(sink + h) if FLAGS.sink else 0.0
-    return site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, score, FLAGS)
+    begin, end = 0, 0
+    if FLAGS.packed:
+        begin, end = sequence_of(rows, lengths, sizes.boundaries, sizes.rows)
+        begin, end = begin[:, None], end[:, None]
+    return site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, score, begin, end, FLAGS)
 
 
 @triton.jit
-def site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, sink, FLAGS: tl.constexpr):
+def site_at(
+    q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, sink, begin, end, FLAGS: tl.constexpr
+):
     mask = pairs.mask + b * pairs.mask_b + h * pairs.mask_h
     bias = pairs.bias + b * pairs.bias_b + h * pairs.bias_h
     scale, softcap = scaling
@@ -157,6 +181,7 @@ def site_at(q, rows, b, h, n_keys, prefix, pairs, sizes, scaling, sink, FLAGS: t
     return Site(
         q, rows, sizes.rows, n_keys, prefix, sizes.keys, scale, unit, softcap,
         mask, pairs.mask_m, pairs.mask_n, bias, pairs.bias_m, pairs.bias_n, sink,
+        begin, end,
     )  # fmt: skip
 
 
@@ -196,25 +221,35 @@ def key_span(low, site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
         outer = tl.minimum(outer, (low + FLAGS.window) // SHAPE.block_n)
         first = tl.maximum(low - FLAGS.window + 1, 0) // SHAPE.block_n
         inner = tl.cdiv(tl.maximum(high - FLAGS.window + 1, 0), SHAPE.block_n)
+    if FLAGS.packed:
+        first = tl.maximum(first, tl.min(site.begin) // SHAPE.block_n)
+        inner = tl.maximum(inner, tl.cdiv(tl.max(site.begin), SHAPE.block_n))
+        last = tl.minimum(last, tl.cdiv(tl.max(site.end), SHAPE.block_n))
+        outer = tl.minimum(outer, tl.min(site.end) // SHAPE.block_n)
     return span_of(first, inner, outer, last, FLAGS)
 
 
 @triton.jit
-def row_span(start, n_keys, n_rows, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
+def row_span(start, n_keys, n_rows, begin, end, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
     """Blocks of rows that may attend to a tile of keys; padding is no edge here."""
-    end = tl.minimum(start + SHAPE.block_n, n_keys) - 1
+    final = tl.minimum(start + SHAPE.block_n, n_keys) - 1
     first = start * 0
     inner = first
     last = tl.where(start < n_keys, tl.cdiv(n_rows, SHAPE.block_m), 0)
     outer = last
     if FLAGS.window > 0:
         first = tl.maximum(start - FLAGS.window + 1, 0) // SHAPE.block_m
-        inner = tl.cdiv(tl.maximum(end - FLAGS.window + 1, 0), SHAPE.block_m)
-        last = tl.minimum(last, (end + FLAGS.window - 1) // SHAPE.block_m + 1)
+        inner = tl.cdiv(tl.maximum(final - FLAGS.window + 1, 0), SHAPE.block_m)
+        last = tl.minimum(last, (final + FLAGS.window - 1) // SHAPE.block_m + 1)
         outer = tl.minimum(outer, (start + FLAGS.window) // SHAPE.block_m)
     if FLAGS.causal:
         first = tl.maximum(first, start // SHAPE.block_m)
-        inner = tl.maximum(inner, tl.cdiv(end, SHAPE.block_m))
+        inner = tl.maximum(inner, tl.cdiv(final, SHAPE.block_m))
+    if FLAGS.packed:
+        first = tl.maximum(first, tl.min(begin) // SHAPE.block_m)
+        inner = tl.maximum(inner, tl.cdiv(tl.max(begin), SHAPE.block_m))
+        last = tl.minimum(last, tl.cdiv(tl.max(end), SHAPE.block_m))
+        outer = tl.minimum(outer, tl.min(end) // SHAPE.block_m)
     return span_of(first, inner, outer, last, FLAGS)
 
 
@@ -232,6 +267,12 @@ def span_of(first, inner, outer, last, FLAGS: tl.constexpr):
 def has_edges(FLAGS, SHAPE):
     """Whether tiles at the edges of a block's keys are computed apart."""
     return not FLAGS.ragged and not SHAPE.full
+
+
+@triton.constexpr_function
+def has_row_edges(FLAGS):
+    """As `has_edges`, of a tile's rows: masked keys are none."""
+    return (FLAGS.causal or FLAGS.window > 0 or FLAGS.packed) and not FLAGS.ragged
 
 
 @triton.jit
