@@ -18,8 +18,15 @@ from sparse_attn.kernels.operators import (
 )
 from sparse_attn.kernels.triton.backward import bwd_dq_kernel
 from sparse_attn.kernels.triton.backward_keys import bwd_dkdv_kernel
+from sparse_attn.kernels.triton.decoding import (
+    decode_scores_kernel,
+    decode_statistics_kernel,
+    decode_values_kernel,
+)
 from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
+    Plan,
+    decode_shapes,
     needs_moments,
     plan,
     skips,
@@ -41,6 +48,9 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     outputs = _empty_outputs(inputs, grad, moments)
     out, second, *_ = outputs
     planned = plan(inputs, grad, moments)
+    if planned.split is not None:
+        _decode(inputs, planned, out)
+        return outputs
     shape = planned.forward
     grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
@@ -51,6 +61,33 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
             num_warps=4, num_stages=2,
         )  # fmt: skip
     return outputs
+
+
+def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
+    """`out` of few queries, the keys split over programs."""
+    query, key, value = inputs[:3]
+    batch, heads, rows, dim = query.shape
+    assert planned.split is not None
+    splits, chunk = planned.split
+    scores = query.new_empty(batch, heads, rows, key.shape[2], dtype=torch.float32)
+    stats = scores.new_empty(batch * heads * rows, WIDE.value)
+    parts = scores.new_empty(splits, batch, heads, rows, dim)
+    options = planned.arguments(inputs)
+    options["MAP"] = options["MAP"]._replace(skip=False)
+    options["FLAGS"] = planned.flags._replace(ragged=True)
+    computed, stored = decode_shapes(key)
+    programs = batch * heads
+    with torch.cuda.device_of(query):
+        decode_scores_kernel[(programs * splits,)](
+            query, key, query.stride(), key.stride(), scores, splits, chunk, **options,
+            SHAPE=computed, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        decode_statistics_kernel[(programs,)](scores, stats, **options, SHAPE=stored, num_warps=4)
+        decode_values_kernel[(programs * splits,)](
+            scores, stats, value, value.stride(), parts, splits, chunk, **options,
+            SHAPE=computed, num_warps=4, num_stages=3,
+        )  # fmt: skip
+    out.copy_(parts.sum(0))
 
 
 @triton_forward.register_fake

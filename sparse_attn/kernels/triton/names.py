@@ -43,6 +43,7 @@ class Shape(NamedTuple):
     block_d: int  # dim padded to a power of two
     short: bool  # one tile holds all keys,
     full: bool  # and all its scores are valid
+    stored: bool = False  # scores are read, not computed
 
 
 class Sizes(NamedTuple):

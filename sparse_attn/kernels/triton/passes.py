@@ -23,6 +23,7 @@ from sparse_attn.kernels.triton.scores import (
     load_tile,
     scores_of,
     sink_of,
+    stored_tile,
 )
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
@@ -41,6 +42,8 @@ def tile_at(tile, block, EDGE: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.cons
     columns = start + tl.arange(0, SHAPE.block_n)
     if SHAPE.short:
         return block.kept, columns
+    elif SHAPE.stored:
+        return stored_tile(block.keys, block.site.rows, columns, block.site.n_keys), columns
     else:
         k = load_tile(block.keys, start, block.site.n_keys, EDGE, SHAPE)
         x, _ = scores_of(k, columns, block.site, EDGE, FLAGS)

@@ -15,6 +15,8 @@ SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a h
 SHORT_BYTES = 256  # most bytes per row of either
 ROWS_HELD = 12  # most rows in shared memory per row of a tile, as the compiler reports
 HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
+FEW, MANY = 16, 2048  # most queries, and least keys, for which the keys are split over programs
+PART = 8  # least tiles of a part
 DROPOUT_BITS = 16  # of a rate
 MOST_PLANS = 1024
 _OPTIONS = OperatorInputs._fields.index("kernel")
@@ -30,6 +32,7 @@ class Plan(NamedTuple):
     forward: Shape
     backward: tuple[Shape, int, bool]
     keys: Shape
+    split: tuple[int, int] | None  # parts of the keys of few queries, and tiles in each
 
     def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
         """Of every kernel: also the tensors."""
@@ -114,6 +117,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
         forward_shape(key, flags),
         backward_shape(query, key, flags),
         keys_shape(inputs),
+        None if grad else split_of(inputs),
     )
 
 
@@ -158,6 +162,11 @@ def shared_memory(tensor: Tensor) -> int:
     return _room(tensor.device) if tensor.device.type == "cuda" else HOPPER
 
 
+@functools.cache
+def _properties(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
+
+
 @torch.compiler.assume_constant_result
 def _room(device: torch.device) -> int:
     return _room_of(device)
@@ -166,7 +175,7 @@ def _room(device: torch.device) -> int:
 @functools.cache
 def _room_of(device: torch.device) -> int:
     """Shared memory per block, 0 where the products of the kernels are not supported."""
-    properties: Any = torch.cuda.get_device_properties(device)
+    properties = _properties(device)
     if torch.version.hip is not None or properties.major < 8:
         return 0
     return int(properties.shared_memory_per_block_optin)
@@ -241,3 +250,22 @@ def keys_shape(inputs: OperatorInputs) -> Shape:
     tile = tiled(inputs.key)
     wide = tile.block_m == 64 and not skips(inputs)
     return tile._replace(block_m=128) if wide else tile
+
+
+def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:
+    """Parts of the keys where few queries would leave most of the GPU idle, and tiles in each."""
+    batch, heads, rows, _ = inputs.query.shape
+    tiles = -(-inputs.key.shape[2] // tile_side(inputs.key))
+    on_gpu = inputs.query.device.type == "cuda"
+    processors = _properties(inputs.query.device).multi_processor_count if on_gpu else 132
+    parts = min(tiles // PART, 4 * processors // (batch * heads))
+    if rows > FEW or inputs.key.shape[2] < MANY or inputs.dropout > 0 or parts < 2:
+        return None
+    chunk = -(-tiles // parts)
+    return -(-tiles // chunk), chunk
+
+
+def decode_shapes(key: Tensor) -> tuple[Shape, Shape]:
+    """SHAPE of few queries, for scores that are computed and for those that are stored."""
+    shape = tiled(key)._replace(block_m=FEW)
+    return shape, shape._replace(block_n=256, stored=True)

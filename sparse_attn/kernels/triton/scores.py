@@ -139,6 +139,13 @@ def sequence_of(places, boundaries, count, n):
 
 
 @triton.jit
+def stored_tile(scores, rows, columns, n_keys):
+    """x [BM, BN] of a tile, from a matrix of them."""
+    places = scores.pointer + rows.to(tl.int64)[:, None] * scores.stride + columns[None, :]
+    return tl.load(places, mask=(columns < n_keys)[None, :], other=float("-inf"))
+
+
+@triton.jit
 def sink_of(site, SHAPE: tl.constexpr):
     """x [BM, 1] of the virtual key, and its column."""
     # so large that no number on the way becomes infinite
