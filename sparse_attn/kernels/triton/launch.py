@@ -75,7 +75,7 @@ def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
     options = planned.arguments(inputs)
     options["MAP"] = options["MAP"]._replace(skip=False)
     options["FLAGS"] = planned.flags._replace(ragged=True)
-    computed, stored = decode_shapes(key)
+    computed, stored = decode_shapes(query, key)
     programs = batch * heads
     with torch.cuda.device_of(query):
         decode_scores_kernel[(programs * splits,)](

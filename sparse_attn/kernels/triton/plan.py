@@ -17,6 +17,7 @@ ROWS_HELD = 12  # most rows in shared memory per row of a tile, as the compiler 
 HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
 FEW, MANY = 16, 2048  # most queries, and least keys, for which the keys are split over programs
 PART = 8  # least tiles of a part
+STORED = 4096  # scores of a tile of those
 DROPOUT_BITS = 16  # of a rate
 MOST_PLANS = 1024
 _OPTIONS = OperatorInputs._fields.index("kernel")
@@ -265,7 +266,8 @@ def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:
     return -(-tiles // chunk), chunk
 
 
-def decode_shapes(key: Tensor) -> tuple[Shape, Shape]:
-    """SHAPE of few queries, for scores that are computed and for those that are stored."""
+def decode_shapes(query: Tensor, key: Tensor) -> tuple[Shape, Shape]:
+    """SHAPE of few queries, for products and for scores that are stored."""
     shape = tiled(key)._replace(block_m=FEW)
-    return shape, shape._replace(block_n=256, stored=True)
+    block_m = 1 << (query.shape[2] - 1).bit_length()
+    return shape, shape._replace(block_m=block_m, block_n=STORED // block_m, stored=True)
