@@ -94,7 +94,7 @@ Span = namedtuple("Span", "first inner outer last")
 # of inner tiles with support, and these; marks: one for each tile, a Matrix
 Block = namedtuple("Block", "site keys kept span tiles marks")
 # what a pass over a row finds; candidates: at each place of a tile the largest score of all tiles
-Survey = namedtuple("Survey", "candidates top bottom total n")
+Survey = namedtuple("Survey", "candidates top bottom total squares n")
 # statistics of a row; see maps.py
 Statistics = namedtuple("Statistics", "a b c d e low high f")
 # y of a projection as a line in x: y = (x - top) factor / e, of rows [BM, 1]

@@ -96,7 +96,8 @@ def reads(what, MAP):
     return {
         "top": MAP.kind not in ("sigmoid", "relu"),
         "bottom": searched,
-        "total": by_mean,
+        "total": by_mean or MAP.kind == "r-softmax",
+        "squares": MAP.kind == "r-softmax",
         "n": by_mean or MAP.kind == "r-softmax" or MAP.family == "free",
     }[what]
 
@@ -104,7 +105,7 @@ def reads(what, MAP):
 @triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
     """The step of `survey`."""
-    top, bottom, total, n = state
+    top, bottom, total, squares, n = state
     inside = x != float("-inf")
     if reads("top", MAP):
         top = larger(top, x)
@@ -112,22 +113,26 @@ def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
         bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
     if reads("total", MAP):
         total += tl.where(inside, x, 0.0) if EDGE else x
+    if reads("squares", MAP):
+        squares += tl.where(inside, x * x, 0.0) if EDGE else x * x
     if EDGE and reads("n", MAP):
         n += inside.to(tl.float32)
-    return top, bottom, total, n
+    return top, bottom, total, squares, n
 
 
 @triton.jit
 def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Maximum, minimum, sum and number of the valid x of a row, and `candidates` [BM, BN].
+    """Maximum, minimum, sums and number of the valid x of a row, and `candidates` [BM, BN].
 
     NaN is a maximum. What `reads` does not name is not computed.
     """
     zero = blank(0.0, SHAPE)
-    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero)
-    candidates, bottoms, totals, ns = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
+    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero, zero)
+    state = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
+    candidates, bottoms, totals, squared, ns = state
     top = tl.reduce(candidates, 1, larger)
     bottom, total, n = tl.min(bottoms, 1), tl.sum(totals, 1), tl.sum(ns, 1)
+    squares = tl.sum(squared, 1)
     if SHAPE.short:
         if SHAPE.full:
             n += SHAPE.block_n
@@ -136,9 +141,11 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     if FLAGS.sink:
         x, _ = sink_of(block.site, SHAPE)
         x = tl.sum(x, 1)
-        top, bottom, total, n = larger(top, x), tl.minimum(bottom, x), total + x, n + 1.0
+        top, bottom, n = larger(top, x), tl.minimum(bottom, x), n + 1.0
+        total, squares = total + x, squares + x * x
     empty = top == float("-inf")
-    return Survey(candidates, tl.where(empty, 0.0, top), tl.where(empty, 0.0, bottom), total, n)
+    top, bottom = tl.where(empty, 0.0, top), tl.where(empty, 0.0, bottom)
+    return Survey(candidates, top, bottom, total, squares, n)
 
 
 @triton.jit

@@ -72,19 +72,52 @@ def reaches(found, need, MAP: tl.constexpr):
 
 
 @triton.jit
-def search(block, need, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+def guessed(r, found, low, high):
+    """Bounds around the quantile that a normal distribution would have."""
+    n = tl.maximum(found.n, 1.0)
+    mean = found.total / n
+    deviation = tl.sqrt(tl.maximum(found.squares / n - mean * mean, 0.0))
+    # Tukey's lambda, near the inverse of the normal distribution
+    z = 4.91 * (tl.exp2(0.14 * tl.log2(r)) - tl.exp2(0.14 * tl.log2(1.0 - r)))
+    edge = (high - low) * 1e-3
+    first = tl.maximum(tl.minimum(mean + (z - 0.3) * deviation, high - 2.0 * edge), low + edge)
+    return first, tl.maximum(tl.minimum(mean + (z + 0.3) * deviation, high - edge), first)
+
+
+@triton.jit
+def between(low, high, need, under_low, under_high, MAP: tl.constexpr):
+    """Two bounds between `low` and `high`, up to which there are `under_low` and `under_high`.
+
+    At a third and two, or where many scores are between, around that which `need` names if they are
+    as dense everywhere.
+    """
+    first = low * 0.0 + 1.0 / 3
+    second = low * 0.0 + 2.0 / 3
+    if MAP.kind == "r-softmax":
+        n = tl.maximum(under_high - under_low, 1.0)
+        place = (need - under_low + 0.5) / (n + 1.0)
+        width = 0.8 / tl.sqrt(n)
+        many = n > 24.0
+        first = tl.where(many, tl.maximum(place - width, 0.02), first)
+        second = tl.where(many, tl.minimum(place + width, 0.98), second)
+    return low + first * (high - low), low + second * (high - low)
+
+
+@triton.jit
+def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """The least score of a row up to which the amount reaches `need`, the maximum if none.
 
-    The first stage narrows bounds of which this score is between.
+    The first stage narrows bounds of which this score is between, the second takes single scores.
     """
     unit, top = block.site.unit, found.top[:, None]
-    low = found.bottom
-    high = found.top
+    low, high = found.bottom, found.top
+    first, second = between(low, high, need, need * 0.0, found.n, MAP)
+    if MAP.kind == "r-softmax":
+        first, second = guessed(theta, found, low, high)
+    under_low, under_high = need * 0.0 + 1.0, found.n
     step = 0
     go = tl.max((low < high).to(tl.int32), 0) > 0
     while go:
-        third = (high - low) * (1.0 / 3)
-        first, second = low + third, high - third
         given = (first[:, None], second[:, None], top, unit)
         state = (blank(0.0, SHAPE), blank(0.0, SHAPE))
         state = sweep(counted, state, given, block, False, MAP, FLAGS, SHAPE)
@@ -96,12 +129,20 @@ def search(block, need, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl
             within += tl.sum(state[1], 1)
         narrow = (first > low) & (first <= second) & (second < high)
         at_first, at_second = reaches(below, need, MAP), reaches(within, need, MAP)
-        nearer = tl.where(at_second, tl.where(within <= need, second, first), second)
-        nearer = tl.where(at_first, tl.where(below <= need, first, low), nearer)
-        low = tl.where(narrow, nearer, low)
+        # the largest of low, first and second up to which there is no more than `need`
+        from_first = narrow & (below <= need)
+        from_second = narrow & (within <= need)
+        low = tl.where(from_second, second, tl.where(from_first, first, low))
+        under_low = tl.where(from_second, within, tl.where(from_first, below, under_low))
         high = tl.where(narrow & at_second, tl.where(at_first, first, second), high)
+        under_high = tl.where(narrow & at_second, tl.where(at_first, below, within), under_high)
+        low = tl.minimum(low, high)
+        first, second = between(low, high, need, under_low, under_high, MAP)
+        open = narrow & (low < high)
+        if MAP.kind == "r-softmax":
+            open = open & (under_high - under_low > 2.0)
         step += 1
-        go = (tl.max((narrow & (low < high)).to(tl.int32), 0) > 0) & (step < COUNTS)
+        go = (tl.max(open.to(tl.int32), 0) > 0) & (step < COUNTS)
     return snap(block, low, high, need, found.top, MAP, FLAGS, SHAPE)
 
 
@@ -176,7 +217,7 @@ def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.
     below = tl.floor(position)
     share = position - below
     need = below + 1.0
-    value = search(block, need, found, MAP, FLAGS, SHAPE)
+    value = search(block, need, r, found, MAP, FLAGS, SHAPE)
     state = (blank(0.0, SHAPE), blank(float("inf"), SHAPE))
     state = sweep(owned, state, (value[:, None], unit), block, False, MAP, FLAGS, SHAPE)
     count, above = tl.sum(state[0], 1), tl.min(state[1], 1)
@@ -210,7 +251,8 @@ def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
     """
     total = mass(block, found.top, MAP, FLAGS, SHAPE)
     if MAP.kind == "top-p-softmax":
-        edge = search(block, (1.0 - theta) * total, found, MAP, FLAGS, SHAPE)
+        need = (1.0 - theta) * total
+        edge = search(block, need, theta, found, MAP, FLAGS, SHAPE)
     else:
         edge = found.top + tl.minimum(tl.log(theta * total), 0.0) / block.site.unit
     state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
