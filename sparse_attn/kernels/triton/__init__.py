@@ -44,9 +44,10 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if query.dtype not in DTYPES:
         return f"it takes float32, float16 and bfloat16, got {query.dtype}"
-    if inputs.value.shape[3] != query.shape[3] or query.shape[3] > HEAD_DIM:
+    most = HEAD_DIM // 2 if query.dtype == torch.float32 else HEAD_DIM
+    if inputs.value.shape[3] != query.shape[3] or query.shape[3] > most:
         return (
-            f"it needs the head_dim of query in value and at most {HEAD_DIM}, got "
+            f"it needs the head_dim of query in value and at most {most} in {query.dtype}, got "
             f"{query.shape[3]} and {inputs.value.shape[3]}"
         )
     if inputs.learns_bias and torch.is_grad_enabled():

@@ -13,7 +13,10 @@ from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 
 SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a head that is WHOLE
 SHORT_BYTES = 256  # most bytes per row of either
-ROWS_HELD = 12  # most rows in shared memory per row of a tile, as the compiler reports
+TILE_BYTES = 16384  # of a tile of queries, keys or values; registers spill beyond
+LEAST_SIDE = 16  # of a tile
+ROWS_HELD = 7  # most rows in shared memory per row of a tile, as the compiler reports,
+ROWS_HELD_WIDE = 12  # and of the keys' kernel with twice the queries
 HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
 FEW, MANY = 16, 2048  # most queries, and least keys, for which the keys are split over programs
 PART = 8  # least tiles of a part
@@ -184,7 +187,7 @@ def _room_of(device: torch.device) -> int:
 
 def runs_on(tensor: Tensor) -> bool:
     """Whether the GPU supports the kernels' products and fits their smallest tiles."""
-    return ROWS_HELD * 16 * row_bytes(tensor) <= shared_memory(tensor)
+    return ROWS_HELD * LEAST_SIDE * row_bytes(tensor) <= shared_memory(tensor)
 
 
 def is_short(key: Tensor) -> bool:
@@ -194,9 +197,10 @@ def is_short(key: Tensor) -> bool:
 
 
 def tile_side(key: Tensor) -> int:
-    """Tile size for rows of several tiles: the largest of 64, 32 and 16 that fits."""
-    side = shared_memory(key) // (ROWS_HELD * row_bytes(key))
-    return 64 if side >= 64 else 32 if side >= 32 else 16
+    """Tile size for rows of several tiles: 64, or 32 or 16 where rows are long."""
+    side = min(64, TILE_BYTES // row_bytes(key))
+    room = shared_memory(key) // (ROWS_HELD * row_bytes(key))
+    return side if side <= room else side // 2
 
 
 def skips(inputs: OperatorInputs) -> bool:
@@ -249,7 +253,8 @@ def backward_shape(query: Tensor, key: Tensor, flags: Flags) -> tuple[Shape, int
 def keys_shape(inputs: OperatorInputs) -> Shape:
     """SHAPE of the keys' kernel: more queries where no list is by blocks of fewer."""
     tile = tiled(inputs.key)
-    wide = tile.block_m == 64 and not skips(inputs)
+    room = shared_memory(inputs.key) // (ROWS_HELD_WIDE * row_bytes(inputs.key))
+    wide = tile.block_m == 64 <= room and not skips(inputs)
     return tile._replace(block_m=128) if wide else tile
 
 
