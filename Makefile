@@ -36,7 +36,7 @@ upstream: $(INSTALLED)
 soak: $(INSTALLED) upstream
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
 		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/upstream \
-		tests/glue/test_sweep.py
+		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

@@ -1,59 +1,20 @@
-"""The Triton kernels compile for real GPUs, which needs a compiler but no GPU.
+"""The machine code of the Triton kernels, which needs a compiler but no GPU.
 
-The interpreter runs Python that the compiler would refuse; this is what tells them apart.
+The interpreter runs Python that the compiler would refuse; this is what tells them apart. Counts
+are held to benchmarks/machine/triton-VERSION.json: `python -m benchmarks.machine` writes it anew.
 """
+
+import re
+from itertools import product
 
 import pytest
 
-from tests.commands import run
-
 pytest.importorskip("triton", reason="triton is not installed")
 
-SCRIPT = """
-import sys
-import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from sparse_attn import Mapping
-from sparse_attn.kernels import triton as kernels
-from sparse_attn.kernels.inputs import AttentionInputs
+from benchmarks.machine import budget
+from benchmarks.machine.compiled import SHARED
 
-
-class NoGpu:
-    '''What Triton asks of a driver before it launches; a warm-up does not launch.'''
-
-    get_current_device = staticmethod(lambda: 0)
-    get_current_stream = staticmethod(lambda device: 0)
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", int(sys.argv[1]), 32))
-
-
-class WarmUp:
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        def compile(*args, **kwargs):
-            code = self.kernel.warmup(*args, grid=grid, **kwargs)
-            assert len(code.asm["cubin"]) > 0
-            print(self.kernel.__name__, code.metadata.shared)
-
-        return compile
-
-
-def qkv(length, dim, dtype, heads=(2, 2, 2)):
-    return [torch.zeros(1, h, length, dim, dtype=dtype, requires_grad=True) for h in heads]
-
-
-driver.set_active(NoGpu())
-kernels.plan.shared_memory = lambda tensor: int(sys.argv[3])
-for name in ("fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel"):
-    setattr(kernels.launch, name, WarmUp(getattr(kernels.launch, name)))
-output = kernels.attention(eval(f"AttentionInputs({sys.argv[2]})")).output
-output.backward(torch.ones_like(output))
-"""
 CALLS = {
-    "whole": """*qkv(100, 64, torch.bfloat16), Mapping("r-softmax"), dropout=0.1,
-        mask=torch.ones(1, 1, 1, 100, dtype=torch.bool)""",
     "wide": """*qkv(128, 128, torch.float16), Mapping("top-p-softmax", sink=0.5)""",
     "short": """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
         mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0""",
@@ -63,20 +24,88 @@ CALLS = {
     "window": """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
         window=100, key_lengths=torch.tensor([1500])""",
 }
-SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
-KERNELS = {"whole": 2, "wide": 3, "short": 3, "long": 3, "free": 3, "window": 3}
+MEASURED = list(product(budget.CAPABILITIES, budget.MAPPINGS))
+ALWAYS = [("9.0", "entmax-1.5"), ("9.0", "r-softmax"), ("8.0", "softmax")]
+SPILLING = {"t-softmax", "entmax-1.25", "softpick"}  # at capability 9.0, as far as the budget lets
+SLACK = 0.02  # share by which a count may fall before the budget must say so
+# instructions of entmax-1.5 on causal rows, for tiles whose scores are all valid
+ABSOLUTE = {
+    "survey": 150,
+    "listing": 300,
+    "threshold": 300,
+    "output": 420,
+    "queries": 600,
+    "keys": 600,
+}
 
 
 @pytest.mark.parametrize(
-    ("call", "capability"),
-    [*((call, 90) for call in CALLS if call != "wide"), ("long", 80), ("wide", 86)],
+    ("call", "capability"), [("short", "9.0"), ("free", "9.0"), ("window", "9.0"), ("long", "8.0"),
+    ("wide", "8.6")],
+)  # fmt: skip
+def test_compiles(call, capability):
+    (found,) = budget.run(capability, [CALLS[call]])
+    assert len(found) == 3
+    room = SHARED[int(capability.replace(".", ""))]
+    assert max(kernel["shared"] for kernel in found.values()) <= room
+
+
+@pytest.mark.parametrize(
+    ("capability", "mapping"),
+    [pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.soak) for case in MEASURED],
 )
-def test_compiles(call, capability, tmp_path):
-    done = run(
-        "-W", "ignore", "-c", SCRIPT, capability, CALLS[call], SHARED[capability],
-        env={"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert len(shared) == KERNELS[call]
-    assert max(shared) <= SHARED[capability]
+def test_machine_code(capability, mapping):
+    found = budget.kernels(capability, mapping)
+    for line, kernel in found.items():
+        code, padded = kernel["code"], "padding" in line
+        assert kernel["shared"] <= SHARED[int(capability.replace(".", ""))], line
+        for name, loop in kernel["passes"].items():
+            assert not loop.products or loop.names["LDGSTS"], f"{line}, {name} loads nothing ahead"
+        if capability == "9.0":
+            assert code.names["HGMMA"], f"{line} has no wgmma"
+            assert not code.names["HMMA"], f"{line} has products that are not wgmma"
+            if padded and mapping not in SPILLING:
+                assert (code.spills, kernel["stack"]) == (0, 0), f"{line} spills"
+    within(budget.counts(found))
+
+
+def within(found: budget.Counts) -> None:
+    """Fails where counts are not those of the budget."""
+    if not budget.PATH.is_file():
+        pytest.skip(f"{budget.PATH.name} does not exist: no counts to compare with")
+    allowed = budget.read()
+    wrong = []
+    for line, passes in found.items():
+        assert set(passes) == set(allowed[line]), line
+        for name, now in passes.items():
+            for what, here, most in zip(budget.COUNTED, now, allowed[line][name], strict=True):
+                if here > most or here < most * (1 - SLACK):
+                    wrong.append(f"{line}, {name}: {here} {what}, the budget is {most}")
+    advice = "\nIf that is meant, `python -m benchmarks.machine` writes the budget anew."
+    assert not wrong, "\n".join(wrong) + advice
+
+
+def test_within_notices_both_directions(monkeypatch):
+    monkeypatch.setattr(budget, "read", lambda: {"a": {"kernel": [1000, 0, 0]}})
+    within({"a": {"kernel": [990, 0, 0]}})
+    for counts in ([1001, 0, 0], [900, 0, 0], [1000, 0, 1]):
+        with pytest.raises(AssertionError, match="writes the budget anew"):
+            within({"a": {"kernel": counts}})
+
+
+def test_budget_is_of_the_pinned_triton_and_within_the_absolute_one():
+    pinned = re.search(r"^triton==(.*)$", (budget.ROOT / "constraints.txt").read_text(), re.M)
+    assert pinned is not None
+    path = budget.PATH.with_name(f"triton-{pinned[1]}.json")
+    assert path.is_file(), "run `python -m benchmarks.machine` and remove the old file"
+    assert [path] == list(path.parent.glob("triton-*.json"))
+    counts = budget.read(path)
+    kept = {line.split(" | ")[1] for line in counts}
+    assert kept == set(budget.MAPPINGS)
+    passes = {
+        name: count
+        for kernel in ("forward", "queries", "keys")
+        for name, count in counts[f"9.0 | entmax-1.5 | 16384, causal | {kernel}"].items()
+    }
+    for name, most in ABSOLUTE.items():
+        assert passes[name][0] <= most, name

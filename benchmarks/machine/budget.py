@@ -1,0 +1,131 @@
+"""How many instructions each pass of the kernels takes, and the file that holds them to it.
+
+`triton-VERSION.json` has a line per kernel: of the whole kernel and of each of its passes, the
+innermost loops with a product, [instructions, those of special functions (exp, log, division),
+accesses of spilled registers]. One round of a pass takes 16 rows by 64 columns of scores to a warp;
+"survey, edges" is that pass over tiles with scores that are not valid. A row kept on chip has no
+passes but steps of its search.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from benchmarks.machine.sass import Code
+
+ROOT = Path(__file__).parents[2]
+PATH = Path(__file__).with_name(f"triton-{triton.__version__}.json")
+CAPABILITIES = ("8.0", "9.0")
+MAPPINGS = {
+    "softmax": 'Mapping("softmax")',
+    "sigsoftmax": 'Mapping("sigsoftmax")',
+    "r-softmax": 'Mapping("r-softmax")',
+    "sparsemax": 'Mapping("sparsemax")',
+    "entmax-1.5": 'Mapping("entmax", alpha=1.5)',
+    "entmax-1.25": 'Mapping("entmax", alpha=1.25)',
+    "t-softmax": 'Mapping("t-softmax")',
+    "taylor-softmax": 'Mapping("taylor-softmax")',
+    "spherical-softmax": 'Mapping("spherical-softmax")',
+    "softpick": 'Mapping("softpick")',
+}
+MODELLED = ("softmax", "sigsoftmax", "r-softmax", "sparsemax", "entmax-1.5")
+_BERT = "mask=torch.ones(1, 1, 1, {0}, dtype=torch.bool), dropout=0.1"
+CALLS = {  # bfloat16, head_dim 64
+    "128, padding, dropout": "*qkv(128), {}, " + _BERT.format(128),
+    "512, padding, dropout": "*qkv(512), {}, " + _BERT.format(512),
+    "128": "*qkv(128), {}",
+    "16384, causal": "*qkv(16384), {}, causal=True",
+}
+KERNELS = {"fwd_kernel": "forward", "bwd_dq_kernel": "queries", "bwd_dkdv_kernel": "keys"}
+_SEARCHES = {  # passes before that for the output
+    "r-softmax": ("survey", "count", "snap", "owners"),
+    "sparsemax": ("survey", "threshold"),
+    "entmax-1.5": ("survey", "threshold"),
+    "entmax-1.25": ("survey", "threshold"),
+    "t-softmax": ("survey",),
+    "softpick": ("survey", "mass"),
+}
+_STEPS = {  # of rows kept on chip
+    "r-softmax": ("count", "snap"),
+    "sparsemax": ("threshold",),
+    "entmax-1.5": ("threshold",),
+}
+
+_COMPILE = ("-W", "ignore", "-m", "benchmarks.machine.compiled")
+COUNTED = ("instructions", "special functions", "spilled accesses")
+Counts = dict[str, dict[str, list[int]]]
+
+
+def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
+    """What `compiled` prints of calls, from a process and a cache of its own."""
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(
+            [sys.executable, *_COMPILE, capability.replace(".", ""), *calls],
+            env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the kernels of {', '.join(calls)} do not compile:\n{done.stderr}")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
+    """The kernels of a mapping by the names of their lines, with `passes`: code by name."""
+    calls = [call for call in CALLS if "padding" in call or mapping in MODELLED]
+    found = run(capability, [CALLS[call].format(MAPPINGS[mapping]) for call in calls])
+    named = {}
+    for call, of_call in zip(calls, found, strict=True):
+        for name, kernel in of_call.items():
+            line = f"{capability} | {mapping} | {call} | {KERNELS[name]}"
+            codes = [Code(Counter(loop)) for loop in kernel["loops"]]
+            kernel["passes"] = _named(codes, mapping, call, KERNELS[name])
+            kernel["code"] = Code(Counter(kernel["code"]))
+            named[line] = kernel
+    return named
+
+
+def _named(codes: list[Code], mapping: str, call: str, kernel: str) -> dict[str, Code]:
+    """The passes among a kernel's innermost loops, which are as many as we know names for."""
+    if kernel == "forward" and call == "128":
+        return dict(zip(_STEPS.get(mapping, ()), codes, strict=True))
+    codes = [code for code in codes if code.products]
+    names: tuple[str, ...] = (kernel,)
+    if kernel == "forward":
+        names = (*_SEARCHES.get(mapping, ()), "output")
+        if "threshold" in names and not call.startswith("128"):
+            names = ("survey", "listing", *names[1:])
+    if len(codes) == 2 * len(names):
+        names = tuple(chain.from_iterable((name, f"{name}, edges") for name in names))
+    return dict(zip(names, codes, strict=True))
+
+
+def counts(found: dict[str, dict[str, Any]]) -> Counts:
+    """As the file has them."""
+    return {
+        line: {
+            name: [code.instructions, code.names["MUFU"], code.spills]
+            for name, code in {"kernel": kernel["code"], **kernel["passes"]}.items()
+        }
+        for line, kernel in found.items()
+    }
+
+
+def read(path: Path = PATH) -> Counts:
+    found: Counts = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def write(found: Counts) -> None:
+    lines = ",\n".join(f"{json.dumps(line)}: {json.dumps(found[line])}" for line in sorted(found))
+    PATH.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")

@@ -1,0 +1,89 @@
+"""Compiles the kernels of calls and prints what their machine code holds, as JSON.
+
+    python -m benchmarks.machine.compiled CAPABILITY CALL...
+
+A call is a Python expression, the arguments of `AttentionInputs`. Of each: the kernels by name, as
+bytes of `shared` memory and the fields of `sass.Kernel`, of which the code is counted by name. It
+has a process of its own, because Triton then takes an absent GPU for the one there is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from benchmarks.machine.sass import disassemble
+from sparse_attn import Mapping
+from sparse_attn.kernels import triton as kernels
+from sparse_attn.kernels.inputs import AttentionInputs
+
+SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
+KERNELS = ("fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel")
+
+
+class NoGpu:
+    """What Triton asks of a driver before it launches; a warm-up does not launch."""
+
+    def __init__(self, capability: int):
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+
+class WarmUp:
+    """In place of a kernel: compiles it and keeps what came of it in `found`."""
+
+    found: dict[str, Any]
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def compile(*args: Any, **kwargs: Any) -> None:
+            made = self.kernel.warmup(*args, grid=grid, **kwargs)
+            kernel = disassemble(made.asm["cubin"])
+            WarmUp.found[self.kernel.__name__] = {
+                "shared": made.metadata.shared,
+                "stack": kernel.stack,
+                "code": kernel.code.names,
+                "loops": [loop.names for loop in kernel.loops],
+            }
+
+        return compile
+
+
+def qkv(
+    length: int, dim: int = 64, dtype: torch.dtype = torch.bfloat16, heads: Any = (2, 2, 2)
+) -> list[Tensor]:
+    """Queries, keys and values of so many heads."""
+    return [torch.zeros(1, h, length, dim, dtype=dtype, requires_grad=True) for h in heads]
+
+
+def compiled(call: str) -> dict[str, Any]:
+    names = {"torch": torch, "Mapping": Mapping, "qkv": qkv, "AttentionInputs": AttentionInputs}
+    WarmUp.found = {}
+    output = kernels.attention(eval(f"AttentionInputs({call})", names)).output
+    output.backward(torch.ones_like(output))
+    return WarmUp.found
+
+
+if __name__ == "__main__":
+    capability, *calls = sys.argv[1:]
+    driver.set_active(NoGpu(int(capability)))
+    kernels.plan.shared_memory = lambda tensor: SHARED[int(capability)]
+    for name in KERNELS:
+        setattr(kernels.launch, name, WarmUp(getattr(kernels.launch, name)))
+    json.dump([compiled(call) for call in calls], sys.stdout)

@@ -1,0 +1,83 @@
+"""Reads machine code as nvdisasm prints it, which comes with Triton."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import triton
+
+_TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+_LABEL = re.compile(r"(\.L\w+):")
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([^\s;]+)(.*?);")
+_TARGET = re.compile(r"`\((\.L\w+)\)")
+PRODUCTS = ("HGMMA", "HMMA")
+
+
+class Code(NamedTuple):
+    """Instructions of a piece of machine code by their names, such as HGMMA."""
+
+    names: Counter[str]
+
+    @property
+    def instructions(self) -> int:
+        return self.names.total()
+
+    @property
+    def products(self) -> int:
+        return sum(self.names[name] for name in PRODUCTS)
+
+    @property
+    def spills(self) -> int:
+        return self.names["LDL"] + self.names["STL"]
+
+
+class Kernel(NamedTuple):
+    """A kernel: all its code, its innermost loops in order, and bytes of stack per thread."""
+
+    code: Code
+    loops: list[Code]
+    stack: int
+
+
+def disassemble(cubin: bytes) -> Kernel:
+    """The one kernel of a cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        listing = _run("nvdisasm", "-c", file.name)
+        usage = _run("cuobjdump", "-res-usage", file.name)
+    stack = re.search(r"STACK:(\d+)", usage)
+    assert stack is not None, usage
+    return _read(listing)._replace(stack=int(stack[1]))
+
+
+def _run(tool: str, *arguments: str) -> str:
+    return subprocess.run(
+        [_TOOLS / tool, *arguments], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def _read(listing: str) -> Kernel:
+    names: list[str] = []
+    labels: dict[str, int] = {}
+    ends: dict[int, int] = {}  # of loops, by where they begin
+    for line in listing.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(names)
+        elif found := _INSTRUCTION.match(line):
+            names.append(found[1].split(".")[0])
+            target = _TARGET.search(found[2])
+            if names[-1] == "BRA" and target and target[1] in labels:
+                ends[labels[target[1]]] = len(names)
+    loops = [
+        Code(Counter(names[start:end]))
+        for start, end in sorted(ends.items())
+        if end - start > 1  # not the branch to itself after the end
+        and not any(start < other < end for other in ends)
+    ]
+    return Kernel(Code(Counter(names)), loops, 0)
