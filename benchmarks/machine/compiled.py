@@ -24,7 +24,6 @@ from sparse_attn.kernels import triton as kernels
 from sparse_attn.kernels.inputs import AttentionInputs
 
 SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
-KERNELS = ("fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel")
 
 
 class NoGpu:
@@ -66,17 +65,26 @@ class WarmUp:
 
 
 def qkv(
-    length: int, dim: int = 64, dtype: torch.dtype = torch.bfloat16, heads: Any = (2, 2, 2)
+    length: int,
+    dim: int = 64,
+    dtype: torch.dtype = torch.bfloat16,
+    heads: tuple[int, int, int] = (2, 2, 2),
+    queries: int | None = None,
 ) -> list[Tensor]:
-    """Queries, keys and values of so many heads."""
-    return [torch.zeros(1, h, length, dim, dtype=dtype, requires_grad=True) for h in heads]
+    """Queries, keys and values; without gradients where `queries` says how many."""
+    lengths = (queries or length, length, length)
+    return [
+        torch.zeros(1, h, n, dim, dtype=dtype, requires_grad=queries is None)
+        for h, n in zip(heads, lengths, strict=True)
+    ]
 
 
 def compiled(call: str) -> dict[str, Any]:
     names = {"torch": torch, "Mapping": Mapping, "qkv": qkv, "AttentionInputs": AttentionInputs}
     WarmUp.found = {}
     output = kernels.attention(eval(f"AttentionInputs({call})", names)).output
-    output.backward(torch.ones_like(output))
+    if output.requires_grad:
+        output.backward(torch.ones_like(output))
     return WarmUp.found
 
 
@@ -84,6 +92,7 @@ if __name__ == "__main__":
     capability, *calls = sys.argv[1:]
     driver.set_active(NoGpu(int(capability)))
     kernels.plan.shared_memory = lambda tensor: SHARED[int(capability)]
-    for name in KERNELS:
-        setattr(kernels.launch, name, WarmUp(getattr(kernels.launch, name)))
+    for name, kernel in list(vars(kernels.launch).items()):
+        if name.endswith("_kernel"):
+            setattr(kernels.launch, name, WarmUp(kernel))
     json.dump([compiled(call) for call in calls], sys.stdout)

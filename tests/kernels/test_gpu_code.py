@@ -15,18 +15,33 @@ from benchmarks.machine import budget
 from benchmarks.machine.compiled import SHARED
 
 CALLS = {
-    "wide": """*qkv(128, 128, torch.float16), Mapping("top-p-softmax", sink=0.5)""",
-    "short": """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
+    "wide": ("""*qkv(128, 128, torch.float16), Mapping("top-p-softmax", sink=0.5)""", "8.6"),
+    "short": (
+        """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
         mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0""",
-    "long": """*qkv(2000, 128, torch.float16), Mapping("entmax", alpha=1.25), causal=True""",
-    "free": """*qkv(300, 64, torch.bfloat16), sink=torch.zeros(2, requires_grad=True),
+        "9.0",
+    ),
+    "long": (
+        """*qkv(2000, 128, torch.float16), Mapping("entmax", alpha=1.25), causal=True""",
+        "8.0",
+    ),
+    "free": (
+        """*qkv(300, 64, torch.bfloat16), sink=torch.zeros(2, requires_grad=True),
         mapping=Mapping("clipped-softmax", gamma=-0.01, learn="gamma")""",
-    "window": """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
+        "9.0",
+    ),
+    "decoding": ("""*qkv(4096, queries=1), Mapping("entmax", alpha=1.5)""", "9.0"),
+    "window": (
+        """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
         window=100, key_lengths=torch.tensor([1500])""",
+        "9.0",
+    ),
 }
 MEASURED = list(product(budget.CAPABILITIES, budget.MAPPINGS))
 ALWAYS = [("9.0", "entmax-1.5"), ("9.0", "r-softmax"), ("8.0", "softmax")]
-SPILLING = {"t-softmax", "entmax-1.25", "softpick"}  # at capability 9.0, as far as the budget lets
+# at capability 9.0, at BERT's sizes: as far as the budget lets, and that outside the passes
+SPILLING = {"entmax-1.25", "softpick"}
+SPILLING_OUTSIDE = {"r-softmax", "t-softmax"}
 SLACK = 0.02  # share by which a count may fall before the budget must say so
 # instructions of entmax-1.5 on causal rows, for tiles whose scores are all valid
 ABSOLUTE = {
@@ -39,13 +54,10 @@ ABSOLUTE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("call", "capability"), [("short", "9.0"), ("free", "9.0"), ("window", "9.0"), ("long", "8.0"),
-    ("wide", "8.6")],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "capability"), CALLS.values(), ids=CALLS)
 def test_compiles(call, capability):
-    (found,) = budget.run(capability, [CALLS[call]])
-    assert len(found) == 3
+    (found,) = budget.run(capability, [call])
+    assert len(found) == 3, found.keys()
     room = SHARED[int(capability.replace(".", ""))]
     assert max(kernel["shared"] for kernel in found.values()) <= room
 
@@ -57,15 +69,17 @@ def test_compiles(call, capability):
 def test_machine_code(capability, mapping):
     found = budget.kernels(capability, mapping)
     for line, kernel in found.items():
-        code, padded = kernel["code"], "padding" in line
+        code = kernel["code"]
         assert kernel["shared"] <= SHARED[int(capability.replace(".", ""))], line
         for name, loop in kernel["passes"].items():
             assert not loop.products or loop.names["LDGSTS"], f"{line}, {name} loads nothing ahead"
         if capability == "9.0":
             assert code.names["HGMMA"], f"{line} has no wgmma"
             assert not code.names["HMMA"], f"{line} has products that are not wgmma"
-            if padded and mapping not in SPILLING:
-                assert (code.spills, kernel["stack"]) == (0, 0), f"{line} spills"
+            if "padding" in line and mapping not in SPILLING:
+                if mapping not in SPILLING_OUTSIDE:
+                    assert (code.spills, kernel["stack"]) == (0, 0), f"{line} spills"
+                assert not any(loop.spills for loop in kernel["passes"].values()), line
     within(budget.counts(found))
 
 
