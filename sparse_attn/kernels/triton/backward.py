@@ -46,7 +46,7 @@ def tile_of(
     p = weights(x, stats, theta, site.unit, MAP)
     u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
     used = tl.where(kept(drop, columns, site), p, 0.0) if FLAGS.dropout else p
-    return Tile(k, columns, x, chain, p, used.to(site.q.dtype), u, by_theta)
+    return Tile(columns, x, chain, p, used.to(site.q.dtype), u, by_theta)
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def sink_tile(stats, site, theta, MAP: tl.constexpr, SHAPE: tl.constexpr):
     x, columns = sink_of(site, SHAPE)
     p = weights(x, stats, theta, site.unit, MAP)
     u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
-    return Tile(x, columns, x, 1.0, p, p, u, by_theta)
+    return Tile(columns, x, 1.0, p, p, u, by_theta)
 
 
 @triton.jit

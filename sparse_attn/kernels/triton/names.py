@@ -106,7 +106,7 @@ Drop = namedtuple("Drop", "seed head cut scale")
 # what else a block of queries needs in the backward pass
 Part = namedtuple("Part", "value do stats theta drop")
 # values of a tile in the backward pass; chain = ds / d(unit x), used = p after dropout
-Tile = namedtuple("Tile", "k columns x chain p used u by_theta")
+Tile = namedtuple("Tile", "columns x chain p used u by_theta")
 # row sums for the gradient; extra: pull of a threshold row, kappa of a projection, the share of
 # softpick's maximum
 Gradient = namedtuple("Gradient", "gamma extra")
