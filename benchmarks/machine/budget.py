@@ -121,6 +121,12 @@ def counts(found: dict[str, dict[str, Any]]) -> Counts:
     }
 
 
+def pinned() -> Path:
+    """The file of the pinned Triton, the one there is."""
+    (path,) = PATH.parent.glob("triton-*.json")
+    return path
+
+
 def read(path: Path = PATH) -> Counts:
     found: Counts = json.loads(path.read_text(encoding="utf-8"))
     return found
