@@ -270,3 +270,15 @@ def test_tf32_switched_on_by_either_api(backend):
         backend.inputs(Problem("softmax", queries=8, keys=8, dim=16, **ONE)).attend(backend.impl)
     finally:
         matmul.fp32_precision = before
+
+
+@each()
+@pytest.mark.parametrize(
+    ("name", "params"), [("r-softmax", {"r": 0.90625}), ("t-softmax", {"t": 1e-5})]
+)
+def test_half_gradients_of_nearly_equal_scores_are_finite(backend, name, params):
+    """Their slopes, of the order of 1 / t, are beyond float16."""
+    case = Problem(name, params, batch=1, heads=1, kv_heads=1, spread=1e-5)
+    inputs = Inputs(case, torch.float16, torch.float16, backend.device)
+    inputs.grad *= 0.01
+    assert all(found.isfinite().all() for found in inputs.solve(backend.impl).values())

@@ -1,8 +1,8 @@
 """Attention in Triton: scores stay on the chip, forward and backward.
 
-Rows of up to 1,024 keys (fewer in float32 or at large head_dim) stay in one tile; longer rows take
-several, and finding the threshold recomputes the scores. Without a GPU the kernels run in Triton's
-interpreter (TRITON_INTERPRET=1).
+Rows of up to 128 keys without padding stay in one tile; longer rows take several, and each pass
+over them recomputes the scores. Without a GPU the kernels run in Triton's interpreter
+(TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
         given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
     tensors = (given.query, given.key, given.value, given.parameter, given.sink)
     grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    moments = plan.needs_moments(given, given.parameter.requires_grad)
+    moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
     out: Tensor = launch.attend(*given, grad, moments)[0]
     return AttentionOutput(out)
 

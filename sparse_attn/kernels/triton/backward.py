@@ -203,7 +203,7 @@ def bwd_dq_kernel(
         o = load_rows(head_of(second, o_strides, b, h), rows, sizes.rows, SHAPE)
         again = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     sums = moments_of(block, part, MAP, FLAGS, SHAPE)
-    gamma, extra, by_parameter = row_gradient(delta, again, sums, stats, MAP)
+    gamma, extra, by_parameter = row_gradient(delta, again, sums, stats, site.unit, MAP)
     gradient = Gradient(gamma, extra)
     store_gradient(row_gradients, row_ids, gradient, by_parameter, inside, MAP)
     if FLAGS.sink:

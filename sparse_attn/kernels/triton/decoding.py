@@ -14,6 +14,7 @@ from sparse_attn.kernels.triton.pointwise import all_of, density, least_size, sh
 from sparse_attn.kernels.triton.saved import load_statistics, store_statistics
 from sparse_attn.kernels.triton.scores import (
     head_of,
+    keys_of,
     load_tile,
     place_of,
     scores_of,
@@ -142,12 +143,13 @@ def decode_values_kernel(
     values = head_of(value, v_strides, b, h_key)
     places = Matrix(scores + head.to(tl.int64) * sizes.rows * sizes.keys, sizes.keys)
     out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    last = tl.minimum((split + 1) * chunk, tl.cdiv(sizes.keys, SHAPE.block_n))
+    n_keys, _prefix = keys_of(lengths, b, pairs, sizes, FLAGS)  # values of padding are not read
+    last = tl.minimum((split + 1) * chunk, tl.cdiv(n_keys, SHAPE.block_n))
     for tile in range(split * chunk, last):
         start = tile * SHAPE.block_n
         x = stored_tile(places, rows, start + tl.arange(0, SHAPE.block_n), sizes.keys)
         p = weights(x, stats, theta_h, unit, MAP)
-        v = load_tile(values, start, sizes.keys, True, SHAPE)
+        v = load_tile(values, start, n_keys, True, SHAPE)
         out = tl.dot(p.to(v.dtype), v, out, input_precision=FLAGS.precision)
     if MAP.family == "threshold" or MAP.family == "truncated":
         out += (stats.f - stats.f)[:, None]  # a NaN row

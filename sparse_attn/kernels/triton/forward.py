@@ -180,10 +180,9 @@ def finished(
         out = out * inverse[:, None]
         f += tl.log2(tl.where(total == 0.0, 1.0, total))
         if MAP.family == "threshold":
-            # of the pull: sum v g - sum v sum p g
+            # of the pull, for v without 1 / t: sum v g - sum v sum p g
             f += tl.log2(stats.b)
-            steep = (inverse / (stats.b * unit))[:, None]
-            second = (second - total_second[:, None] * out) * steep
+            second = (second - total_second[:, None] * out) * inverse[:, None]
     elif MAP.family == "projection":
         second = second / tl.where(total_second == 0.0, 1.0, total_second)[:, None]
     return out, second, Statistics(

@@ -109,7 +109,8 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
     blocks, columns = -(-rows // side), -(-inputs.key.shape[2] // side)
     short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
     tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
-    marks = out.new_zeros(batch * heads, columns, blocks, dtype=torch.int8)
+    size = (batch * heads, columns, blocks) if grad else (0,)
+    marks = out.new_zeros(size, dtype=torch.int8)
     return out, second, stats, tiles, marks
 
 

@@ -125,7 +125,7 @@ def slopes(x, p, stats, theta, unit, MAP: tl.constexpr):
 
 
 @triton.jit
-def row_gradient(delta, second, sums, stats, MAP: tl.constexpr):
+def row_gradient(delta, second, sums, stats, unit, MAP: tl.constexpr):
     """gamma, pull or kappa, and the gradient to the parameter.
 
     delta = sum p g, `second` as the second output gives it, sums = sum u g, u, v g and v.
@@ -135,7 +135,8 @@ def row_gradient(delta, second, sums, stats, MAP: tl.constexpr):
     if MAP.family == "pointwise":
         return delta, none, vg - delta * v
     elif MAP.family == "threshold":
-        return delta, second, -second * stats.e if MAP.kind == "r-softmax" else second
+        pull = second / tl.where(stats.b == 0.0, 1.0, stats.b * unit)
+        return delta, pull, -pull * stats.e if MAP.kind == "r-softmax" else pull
     elif MAP.family == "truncated":
         return delta, none, none
     elif MAP.family == "free":

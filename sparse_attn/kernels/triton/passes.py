@@ -27,6 +27,7 @@ from sparse_attn.kernels.triton.scores import (
 )
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
+RECOMPUTED = tl.constexpr(1e-5)  # relative difference of recomputed scores
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
 
 
@@ -186,7 +187,8 @@ def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: t
             state = summed(state, given, x, columns, True, MAP)
     tl.store(block.tiles, count.to(block.tiles.dtype.element_ty))
     tl.debug_barrier()  # before the list is read
-    mark(block, count)
+    if MAP.grad:
+        mark(block, count)
     return state
 
 
@@ -219,6 +221,12 @@ def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SH
 
 
 @triton.jit
+def slack_of(top, FLAGS: tl.constexpr):
+    """How far below the maximum x may be by rounding: as a product, it may join the difference."""
+    return top * 0.0 if FLAGS.plain else RECOMPUTED * tl.abs(top)
+
+
+@triton.jit
 def project(
     block, found, temperature, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
@@ -231,10 +239,11 @@ def project(
     unit = block.site.unit
     none = blank(0.0, SHAPE)
     tau = found.top * 0.0
+    slack = slack_of(found.top, FLAGS)
     step = 0
     go = True
     while go:
-        line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+        line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
         sums = summed((none, none), (line, theta), found.candidates, none, False, MAP)
         move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
         tau += move
@@ -242,7 +251,7 @@ def project(
         go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
     if not SHAPE.short:
         if MAP.skip:
-            line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+            line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = listed((none, none), (line, theta), block, MAP, FLAGS, SHAPE)
             move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move
@@ -251,7 +260,7 @@ def project(
             go = block.span.last - block.span.first > 1
         step = 0
         while go:
-            line = line_of(found.top, temperature, tau, tau * 0.0, theta, unit, MAP)
+            line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = sweep(summed, (none, none), (line, theta), block, MAP.skip, MAP, FLAGS, SHAPE)
             move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move

@@ -63,10 +63,9 @@ def share_of(total, MAP: tl.constexpr):
 @triton.jit
 def shrink_of(old, new, unit, MAP: tl.constexpr):
     """What sums divided by the old size are multiplied by to be divided by the new one."""
-    if MAP.kind == "normalized-relu":
-        return old / new
-    elif is_power(MAP):
-        return (old / new) * (old / new)
+    if is_power(MAP):
+        part = tl.where(old == new, 1.0, old / new)  # a division need not be exact
+        return part if MAP.kind == "normalized-relu" else part * part
     else:
         return tl.exp2((old - new) * (unit * LOG2E))
 
@@ -84,10 +83,12 @@ def density(x, size, share, theta, unit, MAP: tl.constexpr):
     elif MAP.kind == "spherical-softmax":
         small = 1.0 / size
         u = x * (unit * small)
-        g = tl.where(size <= LEAST, 1.0, u * u + theta * small * small)
+        g = tl.where((size <= LEAST) & (x == x), 1.0, u * u + theta * small * small)
     elif MAP.kind == "normalized-relu":
         u = x * (unit / size)
-        g = tl.where(size <= LEAST, 1.0, tl.maximum(u, 0.0, propagate_nan=tl.PropagateNan.ALL))
+        g = tl.where(
+            (size <= LEAST) & (x == x), 1.0, tl.maximum(u, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        )
     else:
         g = tl.exp2((size_of(x, theta, unit, MAP) - size) * (unit * LOG2E) + share)
         if MAP.kind == "sigsoftmax" or MAP.kind == "normalized-sigmoid":

@@ -98,8 +98,8 @@ def between(low, high, need, under_low, under_high, MAP: tl.constexpr):
         place = (need - under_low + 0.5) / (n + 1.0)
         width = 0.8 / tl.sqrt(n)
         many = n > 24.0
-        first = tl.where(many, tl.maximum(place - width, 0.02), first)
-        second = tl.where(many, tl.minimum(place + width, 0.98), second)
+        first = tl.where(many, tl.minimum(tl.maximum(place - width, 0.02), 0.97), first)
+        second = tl.where(many, tl.minimum(tl.maximum(place + width, 0.03), 0.98), second)
     return low + first * (high - low), low + second * (high - low)
 
 
@@ -138,11 +138,11 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
         under_high = tl.where(narrow & at_second, tl.where(at_first, below, within), under_high)
         low = tl.minimum(low, high)
         first, second = between(low, high, need, under_low, under_high, MAP)
-        open = narrow & (low < high)
+        wide = narrow & (low < high)
         if MAP.kind == "r-softmax":
-            open = open & (under_high - under_low > 2.0)
+            wide = wide & (under_high - under_low > 2.0)
         step += 1
-        go = (tl.max(open.to(tl.int32), 0) > 0) & (step < COUNTS)
+        go = (tl.max(wide.to(tl.int32), 0) > 0) & (step < COUNTS)
     return snap(block, low, high, need, found.top, MAP, FLAGS, SHAPE)
 
 
@@ -192,7 +192,8 @@ def snap(
         middle = tl.where(middle < high, middle, low)
         bound = middle
         step += 1
-        go = tl.max((low < high).to(tl.int32), 0) > 0
+        # a row with an infinity becomes NaN
+        go = tl.max(((low < high) & (high < float("inf"))).to(tl.int32), 0) > 0
     return high
 
 

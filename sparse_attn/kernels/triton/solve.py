@@ -5,12 +5,10 @@ import triton.language as tl
 
 from sparse_attn.kernels.triton.maps import TINY, nan_of, reach_of
 from sparse_attn.kernels.triton.names import Solved, Statistics
-from sparse_attn.kernels.triton.passes import project, survey
+from sparse_attn.kernels.triton.passes import RECOMPUTED, project, slack_of, survey
 from sparse_attn.kernels.triton.projections import temperature_of
 from sparse_attn.kernels.triton.search import cut, mass, quantile
 from sparse_attn.kernels.triton.unnormalized import free_statistics
-
-RECOMPUTED = tl.constexpr(1e-5)  # relative difference of recomputed scores
 
 
 @triton.jit
@@ -41,7 +39,8 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         temperature, by_total, by_theta = temperature_of(total, found.n, theta, MAP)
         tau = project(block, found, temperature, theta, MAP, FLAGS, SHAPE)
         by_total = tl.where(temperature == 0.0, slack, by_total)
-        stats = Statistics(top, temperature, tau + spoiled, zero, by_theta, zero, zero, zero)
+        d = slack_of(top, FLAGS)
+        stats = Statistics(top, temperature, tau + spoiled, d, by_theta, zero, zero, zero)
         return Solved(stats, stats.c, by_total, zero, zero)
 
 

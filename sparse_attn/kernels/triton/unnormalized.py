@@ -51,7 +51,8 @@ def free_weights(s, a, b, c, MAP: tl.constexpr):
         # an infinite score makes the row NaN, but for -inf, which is masked
         return tl.where(s == float("-inf"), 0.0, tl.sigmoid(s + a) + (s - s))
     elif MAP.kind == "relu":
-        return tl.where(s > 0.0, s, 0.0) * a
+        p = tl.where(s > 0.0, s, 0.0) * a + (s - s)  # NaN stays
+        return tl.where(s == float("-inf"), 0.0, p)
     elif MAP.kind == "softpick":
         size = softpick_size(s, a)
         return tl.where(size < 0.0, 0.0, size) * b
