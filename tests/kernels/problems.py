@@ -301,9 +301,11 @@ def assert_close(
         # the gradient of a parameter passes through its float32 value
         relative = tolerance if wanted.dtype == torch.float64 else 2e-5
         close = relative * max(1.0, wanted.abs().max().item())
-        torch.testing.assert_close(
-            got[name], wanted, rtol=relative, atol=close, msg=lambda text, n=name: f"{n}: {text}"
-        )
+
+        def named(text: str, name: str = name) -> str:
+            return f"{name}: {text}"
+
+        torch.testing.assert_close(got[name], wanted, rtol=relative, atol=close, msg=named)
 
 
 def rows_call(
@@ -320,8 +322,8 @@ def rows_call(
     """
     unit = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
     leaf = scores.clone().requires_grad_(torch.is_grad_enabled())
-    inputs = (tensor[None, None] for tensor in (leaf, unit, unit))
-    p = attention(*inputs, mapping, scale=1.0, impl=impl, **options)[0, 0]
+    query, key = leaf[None, None], unit[None, None]
+    p = attention(query, key, key, mapping, scale=1.0, impl=impl, **options)[0, 0]
     if p.requires_grad:
         p.backward(torch.randn_like(p) if upstream is None else upstream.to(p))
     return p.detach(), torch.empty(0) if leaf.grad is None else leaf.grad
