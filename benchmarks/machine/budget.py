@@ -21,6 +21,7 @@ from typing import Any
 
 import triton
 
+from benchmarks.machine.compiled import program
 from benchmarks.machine.sass import Code
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,6 @@ _STEPS = {  # of rows kept on chip
     "entmax-1.5": ("threshold",),
 }
 
-_COMPILE = ("-W", "ignore", "-m", "benchmarks.machine.compiled")
 COUNTED = ("instructions", "special functions", "spilled accesses")
 Counts = dict[str, dict[str, list[int]]]
 
@@ -69,8 +69,9 @@ Counts = dict[str, dict[str, list[int]]]
 def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
     """What `compiled` prints of calls, from a process and a cache of its own."""
     with tempfile.TemporaryDirectory() as cache:
+        code = program(int(capability.replace(".", "")), calls)
         done = subprocess.run(
-            [sys.executable, *_COMPILE, capability.replace(".", ""), *calls],
+            [sys.executable, "-W", "ignore", "-c", code],
             env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
             cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip

@@ -1,16 +1,15 @@
 """Compiles the kernels of calls and prints what their machine code holds, as JSON.
 
-    python -m benchmarks.machine.compiled CAPABILITY CALL...
-
-A call is a Python expression, the arguments of `AttentionInputs`. Of each: the kernels by name, as
-bytes of `shared` memory and the fields of `sass.Kernel`, of which the code is counted by name. It
-has a process of its own, because Triton then takes an absent GPU for the one there is.
+Of each call: the kernels by name, as bytes of `shared` memory and the fields of `sass.Kernel`, of
+which the code is counted by name. It has a process of its own, because Triton then takes an absent
+GPU for the one there is; `program` is what that runs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from benchmarks.machine.sass import disassemble
-from sparse_attn import Mapping
+from sparse_attn import Mapping as Mapping  # for `program`
 from sparse_attn.kernels import triton as kernels
 from sparse_attn.kernels.inputs import AttentionInputs
 
@@ -51,7 +50,7 @@ class WarmUp:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def compile(*args: Any, **kwargs: Any) -> None:
+        def warm_up(*args: Any, **kwargs: Any) -> None:
             made = self.kernel.warmup(*args, grid=grid, **kwargs)
             kernel = disassemble(made.asm["cubin"])
             WarmUp.found[self.kernel.__name__] = {
@@ -61,7 +60,7 @@ class WarmUp:
                 "loops": [loop.names for loop in kernel.loops],
             }
 
-        return compile
+        return warm_up
 
 
 def qkv(
@@ -79,20 +78,25 @@ def qkv(
     ]
 
 
-def compiled(call: str) -> dict[str, Any]:
-    names = {"torch": torch, "Mapping": Mapping, "qkv": qkv, "AttentionInputs": AttentionInputs}
-    WarmUp.found = {}
-    output = kernels.attention(eval(f"AttentionInputs({call})", names)).output
-    if output.requires_grad:
-        output.backward(torch.ones_like(output))
-    return WarmUp.found
+def program(capability: int, calls: Iterable[str]) -> str:
+    """Python that prints what calls compile to; a call is the arguments of `AttentionInputs`."""
+    made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
+    return f"from {__name__} import *\nprint_compiled({capability}, [{made}])"
 
 
-if __name__ == "__main__":
-    capability, *calls = sys.argv[1:]
-    driver.set_active(NoGpu(int(capability)))
-    kernels.plan.shared_memory = lambda tensor: SHARED[int(capability)]
+def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
+    """To standard output, as JSON."""
+    driver.set_active(NoGpu(capability))
+    kernels.plan.shared_memory = lambda tensor: SHARED[capability]
     for name, kernel in list(vars(kernels.launch).items()):
         if name.endswith("_kernel"):
             setattr(kernels.launch, name, WarmUp(kernel))
-    json.dump([compiled(call) for call in calls], sys.stdout)
+    json.dump([compiled(call()) for call in calls], sys.stdout)
+
+
+def compiled(inputs: AttentionInputs) -> dict[str, Any]:
+    WarmUp.found = {}
+    output = kernels.attention(inputs).output
+    if output.requires_grad:
+        output.backward(torch.ones_like(output))
+    return WarmUp.found
