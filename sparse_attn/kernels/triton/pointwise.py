@@ -71,6 +71,12 @@ def shrink_of(old, new, unit, MAP: tl.constexpr):
 
 
 @triton.jit
+def inverse_of(size):
+    """1 / size, or 0 in a row that becomes uniform; NaN stays NaN times either."""
+    return tl.where(size <= LEAST, 0.0, 1.0 / size)
+
+
+@triton.jit
 def density(x, size, share, theta, unit, MAP: tl.constexpr):
     """g over its power of `size`, times a share, given as its log2 for a 2^size; 0 for x = -inf.
 
@@ -81,14 +87,13 @@ def density(x, size, share, theta, unit, MAP: tl.constexpr):
         u = x * (unit * small) + small
         g = 0.5 * (u * u + small * small)
     elif MAP.kind == "spherical-softmax":
-        small = 1.0 / size
+        small = inverse_of(size)
         u = x * (unit * small)
-        g = tl.where((size <= LEAST) & (x == x), 1.0, u * u + theta * small * small)
+        g = u * u + tl.where(size <= LEAST, 1.0, theta * small * small)
     elif MAP.kind == "normalized-relu":
-        u = x * (unit / size)
-        g = tl.where(
-            (size <= LEAST) & (x == x), 1.0, tl.maximum(u, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        )
+        u = x * (unit * inverse_of(size))
+        least = tl.where(size <= LEAST, 1.0, 0.0)
+        g = tl.maximum(u, least, propagate_nan=tl.PropagateNan.ALL)
     else:
         g = tl.exp2((size_of(x, theta, unit, MAP) - size) * (unit * LOG2E) + share)
         if MAP.kind == "sigsoftmax" or MAP.kind == "normalized-sigmoid":
@@ -128,7 +133,7 @@ def density_slopes(x, size, share, theta, unit, MAP: tl.constexpr):
     elif MAP.kind == "softmax-abs":
         return g, tl.where(x < 0.0, -g, tl.where(x > 0.0, g, 0.0)), by_theta
     elif is_power(MAP):
-        small = 1.0 / size
+        small = inverse_of(size)
         u = x * (unit * small)
         if MAP.kind == "taylor-softmax":
             by_s = (u + small) * small
@@ -137,7 +142,7 @@ def density_slopes(x, size, share, theta, unit, MAP: tl.constexpr):
             by_theta += small * small
         else:
             by_s = tl.where(u > 0.0, small + by_theta, 0.0)
-        flat = (x == float("-inf")) | (size <= LEAST)
-        return g, tl.where(flat, 0.0, by_s * share), tl.where(flat, 0.0, by_theta * share)
+        valid = x != float("-inf")
+        return g, tl.where(valid, by_s * share, 0.0), tl.where(valid, by_theta * share, 0.0)
     else:
         return g, g, by_theta
