@@ -38,7 +38,7 @@ def test_gradcheck_on_the_cpu(name, params, causal):
 def test_parameters_against_finite_differences(backend, name, params):
     """The reference in float64, with the parameter moved both ways, knows no chain rule."""
     (parameter, at), step = next(iter(params.items())), 2.0**-12
-    case = Problem(name, params, learn=parameter, queries=5, keys=9, dim=16)
+    case = Problem(name, params, learn=parameter, heads=1, kv_heads=1, queries=5, keys=9, dim=16)
     inputs = backend.inputs(case)
     inputs.solve(backend.impl)
     raw = getattr(inputs.mapping, f"raw_{parameter}")

@@ -68,12 +68,12 @@ INTERPRETED = [
     Problem("sigsoftmax", {}, queries=1, keys=1, **ONE),
     Problem("sparsemax", {}, queries=3, keys=1, **ONE),
 ]
-# Beyond 128 keys the backward pass, beyond 1024 all passes of the Triton kernels go tile by tile.
+# Beyond 128 keys the Triton kernels go tile by tile.
 TILED = [
     *(Problem(name, params, queries=5, keys=150, **ONE) for name, params in SOLVERS),
-    *(Problem(name, params, queries=3, keys=1100, **ONE) for name, params in SOLVERS),
-    Problem("sparsemax", {}, queries=3, keys=1100, spread=9.0, mask="11QK", **ONE),
-    Problem("r-softmax", {"r": 0.3125}, queries=70, keys=1100, sink=0.5, **ONE,
+    *(Problem(name, params, queries=3, keys=300, **ONE) for name, params in SOLVERS),
+    Problem("sparsemax", {}, queries=3, keys=300, spread=9.0, mask="11QK", **ONE),
+    Problem("r-softmax", {"r": 0.3125}, queries=70, keys=300, sink=0.5, **ONE,
             options={"causal": True}),
     Problem("sparsemax", {}, queries=3, keys=150, sink=2.0, **ONE),
 ]  # fmt: skip

@@ -11,8 +11,8 @@ from sparse_attn.kernels import attention
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
 
-from .backends import CPU, CUDA, REFERENCE, TRITON, each
-from .problems import DISTRIBUTIONS, SETTINGS, rows_call
+from .backends import CPU, CUDA, REFERENCE, TRITON, each, over
+from .problems import DISTRIBUTIONS, SETTINGS, SOLVERS, rows_call
 
 ROWS = [
     case
@@ -68,8 +68,7 @@ def test_zeros_are_where_the_reference_has_them(backend, name, params, keys):
     assert (p >= 0).all()
 
 
-@each()
-@pytest.mark.parametrize("r", [0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 0.9, 1.0])
+@over("r", [(r,) for r in (0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 0.9, 1.0)], [(0.0,), (0.3,), (1.0,)])
 def test_r_softmax_gives_the_exact_number_of_zeros(backend, r):
     """floor(r (n - 1)) + 1 of the n valid keys of a padded batch, for every n; for r = 1 n - 1."""
     for keys in (1, 5, 32, 63):
@@ -120,9 +119,11 @@ def test_gradients_at_ties_are_subgradients(backend, name, params):
     assert (outside.sum(-1) <= owners).all()
 
 
-@each()
-@pytest.mark.parametrize("level", [0.0, 1.0, -3.0])
-@pytest.mark.parametrize(("name", "params"), DISTRIBUTIONS)
+@over(
+    "name params level",
+    [(*s, level) for s in DISTRIBUTIONS for level in (0.0, 1.0, -3.0)],
+    [(*s, level) for s in DISTRIBUTIONS for level in (0.0, -3.0)],
+)
 def test_equal_scores_are_uniform(backend, name, params, level):
     """Also where that is 0/0: no positive score, no temperature, a quantile equal to the top."""
     scores = torch.full((3, 16), level, device=backend.device)
@@ -149,9 +150,11 @@ def test_nearly_equal_scores(backend, name, params):
     assert gradient.isfinite().all()
 
 
-@each()
-@pytest.mark.parametrize("scale", [1e3, 1e30, 1e37])
-@pytest.mark.parametrize(("name", "params"), SETTINGS)
+@over(
+    "name params scale",
+    [(*s, scale) for s in SETTINGS for scale in (1e3, 1e30, 1e37)],
+    [*((*s, 1e37) for s in SETTINGS), *((*s, 1e3) for s in SOLVERS)],
+)
 def test_large_scores(backend, name, params, scale):
     """Nothing overflows that need not: the float64 reference, or one key at least."""
     scores = scale * torch.randn(6, 32, device=backend.device)
