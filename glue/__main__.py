@@ -52,7 +52,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     def claim_folder(self, config: RunConfig) -> None:
         from accelerate import PartialState
 
-        from glue.checkpoints import remove_drafts
+        from sparse_attn.checkpoints import remove_drafts
 
         if self.is_main_process:
             super().claim_folder(config)
@@ -60,7 +60,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         PartialState().wait_for_everyone()
 
     def tidy(self, folder: Path) -> None:
-        from glue.checkpoints import remove_checkpoints
+        from sparse_attn.checkpoints import remove_checkpoints
 
         remove_checkpoints(folder)
 

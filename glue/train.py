@@ -24,7 +24,6 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from glue.checkpoints import last_complete_checkpoint
 from glue.config import RunConfig
 from glue.data import load_task, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
@@ -38,6 +37,7 @@ from pipeline.fitting import DivergedError
 from pipeline.machine import device_name, peak_memory_mib, versions
 from pipeline.sweep.plan import Plan
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
+from sparse_attn.checkpoints import last_complete_checkpoint
 from sparse_attn.commands.reading import resolve_model
 
 TRIAL_STEPS = 8

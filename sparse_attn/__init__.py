@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
+    from sparse_attn.conversion import convert
     from sparse_attn.loading import load_pretrained
     from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
     from sparse_attn.patching import patch_model, patched, unpatch_model
@@ -18,6 +19,7 @@ __all__ = [
     "MappingSpec",
     "SparsitySchedule",
     "SparsityScheduleCallback",
+    "convert",
     "functional",
     "heads",
     "kernels",
@@ -48,7 +50,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # schedules last: it imports all that Trainer needs, PEFT too
-        places = ("mappings", "patching", "loading", "schedules")
+        places = ("mappings", "patching", "loading", "schedules", "conversion")
         modules = (import_module(f"{__name__}.{place}") for place in places)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 

@@ -1,11 +1,12 @@
 """Probability mappings: functions, their registry, and the module that holds one."""
 
-from sparse_attn.mappings.base import Kernel, MappingSpec, ParameterSpec
+from sparse_attn.mappings.base import Dial, Kernel, MappingSpec, ParameterSpec
 from sparse_attn.mappings.module import Mapping
 from sparse_attn.mappings.pointwise import pointwise_spec
 from sparse_attn.mappings.registry import get_spec, mapping_names, register_mapping
 
 __all__ = [
+    "Dial",
     "Kernel",
     "Mapping",
     "MappingSpec",

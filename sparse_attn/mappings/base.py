@@ -85,6 +85,20 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True)
+class Dial:
+    """The parameter that sets a mapping's share of zeros.
+
+    Attributes:
+        parameter: its name.
+        value: its value at u in [0, 1]; zeros do not fall as u rises. A function of a module, so
+            that a model can be pickled.
+    """
+
+    parameter: str
+    value: Callable[[float], float]
+
+
+@dataclass(frozen=True)
 class Kernel:
     """How the fused implementations know a mapping.
 
@@ -145,6 +159,7 @@ class MappingSpec:
         mass: what a row sums to, at the default parameters. Only mappings with mass "one" are
             distributions, which heads and losses need.
         zeros: whether exact zeros can occur at valid positions.
+        dial: for a mapping with zeros, the parameter that sets their share; None if it has none.
         dense: for a mapping with zeros, `(**arguments) -> bool`: whether these arguments of
             `function` exclude them.
         translation_invariant: whether p(z + c) = p(z).
@@ -168,6 +183,7 @@ class MappingSpec:
     options: tuple[ParameterSpec, ...] = ()
     mass: Mass = "one"
     zeros: bool = False
+    dial: Dial | None = None
     dense: Callable[..., bool] | None = None
     translation_invariant: bool = False
     log_g: Callable[..., Tensor] | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
+    Dial,
     ParameterSpec,
     Value,
     library_spec,
@@ -262,6 +263,15 @@ def entmax(
     return on_rows(_entmax_rows, scores, alpha, mask=mask, dim=dim, log=log, checks=(ALPHA,))
 
 
+def _lam_at(u: float) -> float:
+    """Where sparsegen is sparsemax of the scores times 0.1 at u = 0, times 1000 at u = 1."""
+    return 1 - 10 ** (1 - 4 * u)
+
+
+def _alpha_at(u: float) -> float:
+    return 1 + u
+
+
 _library = partial(library_spec, family="projection", zeros=True)
 _skipping = partial(_library, translation_invariant=True, kernel={"skips": True})
 SPECS = (
@@ -271,10 +281,23 @@ SPECS = (
         multilabel_only=HINGE,
         source="Martins & Astudillo 2016, alg. 1",
     ),
-    _skipping(sparsegen, LAM, losses=HINGE, multilabel_only=HINGE, source=LAHA),
+    _skipping(
+        sparsegen,
+        LAM,
+        dial=Dial("lam", _lam_at),
+        losses=HINGE,
+        multilabel_only=HINGE,
+        source=LAHA,
+    ),
     _library(sparsecone, Q, source=LAHA),
     _library(
         sparsehourglass, Q, losses=HOURGLASS_HINGE, multilabel_only=HOURGLASS_HINGE, source=LAHA
     ),
-    _skipping(entmax, ALPHA, losses={"entmax": "entmax_loss"}, source="Peters et al. 2019, eq. 10"),
+    _skipping(
+        entmax,
+        ALPHA,
+        dial=Dial("alpha", _alpha_at),
+        losses={"entmax": "entmax_loss"},
+        source="Peters et al. 2019, eq. 10",
+    ),
 )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
+    Dial,
     ParameterSpec,
     Value,
     library_spec,
@@ -106,9 +107,33 @@ def threshold_softmax(
     return on_rows(_threshold_rows, scores, lam, mask=mask, dim=dim, log=log, checks=(LAM,))
 
 
+def _k_at(u: float) -> float:
+    return 1024 ** (1 - u)
+
+
+def _p_at(u: float) -> float:
+    return 1 - u
+
+
+def _lam_at(u: float) -> float:
+    """From 10^-6 to 1."""
+    return 10 ** (6 * (u - 1))
+
+
 _library = partial(library_spec, zeros=True, translation_invariant=True)
 SPECS = (
-    _library(top_k_softmax, K, source="control: zeros without reweighting; Gupta et al. 2021"),
-    _library(top_p_softmax, P, family="truncated", source="Lin et al. 2025"),
-    _library(threshold_softmax, LAM, family="truncated", source="serving engines"),
+    _library(
+        top_k_softmax,
+        K,
+        dial=Dial("k", _k_at),
+        source="control: zeros without reweighting; Gupta et al. 2021",
+    ),
+    _library(top_p_softmax, P, dial=Dial("p", _p_at), family="truncated", source="Lin et al. 2025"),
+    _library(
+        threshold_softmax,
+        LAM,
+        dial=Dial("lam", _lam_at),
+        family="truncated",
+        source="serving engines",
+    ),
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
+    Dial,
     ParameterSpec,
     Value,
     above_zero,
@@ -168,6 +169,11 @@ def r_softmax(
     )
 
 
+def _t_at(u: float) -> float:
+    """From 100 to 0.01, in the unit of the scores."""
+    return 10 ** (2 - 4 * u)
+
+
 _library = partial(library_spec, zeros=True, translation_invariant=True)
 _within = partial(_library, family="threshold", multilabel_only=("r-softmax",))
 SPECS = (
@@ -175,6 +181,7 @@ SPECS = (
     _within(
         t_softmax,
         T,
+        dial=Dial("t", _t_at),
         losses={"r-softmax": "t_softmax_multilabel_loss"},
         predicts="t",
         source=f"{BALAZY}, eq. 2",
@@ -182,6 +189,7 @@ SPECS = (
     _within(
         r_softmax,
         R,
+        dial=Dial("r", float),
         losses={"r-softmax": "r_softmax_multilabel_loss"},
         predicts="r",
         source=f"{BALAZY}, eq. 3",

@@ -35,7 +35,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kept_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their checkpoints, as one does that is killed at its very end."""
-    monkeypatch.setattr("glue.checkpoints.remove_checkpoints", lambda folder: None)
+    monkeypatch.setattr("sparse_attn.checkpoints.remove_checkpoints", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

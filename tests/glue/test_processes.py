@@ -39,9 +39,9 @@ FSDP_ON_CPU = """
 import sys
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
-import glue.checkpoints
+import sparse_attn.checkpoints
 from glue.__main__ import main
-glue.checkpoints.remove_checkpoints = lambda folder: None  # a test looks at them
+sparse_attn.checkpoints.remove_checkpoints = lambda folder: None  # a test looks at them
 PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
 main(sys.argv[1:])
 """

@@ -211,7 +211,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     command = ["train", "--task", "RTE", "--model", str(model), "--data_dir", str(folder)]
     command += ["--train.epochs", "2", "--train.max_length", "32"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glue.checkpoints.remove_checkpoints", lambda folder: None)
+        patch.setattr("sparse_attn.checkpoints.remove_checkpoints", lambda folder: None)
         glue.main([*command, "--output_dir", str(folder / "run")])
     (folder / "run/results.json").unlink()
     shutil.rmtree(folder / "run/checkpoint-2")

@@ -1,0 +1,182 @@
+"""Convert a pretrained model: another mapping for its softmax, chosen, and healed on texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from transformers import DataCollatorWithPadding, PreTrainedModel, TrainingArguments
+
+from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.conversion.healing import Healer, InOrder, KeepZeros, together
+from sparse_attn.conversion.plan import Plan, correct, make_plan
+from sparse_attn.files import whole
+from sparse_attn.layers import root_of
+from sparse_attn.mappings import Mapping
+from sparse_attn.patching import is_patched, patch_model
+
+__all__ = ["Plan", "convert"]
+
+SAMPLE = 64  # texts on which layers are measured and zeros counted
+LEAST = 64  # texts
+SAVE_EVERY = 100  # steps
+ROUNDS = 3  # corrections after the last step
+
+
+def convert(
+    model: PreTrainedModel,
+    mapping: str,
+    tokenizer: Any,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    output_dir: str | Path,
+    target_zeros: float | None = None,
+    choose_layers: bool = False,
+    steps: int = 300,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
+    ramp: float = 0.5,
+    max_length: int = 128,
+    seed: int = 0,
+    **parameters: Any,
+) -> Plan:
+    """Replace softmax by `mapping` in a pretrained model, in place, at little loss.
+
+    Measures the swap of every layer on some of the texts, chooses each layer's parameter, and then
+    trains the model for a few steps to give what it gave with softmax, with `Trainer`: hidden
+    states and outputs (`states.distances`). Zeros are held while it learns. If it is stopped, the
+    same call with the same `output_dir` goes on.
+
+    Args:
+        model: an encoder, with or without a head, or a causal language model; not patched.
+        mapping: a registered name.
+        tokenizer: the model's own.
+        texts: unlabelled, of the kind that the model will read; pairs for a model of pairs.
+        output_dir: for checkpoints and the plan; the model is not saved there.
+        target_zeros: share of exact zeros over all layers, on these texts, in [0, 1]; the mapping's
+            parameter is then chosen by layer. None to use the parameters as given.
+        choose_layers: whether layers whose zeros cost most may keep softmax, with target_zeros.
+        steps: of training; 0 to choose without training.
+        batch_size: texts of a step in each process.
+        learning_rate: its peak, after a tenth of the steps.
+        ramp: the share of the steps after which the parameters have reached their values.
+        max_length: tokens of a text; the rest is cut off.
+        **parameters: of the mapping.
+
+    Returns:
+        What was measured and chosen, by layer.
+
+    Raises:
+        ValueError: a model that is patched already, or is an encoder and decoder; too few texts; a
+            target that the mapping cannot reach on these texts; and as `patch_model`.
+        TypeError: an unknown parameter.
+    """
+    root = root_of(model)
+    chosen = Mapping(mapping, **parameters)
+    _check(root, chosen, texts, target_zeros, parameters)
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens = tokenized(tokenizer, texts, max_length)
+    collate = DataCollatorWithPadding(tokenizer)
+    sample = sample_of(tokens, collate, batch_size, root.device)
+    teacher = deepcopy(root).eval().requires_grad_(False)
+    root.eval()
+    plan = _planned(
+        folder,
+        lambda: make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers),
+    )
+    patch_model(root, "softmax")
+    plan.apply(root)
+    if steps:
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            max_steps=steps,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            warmup_steps=0.1,
+            seed=seed,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
+            save_steps=SAVE_EVERY,
+            save_total_limit=2,
+            logging_steps=10,
+            report_to=[],
+            use_cpu=root.device.type == "cpu",
+            dataloader_pin_memory=root.device.type == "cuda",
+        )
+        healer = Healer(
+            teacher,
+            model=root,
+            args=arguments,
+            train_dataset=InOrder(tokens, steps, batch_size * arguments.world_size, seed),
+            data_collator=collate,
+            callbacks=[KeepZeros(plan, sample, together(ramp))],
+        )
+        done = last_complete_checkpoint(folder)
+        healer.train(resume_from_checkpoint=done and str(done))
+        root.eval()
+        if target_zeros is not None:
+            for _ in range(ROUNDS):
+                correct(root, plan, sample)
+    return plan
+
+
+def _check(
+    root: PreTrainedModel,
+    mapping: Mapping,
+    texts: Sequence[Any],
+    target: float | None,
+    parameters: dict[str, Any],
+) -> None:
+    if is_patched(root):
+        raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
+    if getattr(root.config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{type(root).__name__} has an encoder and a decoder, which learn from pairs of texts; "
+            "convert its encoder, model.get_encoder()"
+        )
+    if len(texts) < LEAST:
+        raise ValueError(
+            f"texts: expected at least {LEAST}, got {len(texts)}; give unlabelled texts of the "
+            "kind that the model will read"
+        )
+    if target is not None and not 0 < target < 1:
+        raise ValueError(f"target_zeros={target}: expected a share in (0, 1), such as 0.9")
+    dial = mapping.spec.dial
+    if target is not None and dial is not None and dial.parameter in parameters:
+        raise ValueError(
+            f"{dial.parameter}={parameters[dial.parameter]}: target_zeros chooses it; leave one of "
+            "the two out"
+        )
+
+
+def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dict[str, Any]]:
+    """The tokenizer's output for each text, cut off after max_length tokens."""
+    pairs = [(text,) if isinstance(text, str) else text for text in texts]
+    found = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_length)
+    return [{name: found[name][i] for name in found} for i in range(len(texts))]
+
+
+def sample_of(
+    tokens: Sequence[dict[str, Any]], collate: Any, batch_size: int, device: Any
+) -> list[dict[str, Any]]:
+    """SAMPLE of the texts, of all lengths, in batches."""
+    by_length = sorted(tokens, key=lambda text: len(text["input_ids"]))
+    step = len(by_length) / SAMPLE
+    some = [by_length[int((i + 0.5) * step)] for i in range(SAMPLE)]
+    groups = [some[i : i + batch_size] for i in range(0, SAMPLE, batch_size)]
+    return [dict(collate(group).to(device)) for group in groups]
+
+
+def _planned(folder: Path, make: Any) -> Plan:
+    """The plan of an earlier call in this folder, or a new one."""
+    path = folder / "plan.json"
+    if path.exists():
+        return Plan.read(json.loads(path.read_text(encoding="utf-8")))
+    plan = make()
+    with whole(path) as draft:
+        draft.write_text(json.dumps(plan.write(), indent=1), encoding="utf-8")
+    return plan

@@ -1,0 +1,132 @@
+"""Heals a converted model: it learns to give what its softmax self gives for unlabelled text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import ExportableState
+
+from sparse_attn.conversion.plan import Plan, correct, turn
+from sparse_attn.conversion.states import distances, states_of
+
+EVERY = 20  # steps between corrections of the dials
+POOL = 20  # batches whose texts are sorted by length
+Ramp = Callable[[float, int], list[float]]
+
+
+class InOrder(Dataset[dict[str, Any]]):
+    """Texts in the order of training: batches of similar length, at random.
+
+    The whole order is known at the start, so that a resumed run sees the same batches.
+
+    Args:
+        texts: a tokenizer's output for each.
+        steps, batch_size: of all processes together.
+    """
+
+    def __init__(
+        self, texts: Sequence[dict[str, Any]], steps: int, batch_size: int, seed: int
+    ) -> None:
+        self.texts = texts
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.tensor([len(text["input_ids"]) for text in texts])
+        places: list[Tensor] = []
+        while sum(map(len, places)) < steps * batch_size:
+            places.append(torch.randperm(len(texts), generator=generator))
+        batches: list[Tensor] = []
+        for pool in torch.cat(places)[: steps * batch_size].split(POOL * batch_size):
+            sorted_batches = pool[lengths[pool].argsort(stable=True)].split(batch_size)
+            shuffled = torch.randperm(len(sorted_batches), generator=generator).tolist()
+            batches += [sorted_batches[i] for i in shuffled]
+        self.order = torch.cat(batches).tolist()
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.texts[self.order[place]]
+
+
+def together(ramp: float) -> Ramp:
+    """All layers reach what they are to reach after the share `ramp` of the steps, linearly."""
+    return lambda done, layers: [min(1.0, done / ramp) if ramp else 1.0] * layers
+
+
+class Healer(Trainer):
+    """Trains a converted model towards its softmax self.
+
+    Args:
+        teacher: the model before conversion.
+        others: as Trainer.
+    """
+
+    def __init__(self, teacher: PreTrainedModel, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.teacher = teacher.to(self.args.device)
+        self.model_accepts_loss_kwargs = False
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """The mean distance of the states of a batch from the teacher's."""
+        # no dropout: the teacher's states have none, and few steps should not fit noise
+        model.eval()
+        with torch.no_grad():
+            theirs = states_of(self.teacher, inputs)
+        return distances(states_of(model, inputs), theirs, inputs["attention_mask"]).mean()
+
+
+class KeepZeros(TrainerCallback, ExportableState):
+    """Ramps the dials of the layers, and holds their zeros while the weights change.
+
+    Args:
+        plan: what each layer is to reach.
+        batches: the texts on which zeros are counted.
+        ramp: shares of it after a fraction of the training, by layer.
+    """
+
+    def __init__(self, plan: Plan, batches: Sequence[dict[str, Tensor]], ramp: Ramp) -> None:
+        self.plan, self.batches, self.ramp = plan, batches, ramp
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # what Trainer has kept of a killed run
+        for offset, layer in zip(_offsets(state), self.plan.layers, strict=False):
+            layer.offset = offset
+        turn(kwargs["model"], self.plan, self._shares(state))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        model, shares = kwargs["model"], self._shares(state)
+        turn(model, self.plan, shares)
+        if state.global_step % EVERY == 0 and self.plan.target is not None:
+            correct(model, self.plan, self.batches, shares)
+
+    def state(self) -> dict[str, Any]:
+        """What Trainer stores with a checkpoint."""
+        return {"args": {}, "attributes": {"offsets": [own.offset for own in self.plan.layers]}}
+
+    def _shares(self, state: TrainerState) -> list[float]:
+        done = min(1.0, state.global_step / max(1, state.max_steps))
+        return self.ramp(done, len(self.plan.layers))
+
+
+def _offsets(state: TrainerState) -> list[float]:
+    if state.global_step == 0:
+        return []
+    kept = state.stateful_callbacks.get(KeepZeros.__name__, {})
+    return kept["attributes"]["offsets"]

@@ -1,0 +1,336 @@
+"""Which layers take a mapping, and with which parameter: measured on the untrained swap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from sparse_attn.attention import NAME, OBSERVER
+from sparse_attn.conversion.states import distances, states_of, zeros_of
+from sparse_attn.inspection.recording import record_attention, valid_queries
+from sparse_attn.kernels.dispatch import run
+from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.statistics import COLUMNS
+from sparse_attn.layers import AttentionLayer, attention_layers
+from sparse_attn.mappings import Dial, Mapping
+from sparse_attn.patching import install, make_mapping, patched
+
+GRID = 9  # positions of the dial that are tried in each layer
+ROUNDS = 4
+BISECTIONS = 40
+PERCENT = 100
+Batch = dict[str, Tensor]
+
+
+@dataclass
+class LayerPlan:
+    """What a layer does after conversion.
+
+    Attributes:
+        name: of the attention module.
+        positions: of the dial that were tried, in [0, 1]; one if the parameters were given.
+        zeros, losses: with this layer alone swapped: its share of exact zeros, and the model's
+            distance from softmax.
+        wanted: the share of zeros to keep while healing; None if the parameters were given.
+        offset: what the layer's zeros in the model as it is are short of those in `zeros`.
+        position: of the dial, None for a layer that keeps softmax or a mapping without a dial.
+        head_zeros, head_errors: of the chosen swap, untrained: share of zeros, and
+            |o - o'|^2 / |o'|^2 of the head's output o, o' softmax's for the same input.
+    """
+
+    name: str
+    positions: list[float]
+    zeros: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    converted: bool = True
+    wanted: float | None = None
+    offset: float = 0.0
+    position: float | None = None
+    head_zeros: list[float] = field(default_factory=list)
+    head_errors: list[float] = field(default_factory=list)
+
+    def position_at(self, share: float) -> float:
+        """The dial's position that gives a share of the wanted zeros, or that share of its way."""
+        if self.wanted is None:
+            assert self.position is not None
+            return share * self.position
+        rising = np.maximum.accumulate(self.zeros)
+        return float(np.interp(share * self.wanted + self.offset, rising, self.positions))
+
+
+@dataclass
+class Plan:
+    """The mapping of every layer.
+
+    Attributes:
+        mapping, parameters: as `patch_model` takes them; the dial's value is each layer's own.
+        target: share of zeros over all layers; None if the parameters were given.
+    """
+
+    mapping: str
+    parameters: dict[str, Any]
+    target: float | None
+    layers: list[LayerPlan]
+
+    def write(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> Plan:
+        """What `write` gave."""
+        return cls(**{**content, "layers": [LayerPlan(**layer) for layer in content["layers"]]})
+
+    def make(self, layer: AttentionLayer, position: float | None) -> Mapping:
+        """The mapping of a layer with its dial at a position."""
+        made = make_mapping(layer, self.mapping, parameters=self.parameters)
+        if self.target is not None and position is not None:
+            set_dial(made, position)
+        return made
+
+    def apply(self, model: PreTrainedModel) -> None:
+        """Give every layer its mapping, at the dial's present position."""
+        found = attention_layers(model)
+        chosen = {
+            layer.name: self.make(layer, own.position)
+            for layer, own in zip(found, self.layers, strict=True)
+            if own.converted
+        }
+        install(model, found, chosen)
+
+
+def set_dial(mapping: Mapping, position: float) -> None:
+    """Turn the dial of a mapping to a position in [0, 1]."""
+    dial = mapping.spec.dial
+    assert dial is not None
+    mapping.set_value(dial.parameter, dial.value(position))
+
+
+def _position_of(dial: Dial, value: float) -> float:
+    """Where the dial has this value, by bisection; the nearest end for a value beyond."""
+    rises, low, high = dial.value(1.0) > dial.value(0.0), 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (dial.value(middle) < value) == rises else (low, middle)
+    return high
+
+
+def make_plan(
+    model: PreTrainedModel,
+    mapping: Mapping,
+    batches: Sequence[Batch],
+    *,
+    target: float | None = None,
+    choose_layers: bool = False,
+) -> Plan:
+    """Measure the untrained swap of every layer, and choose the dial of each.
+
+    With a target, the dials minimise the sum of the layers' losses among those whose zeros,
+    averaged over the layers, reach it; then they are set so that the layers keep these zeros when
+    all are swapped.
+
+    Args:
+        model: unpatched.
+        mapping: its parameters but the dial, with a target.
+        batches: of a sample of the texts.
+        choose_layers: whether a layer may keep softmax.
+
+    Raises:
+        ValueError: a target for a mapping without a dial, or one that it cannot reach on these
+            texts.
+    """
+    dial, values = mapping.spec.dial, mapping.parameter_values()
+    positions: list[float] = [0.0]
+    if target is not None:
+        _check_target(mapping, dial)
+        assert dial is not None
+        del values[dial.parameter]
+        positions = np.linspace(0, 1, GRID).tolist()
+    layers = [LayerPlan(layer.name, positions) for layer in attention_layers(model)]
+    plan = Plan(mapping.name, values, target, layers)
+    _measure_layers(model, plan, batches)
+    if target is None and dial is not None:
+        for layer in layers:
+            layer.position = _position_of(dial, values[dial.parameter])
+    if target is not None:
+        _choose(plan, target, choose_layers)
+        _settle(model, plan, batches)
+    _measure_heads(model, plan, batches)
+    return plan
+
+
+def _check_target(mapping: Mapping, dial: Dial | None) -> None:
+    if dial is None:
+        raise ValueError(
+            f"target_zeros: {mapping.name} has no parameter that sets its zeros; leave it out, or "
+            "choose a mapping with one, such as entmax, sparsegen (sparsemax of z / (1 - lam)), "
+            "r-softmax or top-p-softmax"
+        )
+
+
+@contextmanager
+def _alone(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> Iterator[None]:
+    """The mapping in one layer of a model that computes softmax in all."""
+    before = getattr(layer.module, NAME)
+    setattr(layer.module, NAME, mapping)
+    try:
+        yield
+    finally:
+        setattr(layer.module, NAME, before)
+
+
+@torch.no_grad()
+def _measure_layers(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+    tries = [(place, p) for place, own in enumerate(plan.layers) for p in own.positions]
+    with patched(model, "softmax"):
+        found = attention_layers(model)
+        theirs = [states_of(model, batch) for batch in batches]
+        for place, position in tqdm(
+            tries, "Swapping", leave=False, dynamic_ncols=True, disable=None
+        ):
+            own = plan.layers[place]
+            swapped = plan.make(found[place], None if plan.target is None else position)
+            with _alone(model, found[place], swapped), record_attention(model) as record:
+                far = [
+                    distances(states_of(model, batch), states, batch["attention_mask"])
+                    for batch, states in zip(batches, theirs, strict=True)
+                ]
+            own.losses.append(torch.cat(far).mean().item())
+            own.zeros.append(record.zero_counts.per_layer[place])
+
+
+def _choose(plan: Plan, target: float, choose_layers: bool) -> None:
+    """The zeros that each layer is to have: least sum of losses, by dynamic programming.
+
+    Losses between the positions tried are interpolated; shares of zeros are whole per cents.
+    """
+    layers = plan.layers
+    most = sum(max(layer.zeros) for layer in layers) / len(layers)
+    if most < target:
+        raise ValueError(
+            f"target_zeros={target:g}: {plan.mapping} reaches {most:.3f} here, where every row "
+            "keeps at least one key; lower it, or choose a mapping that reaches more, such as "
+            "sparsegen or top-k-softmax"
+        )
+    shares = np.arange(PERCENT + 1) / PERCENT
+    # best[z]: the least loss of the layers so far with z per cent of zeros in sum
+    best, picks = np.zeros(1), []
+    for layer in layers:
+        rising = np.maximum.accumulate(layer.zeros)
+        cost = np.interp(shares, rising, layer.losses)
+        cost[shares > rising[-1]] = np.inf
+        if choose_layers:
+            cost[0] = 0.0
+        else:
+            cost[shares < rising[1]] = np.inf
+        sums = best[:, None] + cost[None]
+        width = len(best) + PERCENT
+        joined, pick = np.full(width, np.inf), np.zeros(width, dtype=int)
+        for zeros in range(PERCENT + 1):
+            place = slice(zeros, zeros + len(best))
+            better = sums[:, zeros] < joined[place]
+            joined[place][better] = sums[better, zeros]
+            pick[place][better] = zeros
+        best = joined
+        picks.append(pick)
+    needed = int(np.ceil(target * PERCENT * len(layers)))
+    total = needed + int(np.argmin(best[needed:]))
+    for layer, pick in zip(reversed(layers), reversed(picks), strict=True):
+        zeros = int(pick[total])
+        total -= zeros
+        layer.converted = not (choose_layers and zeros == 0)
+        if layer.converted:
+            layer.wanted = zeros / PERCENT
+            layer.position = layer.position_at(1.0)
+
+
+def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+    """Turn the dials until every layer has its zeros in the model with all layers swapped."""
+    with patched(model, "softmax"):
+        plan.apply(model)
+        for _ in range(ROUNDS):
+            correct(model, plan, batches)
+
+
+def turn(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
+    """Set every dial to its share of what it is to reach."""
+    for layer, own, share in zip(attention_layers(model), plan.layers, shares, strict=True):
+        mapping: Mapping = getattr(layer.module, NAME)
+        if own.position is None:
+            continue
+        if own.wanted is None and share == 1:
+            dial = mapping.spec.dial
+            assert dial is not None
+            mapping.set_value(dial.parameter, plan.parameters[dial.parameter])
+        else:
+            set_dial(mapping, own.position_at(share))
+
+
+def correct(
+    model: PreTrainedModel,
+    plan: Plan,
+    batches: Sequence[Batch],
+    shares: Sequence[float] | None = None,
+) -> None:
+    """Measure the zeros, and turn the dials by what is missing of the share wanted now."""
+    shares = [1.0] * len(plan.layers) if shares is None else shares
+    found = zeros_of(model, batches)
+    for own, zeros, share in zip(plan.layers, found, shares, strict=True):
+        if own.wanted is not None and share > 0:
+            own.offset += share * own.wanted - zeros
+    turn(model, plan, shares)
+
+
+class _HeadObserver:
+    """Runs a mapping beside softmax in a layer, on the same inputs."""
+
+    keeps_weights = False
+
+    def __init__(self, mapping: Mapping) -> None:
+        self.mapping = mapping
+        self.sums: Tensor | float = 0.0  # errors, squares, zeros and pairs of the heads, (4, H)
+
+    def special(self, batch: int, keys: int) -> None:
+        """No keys are special."""
+
+    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
+        """Add a call's."""
+        softmax = run(replace(inputs, need_statistics=False)).output
+        ours, _, statistics = run(replace(inputs, mapping=self.mapping))
+        assert statistics is not None
+        queries = valid_queries(inputs)
+        use = 1.0 if queries is None else queries.unsqueeze(-1)  # (B, 1, Q, 1)
+        squares = [(ours - softmax).square() * use, softmax.square() * use]
+        counts = (statistics * use).sum((0, 2))  # (H, COLUMNS)
+        valid, support = (counts[:, COLUMNS.index(name)] for name in ("valid", "support"))
+        seen = [*(square.sum((0, 2, 3)) for square in squares), valid - support, valid]
+        self.sums = self.sums + torch.stack(seen).double().cpu()
+
+
+@torch.no_grad()
+def _measure_heads(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+    with patched(model, "softmax"):
+        found = [
+            (layer.module, _HeadObserver(plan.make(layer, own.position)), own)
+            for layer, own in zip(attention_layers(model), plan.layers, strict=True)
+            if own.converted
+        ]
+        for module, observer, _ in found:
+            setattr(module, OBSERVER, observer)
+        try:
+            for batch in batches:
+                model(**batch)
+        finally:
+            for module, _, _ in found:
+                delattr(module, OBSERVER)
+    for _, observer, own in found:
+        errors, squares, zeros, pairs = torch.as_tensor(observer.sums)
+        own.head_errors, own.head_zeros = (errors / squares).tolist(), (zeros / pairs).tolist()
