@@ -8,11 +8,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from transformers import DataCollatorWithPadding, PreTrainedModel, TrainingArguments
+from transformers import DataCollatorWithPadding, PreTrainedModel
 
-from sparse_attn.checkpoints import last_complete_checkpoint
-from sparse_attn.conversion.healing import Healer, InOrder, KeepZeros, together
-from sparse_attn.conversion.plan import Plan, correct, make_plan
+from sparse_attn.conversion.healing import Healer, Recipe, heal
+from sparse_attn.conversion.plan import Plan, make_plan
 from sparse_attn.files import whole
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
@@ -22,8 +21,6 @@ __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts on which layers are measured and zeros counted
 LEAST = 64  # texts
-SAVE_EVERY = 100  # steps
-ROUNDS = 3  # corrections after the last step
 
 
 def convert(
@@ -91,36 +88,8 @@ def convert(
     patch_model(root, "softmax")
     plan.apply(root)
     if steps:
-        arguments = TrainingArguments(
-            output_dir=str(folder),
-            max_steps=steps,
-            per_device_train_batch_size=batch_size,
-            learning_rate=learning_rate,
-            warmup_steps=0.1,
-            seed=seed,
-            train_sampling_strategy="sequential",
-            remove_unused_columns=False,
-            save_steps=SAVE_EVERY,
-            save_total_limit=2,
-            logging_steps=10,
-            report_to=[],
-            use_cpu=root.device.type == "cpu",
-            dataloader_pin_memory=root.device.type == "cuda",
-        )
-        healer = Healer(
-            teacher,
-            model=root,
-            args=arguments,
-            train_dataset=InOrder(tokens, steps, batch_size * arguments.world_size, seed),
-            data_collator=collate,
-            callbacks=[KeepZeros(plan, sample, together(ramp))],
-        )
-        done = last_complete_checkpoint(folder)
-        healer.train(resume_from_checkpoint=done and str(done))
-        root.eval()
-        if target_zeros is not None:
-            for _ in range(ROUNDS):
-                correct(root, plan, sample)
+        recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
+        heal(root, plan, recipe, tokens, sample, collate, folder, Healer, teacher=teacher)
     return plan
 
 

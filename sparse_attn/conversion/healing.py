@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,12 +20,26 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 
+from sparse_attn.checkpoints import last_complete_checkpoint
 from sparse_attn.conversion.plan import Plan, correct, turn
 from sparse_attn.conversion.states import distances, states_of
 
 EVERY = 20  # steps between corrections of the dials
+LAST = 3  # corrections after the last step
+SAVE_EVERY = 100  # steps
 POOL = 20  # batches whose texts are sorted by length
 Ramp = Callable[[float, int], list[float]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is healed; arguments of `convert`."""
+
+    steps: int = 300
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    ramp: float = 0.5
+    seed: int = 0
 
 
 class InOrder(Dataset[dict[str, Any]]):
@@ -64,6 +80,64 @@ def together(ramp: float) -> Ramp:
     return lambda done, layers: [min(1.0, done / ramp) if ramp else 1.0] * layers
 
 
+def heal(
+    model: PreTrainedModel,
+    plan: Plan,
+    recipe: Recipe,
+    texts: Sequence[dict[str, Any]],
+    sample: Sequence[dict[str, Tensor]],
+    collate: Any,
+    folder: Path,
+    healer: type[Trainer],
+    ramp: Ramp | None = None,
+    **kwargs: Any,
+) -> None:
+    """Train a converted model in place, from the last checkpoint in the folder if there is one.
+
+    Args:
+        plan: what its layers are to reach.
+        texts: a tokenizer's output for each.
+        sample: batches on which zeros are counted.
+        collate: texts to a batch.
+        healer: has the loss.
+        ramp: `together` by default.
+        **kwargs: of the healer.
+    """
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=recipe.steps,
+        per_device_train_batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        warmup_steps=0.1,
+        seed=recipe.seed,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        save_steps=SAVE_EVERY,
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=[],
+        use_cpu=model.device.type == "cpu",
+        dataloader_pin_memory=model.device.type == "cuda",
+    )
+    # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    size = recipe.batch_size * arguments.world_size
+    trainer = healer(
+        model=model,
+        args=arguments,
+        train_dataset=InOrder(texts, recipe.steps, size, recipe.seed),
+        data_collator=collate,
+        callbacks=[KeepZeros(plan, sample, ramp or together(recipe.ramp))],
+        **kwargs,
+    )
+    done = last_complete_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=done and str(done))
+    model.eval()
+    if any(own.wanted is not None for own in plan.layers):
+        for _ in range(LAST):
+            correct(model, plan, sample)
+
+
 class Healer(Trainer):
     """Trains a converted model towards its softmax self.
 
@@ -72,7 +146,7 @@ class Healer(Trainer):
         others: as Trainer.
     """
 
-    def __init__(self, teacher: PreTrainedModel, **kwargs: Any) -> None:
+    def __init__(self, *, teacher: PreTrainedModel, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.teacher = teacher.to(self.args.device)
         self.model_accepts_loss_kwargs = False
@@ -113,7 +187,7 @@ class KeepZeros(TrainerCallback, ExportableState):
     ) -> None:
         model, shares = kwargs["model"], self._shares(state)
         turn(model, self.plan, shares)
-        if state.global_step % EVERY == 0 and self.plan.target is not None:
+        if state.global_step % EVERY == 0 and any(o.wanted is not None for o in self.plan.layers):
             correct(model, self.plan, self.batches, shares)
 
     def state(self) -> dict[str, Any]:

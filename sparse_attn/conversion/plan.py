@@ -20,13 +20,14 @@ from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.layers import AttentionLayer, attention_layers
-from sparse_attn.mappings import Dial, Mapping
+from sparse_attn.mappings import Dial, Mapping, get_spec
 from sparse_attn.patching import install, make_mapping, patched
 
 GRID = 9  # positions of the dial that are tried in each layer
 ROUNDS = 4
-BISECTIONS = 40
+BISECTIONS = 60
 PERCENT = 100
+ROUNDING = 1e-6
 Batch = dict[str, Tensor]
 
 
@@ -36,34 +37,35 @@ class LayerPlan:
 
     Attributes:
         name: of the attention module.
-        positions: of the dial that were tried, in [0, 1]; one if the parameters were given.
+        positions: of the dial that were tried, in [0, 1]; none if the parameters were given.
         zeros, losses: with this layer alone swapped: its share of exact zeros, and the model's
             distance from softmax.
         wanted: the share of zeros to keep while healing; None if the parameters were given.
         offset: what the layer's zeros in the model as it is are short of those in `zeros`.
-        position: of the dial, None for a layer that keeps softmax or a mapping without a dial.
+        value: of the dial's parameter, None for a mapping without a dial.
         head_zeros, head_errors: of the chosen swap, untrained: share of zeros, and
             |o - o'|^2 / |o'|^2 of the head's output o, o' softmax's for the same input.
     """
 
     name: str
-    positions: list[float]
+    positions: list[float] = field(default_factory=list)
     zeros: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     converted: bool = True
     wanted: float | None = None
     offset: float = 0.0
-    position: float | None = None
+    value: float | None = None
     head_zeros: list[float] = field(default_factory=list)
     head_errors: list[float] = field(default_factory=list)
 
-    def position_at(self, share: float) -> float:
-        """The dial's position that gives a share of the wanted zeros, or that share of its way."""
-        if self.wanted is None:
-            assert self.position is not None
-            return share * self.position
-        rising = np.maximum.accumulate(self.zeros)
-        return float(np.interp(share * self.wanted + self.offset, rising, self.positions))
+    def value_at(self, share: float, dial: Dial) -> float:
+        """The dial's value for a share of the wanted zeros, or at that share of its way."""
+        if self.wanted is not None:
+            rising = np.maximum.accumulate(self.zeros)
+            aim = share * self.wanted + self.offset
+            return dial.value(float(np.interp(aim, rising, self.positions)))
+        assert self.value is not None
+        return self.value if share == 1 else dial.value(share * _position_of(dial, self.value))
 
 
 @dataclass
@@ -89,29 +91,21 @@ class Plan:
         """What `write` gave."""
         return cls(**{**content, "layers": [LayerPlan(**layer) for layer in content["layers"]]})
 
-    def make(self, layer: AttentionLayer, position: float | None) -> Mapping:
-        """The mapping of a layer with its dial at a position."""
-        made = make_mapping(layer, self.mapping, parameters=self.parameters)
-        if self.target is not None and position is not None:
-            set_dial(made, position)
-        return made
+    def make(self, layer: AttentionLayer, value: float | None) -> Mapping:
+        """The mapping of a layer, its dial at a value."""
+        dial = get_spec(self.mapping).dial
+        values = self.parameters if dial is None else {**self.parameters, dial.parameter: value}
+        return make_mapping(layer, self.mapping, parameters=values)
 
     def apply(self, model: PreTrainedModel) -> None:
-        """Give every layer its mapping, at the dial's present position."""
+        """Give every layer of a patched model its mapping."""
         found = attention_layers(model)
         chosen = {
-            layer.name: self.make(layer, own.position)
+            layer.name: self.make(layer, own.value)
             for layer, own in zip(found, self.layers, strict=True)
             if own.converted
         }
         install(model, found, chosen)
-
-
-def set_dial(mapping: Mapping, position: float) -> None:
-    """Turn the dial of a mapping to a position in [0, 1]."""
-    dial = mapping.spec.dial
-    assert dial is not None
-    mapping.set_value(dial.parameter, dial.value(position))
 
 
 def _position_of(dial: Dial, value: float) -> float:
@@ -148,32 +142,31 @@ def make_plan(
             texts.
     """
     dial, values = mapping.spec.dial, mapping.parameter_values()
-    positions: list[float] = [0.0]
-    if target is not None:
-        _check_target(mapping, dial)
-        assert dial is not None
-        del values[dial.parameter]
-        positions = np.linspace(0, 1, GRID).tolist()
-    layers = [LayerPlan(layer.name, positions) for layer in attention_layers(model)]
+    given = None if dial is None else values.pop(dial.parameter)
+    layers = [LayerPlan(layer.name, value=given) for layer in attention_layers(model)]
     plan = Plan(mapping.name, values, target, layers)
-    _measure_layers(model, plan, batches)
-    if target is None and dial is not None:
+    if target is None:
+        _measure_layers(model, plan, [given], batches)
+    else:
+        dial = _dial_of(mapping)
         for layer in layers:
-            layer.position = _position_of(dial, values[dial.parameter])
-    if target is not None:
-        _choose(plan, target, choose_layers)
+            layer.positions = np.linspace(0, 1, GRID).tolist()
+        _measure_layers(model, plan, [dial.value(p) for p in layers[0].positions], batches)
+        _choose(plan, dial, target, choose_layers)
         _settle(model, plan, batches)
     _measure_heads(model, plan, batches)
     return plan
 
 
-def _check_target(mapping: Mapping, dial: Dial | None) -> None:
+def _dial_of(mapping: Mapping) -> Dial:
+    dial = mapping.spec.dial
     if dial is None:
         raise ValueError(
             f"target_zeros: {mapping.name} has no parameter that sets its zeros; leave it out, or "
             "choose a mapping with one, such as entmax, sparsegen (sparsemax of z / (1 - lam)), "
             "r-softmax or top-p-softmax"
         )
+    return dial
 
 
 @contextmanager
@@ -188,16 +181,16 @@ def _alone(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> I
 
 
 @torch.no_grad()
-def _measure_layers(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
-    tries = [(place, p) for place, own in enumerate(plan.layers) for p in own.positions]
+def _measure_layers(
+    model: PreTrainedModel, plan: Plan, values: Sequence[float | None], batches: Sequence[Batch]
+) -> None:
+    tries = [(place, value) for place in range(len(plan.layers)) for value in values]
     with patched(model, "softmax"):
         found = attention_layers(model)
         theirs = [states_of(model, batch) for batch in batches]
-        for place, position in tqdm(
-            tries, "Swapping", leave=False, dynamic_ncols=True, disable=None
-        ):
+        for place, value in tqdm(tries, "Swapping", leave=False, dynamic_ncols=True, disable=None):
             own = plan.layers[place]
-            swapped = plan.make(found[place], None if plan.target is None else position)
+            swapped = plan.make(found[place], value)
             with _alone(model, found[place], swapped), record_attention(model) as record:
                 far = [
                     distances(states_of(model, batch), states, batch["attention_mask"])
@@ -207,13 +200,13 @@ def _measure_layers(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]
             own.zeros.append(record.zero_counts.per_layer[place])
 
 
-def _choose(plan: Plan, target: float, choose_layers: bool) -> None:
+def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
     """The zeros that each layer is to have: least sum of losses, by dynamic programming.
 
     Losses between the positions tried are interpolated; shares of zeros are whole per cents.
     """
     layers = plan.layers
-    most = sum(max(layer.zeros) for layer in layers) / len(layers)
+    most = sum(int(PERCENT * max(layer.zeros)) for layer in layers) / (PERCENT * len(layers))
     if most < target:
         raise ValueError(
             f"target_zeros={target:g}: {plan.mapping} reaches {most:.3f} here, where every row "
@@ -241,7 +234,7 @@ def _choose(plan: Plan, target: float, choose_layers: bool) -> None:
             pick[place][better] = zeros
         best = joined
         picks.append(pick)
-    needed = int(np.ceil(target * PERCENT * len(layers)))
+    needed = int(np.ceil(target * PERCENT * len(layers) - ROUNDING))
     total = needed + int(np.argmin(best[needed:]))
     for layer, pick in zip(reversed(layers), reversed(picks), strict=True):
         zeros = int(pick[total])
@@ -249,7 +242,7 @@ def _choose(plan: Plan, target: float, choose_layers: bool) -> None:
         layer.converted = not (choose_layers and zeros == 0)
         if layer.converted:
             layer.wanted = zeros / PERCENT
-            layer.position = layer.position_at(1.0)
+            layer.value = layer.value_at(1.0, dial)
 
 
 def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
@@ -264,14 +257,12 @@ def turn(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
     """Set every dial to its share of what it is to reach."""
     for layer, own, share in zip(attention_layers(model), plan.layers, shares, strict=True):
         mapping: Mapping = getattr(layer.module, NAME)
-        if own.position is None:
-            continue
-        if own.wanted is None and share == 1:
-            dial = mapping.spec.dial
-            assert dial is not None
-            mapping.set_value(dial.parameter, plan.parameters[dial.parameter])
-        else:
-            set_dial(mapping, own.position_at(share))
+        dial = mapping.spec.dial
+        if own.converted and dial is not None:
+            value = own.value_at(share, dial)
+            mapping.set_value(dial.parameter, value)
+            if own.wanted is not None:
+                own.value = value
 
 
 def correct(
@@ -319,7 +310,7 @@ class _HeadObserver:
 def _measure_heads(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
     with patched(model, "softmax"):
         found = [
-            (layer.module, _HeadObserver(plan.make(layer, own.position)), own)
+            (layer.module, _HeadObserver(plan.make(layer, own.value)), own)
             for layer, own in zip(attention_layers(model), plan.layers, strict=True)
             if own.converted
         ]
