@@ -75,7 +75,6 @@ def convert(
     chosen = Mapping(mapping, **parameters)
     _check(root, chosen, texts, target_zeros, parameters)
     folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     tokens = tokenized(tokenizer, texts, max_length)
     collate = DataCollatorWithPadding(tokenizer)
     sample = sample_of(tokens, collate, batch_size, root.device)
@@ -146,6 +145,7 @@ def _planned(folder: Path, make: Any) -> Plan:
     if path.exists():
         return Plan.read(json.loads(path.read_text(encoding="utf-8")))
     plan = make()
+    folder.mkdir(parents=True, exist_ok=True)
     with whole(path) as draft:
         draft.write_text(json.dumps(plan.write(), indent=1), encoding="utf-8")
     return plan

@@ -58,11 +58,17 @@ class LayerPlan:
     head_zeros: list[float] = field(default_factory=list)
     head_errors: list[float] = field(default_factory=list)
 
+    def aim(self, share: float) -> float:
+        """The zeros at a share of the way from where the loss is least to those wanted."""
+        assert self.wanted is not None
+        start = min(self.zeros[int(np.argmin(self.losses))], self.wanted)
+        return start + share * (self.wanted - start)
+
     def value_at(self, share: float, dial: Dial) -> float:
-        """The dial's value for a share of the wanted zeros, or at that share of its way."""
+        """The dial's value at a share of the way."""
         if self.wanted is not None:
             rising = np.maximum.accumulate(self.zeros)
-            aim = share * self.wanted + self.offset
+            aim = self.aim(share) + self.offset
             return dial.value(float(np.interp(aim, rising, self.positions)))
         assert self.value is not None
         return self.value if share == 1 else dial.value(share * _position_of(dial, self.value))
@@ -271,12 +277,12 @@ def correct(
     batches: Sequence[Batch],
     shares: Sequence[float] | None = None,
 ) -> None:
-    """Measure the zeros, and turn the dials by what is missing of the share wanted now."""
+    """Measure the zeros, and turn the dials by what they are short of at these shares."""
     shares = [1.0] * len(plan.layers) if shares is None else shares
     found = zeros_of(model, batches)
     for own, zeros, share in zip(plan.layers, found, shares, strict=True):
-        if own.wanted is not None and share > 0:
-            own.offset += share * own.wanted - zeros
+        if own.wanted is not None:
+            own.offset += own.aim(share) - zeros
     turn(model, plan, shares)
 
 

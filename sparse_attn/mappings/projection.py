@@ -264,8 +264,8 @@ def entmax(
 
 
 def _lam_at(u: float) -> float:
-    """Where sparsegen is sparsemax of the scores times 0.1 at u = 0, times 1000 at u = 1."""
-    return 1 - 10 ** (1 - 4 * u)
+    """Where sparsegen is sparsemax of the scores times 0.1 at u = 0, times 10 at u = 1."""
+    return 1 - 10 ** (1 - 2 * u)
 
 
 def _alpha_at(u: float) -> float:

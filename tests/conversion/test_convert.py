@@ -1,0 +1,140 @@
+"""`convert`: from a softmax model to a sparse one that loads again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, T5Config
+from transformers import AutoModelForSequenceClassification as Classifier
+from transformers import T5ForConditionalGeneration
+
+from sparse_attn import convert, load_pretrained, patch_model
+from sparse_attn.conversion import healing, sample_of, tokenized
+from sparse_attn.conversion.healing import Healer, InOrder
+from sparse_attn.conversion.states import distances, states_of, zeros_of
+from sparse_attn.layers import attention_layers
+from tests.compare.running import Models, texts
+
+TEXTS = texts(80)
+STEPS = {"steps": 8, "batch_size": 8, "learning_rate": 3e-3}
+
+
+def converted(folder: Path, out: Path, cls: Any = AutoModel, **given: Any) -> PreTrainedModel:
+    model = cls.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    mapping = given.pop("mapping", "entmax")
+    convert(model, mapping, tokenizer, TEXTS, output_dir=out, **{**STEPS, **given})
+    return model
+
+
+def batches_of(folder: Path) -> list[dict[str, Any]]:
+    from transformers import DataCollatorWithPadding
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens = tokenized(tokenizer, TEXTS, 128)
+    return sample_of(tokens, DataCollatorWithPadding(tokenizer), 8, "cpu")
+
+
+@torch.no_grad()
+def distance(model: PreTrainedModel, folder: Path, cls: Any = AutoModel) -> float:
+    softmax = cls.from_pretrained(folder).eval()
+    far = [
+        distances(states_of(model.eval(), b), states_of(softmax, b), b["attention_mask"])
+        for b in batches_of(folder)
+    ]
+    return torch.cat(far).mean().item()
+
+
+@pytest.mark.parametrize("kind", ["encoder", "causal", "classifier", "regression"])
+def test_healing_brings_the_model_back(models: Models, tmp_path: Path, kind: str) -> None:
+    folder = getattr(models, kind)
+    cls = {"encoder": AutoModel, "causal": AutoModelForCausalLM}.get(kind, Classifier)
+    swapped = converted(folder, tmp_path / "a", cls, target_zeros=0.6, steps=0)
+    healed = converted(folder, tmp_path / "b", cls, target_zeros=0.6, steps=60, learning_rate=3e-4)
+    assert distance(healed, folder, cls) < 0.8 * distance(swapped, folder, cls)
+
+
+def test_zeros_are_kept_and_the_model_loads(models: Models, tmp_path: Path) -> None:
+    model = converted(models.encoder, tmp_path / "out", target_zeros=0.6)
+    batches = batches_of(models.encoder)
+    zeros = zeros_of(model, batches)
+    assert sum(zeros) / len(zeros) == pytest.approx(0.6, abs=0.04)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = load_pretrained(AutoModel, tmp_path / "saved").eval()
+    with torch.no_grad():
+        for batch in batches:
+            expected = model(**batch).last_hidden_state
+            assert torch.equal(loaded(**batch).last_hidden_state, expected)
+
+
+def test_given_parameters_end_as_given(models: Models, tmp_path: Path) -> None:
+    model = converted(models.encoder, tmp_path, mapping="r-softmax", r=0.3)
+    assert [layer.module.sparse_attn.r for layer in attention_layers(model)] == [0.3, 0.3]
+
+
+class Killed(BaseException):
+    """Not an exception that anything handles."""
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_a_killed_run_ends_at_the_same_weights(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(healing, "SAVE_EVERY", 3)
+    monkeypatch.setattr(healing, "EVERY", 2)
+    whole = converted(models.encoder, tmp_path / "whole", target_zeros=0.6)
+    loss, calls = Healer.compute_loss, 0
+
+    def dies(self: Healer, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > at:
+            raise Killed
+        return loss(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Healer, "compute_loss", dies)
+        converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
+    again = converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    for one, other in zip(attention_layers(whole), attention_layers(again), strict=True):
+        assert one.module.sparse_attn.alpha == other.module.sparse_attn.alpha
+
+
+def test_batches_of_similar_length_in_a_known_order() -> None:
+    tokens = [{"input_ids": [0] * (1 + i % 13)} for i in range(50)]
+    ordered = InOrder(tokens, steps=20, batch_size=10, seed=1)
+    assert len(ordered) == 200
+    assert ordered.order == InOrder(tokens, steps=20, batch_size=10, seed=1).order
+    assert ordered.order != InOrder(tokens, steps=20, batch_size=10, seed=2).order
+    assert sorted(ordered.order) == sorted([*range(50)] * 4)
+    spreads = [
+        len({len(ordered[i + j]["input_ids"]) for j in range(10)}) for i in range(0, 200, 10)
+    ]
+    assert max(spreads) <= 3
+
+
+def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
+    model, tokenizer = (
+        AutoModel.from_pretrained(models.encoder),
+        AutoTokenizer.from_pretrained(models.encoder),
+    )
+
+    def refused(says: str, *given: Any, **named: Any) -> None:
+        arguments = {"output_dir": tmp_path / "out", **named}
+        with pytest.raises(ValueError, match=says):
+            convert(*given, **arguments)
+
+    refused("texts: expected at least 64, got 3", model, "entmax", tokenizer, TEXTS[:3])
+    refused("sparsemax has no parameter", model, "sparsemax", tokenizer, TEXTS, target_zeros=0.5)
+    refused("reaches 0", model, "entmax", tokenizer, TEXTS, target_zeros=0.99)
+    refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
+    refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
+    config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    seq2seq = T5ForConditionalGeneration(config)
+    refused("get_encoder", seq2seq, "entmax", tokenizer, TEXTS)
+    patch_model(model, "entmax")
+    refused("unpatch_model first", model, "entmax", tokenizer, TEXTS)
+    assert not (tmp_path / "out").exists()

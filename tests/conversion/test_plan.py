@@ -1,0 +1,193 @@
+"""Measuring the untrained swap, and choosing the dial of each layer."""
+
+import itertools
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreTrainedModel
+
+from sparse_attn import Mapping, patch_model, unpatch_model
+from sparse_attn.conversion.plan import (
+    Batch,
+    LayerPlan,
+    Plan,
+    _choose,
+    make_plan,
+    turn,
+)
+from sparse_attn.conversion.states import distances, states_of, zeros_of
+from sparse_attn.layers import attention_layers
+from sparse_attn.mappings import get_spec, mapping_names
+from tests.compare.running import Models, texts
+
+DIALS = [name for name in mapping_names() if get_spec(name).dial is not None]
+
+
+@pytest.fixture(scope="module")
+def model(models: Models) -> PreTrainedModel:
+    return AutoModel.from_pretrained(models.encoder).eval()
+
+
+@pytest.fixture(scope="module")
+def batches(models: Models) -> list[Batch]:
+    tokenizer = AutoTokenizer.from_pretrained(models.encoder)
+    collate = DataCollatorWithPadding(tokenizer)
+    tokens = [tokenizer(text) for text in texts(24)]
+    return [dict(collate(tokens[i : i + 8])) for i in range(0, 24, 8)]
+
+
+@pytest.mark.parametrize("name", DIALS)
+def test_zeros_rise_along_the_dial(name: str) -> None:
+    dial = get_spec(name).dial
+    assert dial is not None
+    scores = 2 * torch.randn(64, 24, generator=torch.Generator().manual_seed(0))
+    shares = [
+        (Mapping(name, **{dial.parameter: dial.value(u)})(scores) == 0).double().mean().item()
+        for u in np.linspace(0, 1, 21)
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] - shares[0] > 0.25
+    assert shares[-1] > (0.7 if name == "entmax" else 0.9)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_choice_is_the_best_of_all(data: st.DataObject) -> None:
+    """Against every combination of whole per cents that three layers can have."""
+    curves = [
+        sorted(data.draw(st.lists(st.integers(0, 12), min_size=3, max_size=3))) for _ in range(3)
+    ]
+    losses = [sorted(data.draw(st.lists(st.floats(0, 9), min_size=3, max_size=3))) for _ in curves]
+    layers = [
+        LayerPlan(str(i), [0.0, 0.5, 1.0], [z / 100 for z in zeros], list(map(float, loss)))
+        for i, (zeros, loss) in enumerate(zip(curves, losses, strict=True))
+    ]
+    most = sum(max(zeros) for zeros in curves)
+    needed = data.draw(st.integers(1, max(most, 1)))
+    skips = data.draw(st.booleans())
+    plan = Plan("entmax", {}, needed / 300, layers)
+    dial = get_spec("entmax").dial
+    assert dial is not None
+    if most < needed:
+        with pytest.raises(ValueError, match="target_zeros"):
+            _choose(plan, dial, needed / 300, skips)
+        return
+
+    def cost(zeros: tuple[int, ...]) -> float:
+        return sum(
+            0.0 if skips and z == 0 else float(np.interp(z / 100, layer.zeros, layer.losses))
+            for z, layer in zip(zeros, layers, strict=True)
+        )
+
+    ranges = [range(0 if skips else z[1], z[-1] + 1) for z in curves]
+    best = min(cost(z) for z in itertools.product(*ranges) if sum(z) >= needed)
+    _choose(plan, dial, needed / 300, skips)
+    chosen = tuple(round(100 * (layer.wanted or 0.0)) for layer in layers)
+    assert sum(chosen) >= needed
+    assert cost(chosen) == pytest.approx(best, abs=1e-9)
+    assert all(layer.converted or (skips and layer.wanted is None) for layer in layers)
+
+
+@pytest.mark.parametrize("name", ["entmax", "sparsegen", "r-softmax", "top-p-softmax"])
+def test_a_target_is_reached_with_all_layers_swapped(
+    model: PreTrainedModel, batches: list[Batch], name: str
+) -> None:
+    plan = make_plan(model, Mapping(name), batches, target=0.6)
+    assert not hasattr(model, "_sparse_attn")
+    copy = patch_model(deepcopy(model), "softmax")
+    plan.apply(copy)
+    wanted = [layer.wanted for layer in plan.layers]
+    assert np.mean(wanted) >= 0.6 - 1e-9
+    assert zeros_of(copy, batches) == pytest.approx(wanted, abs=0.02)
+
+
+def test_what_is_measured_of_a_layer(model: PreTrainedModel, batches: list[Batch]) -> None:
+    plan = make_plan(model, Mapping("sparsemax"), batches)
+    copy = deepcopy(model)
+    theirs = [states_of(copy, batch) for batch in batches]
+    for place, (layer, own) in enumerate(zip(attention_layers(model), plan.layers, strict=True)):
+        patch_model(copy, "softmax")
+        patch_model(copy, "sparsemax", layers=[place])
+        assert own.name == layer.name
+        assert own.zeros == pytest.approx([zeros_of(copy, batches)[place]])
+        with torch.no_grad():
+            far = [
+                distances(states_of(copy, b), t, b["attention_mask"])
+                for b, t in zip(batches, theirs, strict=True)
+            ]
+        assert own.losses == pytest.approx([torch.cat(far).mean().item()], rel=1e-4)
+        unpatch_model(copy)
+
+
+def test_heads_by_their_weights(model: PreTrainedModel, batches: list[Batch]) -> None:
+    """Zeros and errors from the weights in full, of the values that a hook sees."""
+    plan = make_plan(model, Mapping("sparsemax"), batches[:1])
+    batch, copy = batches[0], deepcopy(model)
+    values: list[torch.Tensor] = []
+    hooks = [
+        layer.module.value.register_forward_hook(lambda m, a, out: values.append(out))
+        for layer in attention_layers(copy)
+    ]
+    use = batch["attention_mask"].bool()
+    with torch.no_grad():
+        softmax = patch_model(copy, "softmax")(**batch, output_attentions=True).attentions
+        soft_values = values[:2]
+        first = patch_model(copy, "sparsemax", layers=[0])(**batch, output_attentions=True)
+        patch_model(copy, "softmax")
+        second = patch_model(copy, "sparsemax", layers=[1])(**batch, output_attentions=True)
+    for hook in hooks:
+        hook.remove()
+    pairs = use[:, None, :, None] & use[:, None, None, :]
+    for place, sparse in enumerate((first.attentions[0], second.attentions[1])):
+        v = soft_values[place].unflatten(-1, (2, 8)).transpose(1, 2)
+        ours, theirs = (sparse @ v), (softmax[place] @ v)
+        for head in range(2):
+            o, t = ours[:, head][use], theirs[:, head][use]
+            error = float((o - t).square().sum() / t.square().sum())
+            assert plan.layers[place].head_errors[head] == pytest.approx(error, rel=1e-4)
+            zeros = (sparse[:, head][pairs[:, 0]] == 0).double().mean().item()
+            assert plan.layers[place].head_zeros[head] == pytest.approx(zeros)
+
+
+def test_layers_that_cost_most_keep_softmax(model: PreTrainedModel, batches: list[Batch]) -> None:
+    plan = make_plan(model, Mapping("entmax"), batches, target=0.3, choose_layers=True)
+    kept = [layer for layer in plan.layers if not layer.converted]
+    copy = patch_model(deepcopy(model), "softmax")
+    plan.apply(copy)
+    names = [layer.module.sparse_attn.name for layer in attention_layers(copy)]
+    assert names == ["entmax" if layer.converted else "softmax" for layer in plan.layers]
+    assert all(layer.head_errors == [] and layer.wanted is None for layer in kept)
+    assert np.mean(zeros_of(copy, batches)) == pytest.approx(0.3, abs=0.03)
+
+
+@pytest.mark.parametrize("value", [0.5, 0.15, 1.0, 0.0])
+def test_given_parameters_are_reached_exactly(
+    model: PreTrainedModel, batches: list[Batch], value: float
+) -> None:
+    plan = make_plan(model, Mapping("r-softmax", r=value), batches)
+    copy = patch_model(deepcopy(model), "softmax")
+    plan.apply(copy)
+    mapping = attention_layers(copy)[0].module.sparse_attn
+    turn(copy, plan, [0.5, 0.5])
+    assert mapping.r == pytest.approx(value / 2)
+    turn(copy, plan, [1.0, 1.0])
+    assert mapping.r == value
+
+
+def test_a_value_beyond_the_dial_is_reached(model: PreTrainedModel, batches: list[Batch]) -> None:
+    plan = make_plan(model, Mapping("t-softmax", t=1000.0), batches)
+    copy = patch_model(deepcopy(model), "softmax")
+    plan.apply(copy)
+    turn(copy, plan, [1.0, 1.0])
+    assert attention_layers(copy)[0].module.sparse_attn.t == 1000.0
+
+
+def test_a_plan_survives_json(model: PreTrainedModel, batches: list[Batch]) -> None:
+    import json
+
+    plan = make_plan(model, Mapping("entmax"), batches, target=0.5)
+    assert Plan.read(json.loads(json.dumps(plan.write()))) == plan
