@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.healing import Healer, Recipe, heal
@@ -21,6 +24,7 @@ __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts on which layers are measured and zeros counted
 LEAST = 64  # texts
+PLAN = "plan.json"
 
 
 def convert(
@@ -68,26 +72,38 @@ def convert(
 
     Raises:
         ValueError: a model that is patched already, or is an encoder and decoder; too few texts; a
-            target that the mapping cannot reach on these texts; and as `patch_model`.
+            target that the mapping cannot reach on these texts; other arguments than those of the
+            conversion that the folder already has; and as `patch_model`.
         TypeError: an unknown parameter.
     """
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     _check(root, chosen, texts, target_zeros, parameters)
-    folder = Path(output_dir)
+    state, folder = PartialState(), Path(output_dir)
     tokens = tokenized(tokenizer, texts, max_length)
     collate = DataCollatorWithPadding(tokenizer)
-    sample = sample_of(tokens, collate, batch_size, root.device)
-    teacher = deepcopy(root).eval().requires_grad_(False)
-    root.eval()
-    plan = _planned(
-        folder,
-        lambda: make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers),
-    )
+    root.eval().to(state.device)
+    sample = sample_of(tokens, collate, batch_size, state.device)
+    recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
+    asked = {
+        "model": f"{type(root).__name__} of {root.config.name_or_path}",
+        "mapping": mapping,
+        **chosen.parameter_values(),
+        "target_zeros": target_zeros,
+        "choose_layers": choose_layers,
+        **asdict(recipe),
+        "max_length": max_length,
+        "texts": hashlib.sha256(repr(tokens).encode()).hexdigest(),
+    }
+    teacher = deepcopy(root).requires_grad_(False)
+    with state.main_process_first():
+        plan = _read_plan(folder, asked)
+        if plan is None:
+            plan = make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers)
+            _write_plan(folder, asked, plan)
     patch_model(root, "softmax")
     plan.apply(root)
     if steps:
-        recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
         heal(root, plan, recipe, tokens, sample, collate, folder, Healer, teacher=teacher)
     return plan
 
@@ -139,13 +155,24 @@ def sample_of(
     return [dict(collate(group).to(device)) for group in groups]
 
 
-def _planned(folder: Path, make: Any) -> Plan:
-    """The plan of an earlier call in this folder, or a new one."""
-    path = folder / "plan.json"
-    if path.exists():
-        return Plan.read(json.loads(path.read_text(encoding="utf-8")))
-    plan = make()
+def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
+    """The plan of an earlier call in this folder, if there was one."""
+    path = folder / PLAN
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for name in {**content["asked"], **asked}:
+        before, now = content["asked"].get(name), asked.get(name)
+        if before != now:
+            raise ValueError(
+                f"{name}={now}: output_dir={str(folder)!r} has a conversion with {name}={before}; "
+                "repeat its arguments to continue it, or name another folder"
+            )
+    return Plan.read(content["plan"])
+
+
+def _write_plan(folder: Path, asked: dict[str, Any], plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with whole(path) as draft:
-        draft.write_text(json.dumps(plan.write(), indent=1), encoding="utf-8")
-    return plan
+    with whole(folder / PLAN) as draft:
+        content = {"asked": asked, "plan": plan.write()}
+        draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -133,7 +133,7 @@ def heal(
     done = last_complete_checkpoint(folder)
     trainer.train(resume_from_checkpoint=done and str(done))
     model.eval()
-    if any(own.wanted is not None for own in plan.layers):
+    if plan.keeps_zeros:
         for _ in range(LAST):
             correct(model, plan, sample)
 
@@ -187,7 +187,7 @@ class KeepZeros(TrainerCallback, ExportableState):
     ) -> None:
         model, shares = kwargs["model"], self._shares(state)
         turn(model, self.plan, shares)
-        if state.global_step % EVERY == 0 and any(o.wanted is not None for o in self.plan.layers):
+        if state.global_step % EVERY == 0 and self.plan.keeps_zeros:
             correct(model, self.plan, self.batches, shares)
 
     def state(self) -> dict[str, Any]:

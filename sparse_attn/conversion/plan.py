@@ -88,6 +88,11 @@ class Plan:
     target: float | None
     layers: list[LayerPlan]
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether dials are turned while healing."""
+        return any(layer.wanted is not None for layer in self.layers)
+
     def write(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)

@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, T5Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers import AutoModelForSequenceClassification as Classifier
-from transformers import T5ForConditionalGeneration
 
 from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion import healing, sample_of, tokenized
@@ -93,9 +99,10 @@ def test_a_killed_run_ends_at_the_same_weights(
             raise Killed
         return loss(self, *args, **kwargs)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Healer, "compute_loss", dies)
-        converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
+        with pytest.raises(Killed):
+            converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
     again = converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
@@ -138,3 +145,11 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     patch_model(model, "entmax")
     refused("unpatch_model first", model, "entmax", tokenizer, TEXTS)
     assert not (tmp_path / "out").exists()
+
+
+def test_another_conversion_in_the_folder_is_refused(models: Models, tmp_path: Path) -> None:
+    converted(models.encoder, tmp_path, target_zeros=0.6, steps=0)
+    with pytest.raises(ValueError, match=r"target_zeros=0.7: output_dir=.* target_zeros=0.6"):
+        converted(models.encoder, tmp_path, target_zeros=0.7, steps=0)
+    with pytest.raises(ValueError, match="max_length=16: output_dir"):
+        converted(models.encoder, tmp_path, target_zeros=0.6, steps=0, max_length=16)
