@@ -12,6 +12,7 @@ from pipeline.hub import is_hub_id
 from pipeline.report.text import listing, plain
 from pipeline.types import PreTrainedModel, SparsitySchedule
 
+SAVED = "saved"  # the mappings that a model was saved with
 # may differ between a run and its continuation: where things lie, and what is kept of them
 FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to")
 
@@ -22,6 +23,7 @@ class MappingConfig:
 
     Args:
         name: a registered mapping, such as softmax, r-softmax, entmax; `--mapping NAME` for short.
+            saved: those of a converted model, as its folder has them.
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
@@ -49,9 +51,24 @@ class MappingConfig:
         return ", ".join(parts)
 
     def patch(self, model: PreTrainedModel) -> None:
-        """`patch_model` with these values; raises the same errors."""
-        from sparse_attn import patch_model
+        """`patch_model` with these values; raises the same errors.
 
+        Raises:
+            ValueError: a model saved with mappings without asking for them, or the reverse.
+        """
+        from sparse_attn import patch_model
+        from sparse_attn.patching import is_patched
+
+        if is_patched(model) != (self.name == SAVED):
+            raise ValueError(
+                f"mapping.name={self.name}: the model was saved with mappings of its own; "
+                f"--mapping {SAVED} keeps them"
+                if is_patched(model)
+                else f"mapping.name={SAVED}: the model was saved with softmax; name a mapping, or "
+                "a model that sparse-attn convert has written"
+            )
+        if self.name == SAVED:
+            return
         parameters: dict[str, Any] = dict(self.params)
         patch_model(
             model, self.name, layers=self.layers, learn=self.learn, per=self.per, **parameters
@@ -65,6 +82,10 @@ class MappingConfig:
         """
         from sparse_attn import Mapping
 
+        if self.name == SAVED:
+            if self != MappingConfig(SAVED):
+                raise ValueError(f"mapping.name={SAVED}: takes no other options; leave them out")
+            return None
         parameters: dict[str, Any] = dict(self.params)
         mapping = Mapping(self.name, **parameters)
         if self.schedule is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -22,6 +23,8 @@ from transformers import (
 
 from glue.tasks import Task
 from sparse_attn.commands.reading import longest
+from sparse_attn.loading import load_pretrained
+from sparse_attn.patch_config import KEYS
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def with_new_head(path: str, **options: Any) -> PreTrainedModel:
-    """`AutoModelForSequenceClassification.from_pretrained`, silent about a new head.
+    """The model, converted ones with their mappings, silent about a new head.
 
     Missing or unexpected weights below the head are reported as usual.
     """
@@ -56,13 +59,15 @@ def with_new_head(path: str, **options: Any) -> PreTrainedModel:
         reports.extend([record] * is_report)
         return not is_report
 
+    cls = AutoModelForSequenceClassification
+    config = options.get("config")
+    converted = config is not None and any(key in vars(config) for key in KEYS)
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(hold)
     try:
         with from_hub(path):
-            model, found = AutoModelForSequenceClassification.from_pretrained(
-                path, output_loading_info=True, **options
-            )
+            load = partial(load_pretrained, cls) if converted else cls.from_pretrained
+            model, found = load(path, output_loading_info=True, **options)
     finally:
         logger.removeFilter(hold)
     mismatched = [name for name, *_ in found["mismatched_keys"]]

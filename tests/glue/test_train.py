@@ -22,8 +22,9 @@ from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
 from glue.trainer import trackers, training_arguments
 from pipeline.batches import EpochSampler
-from sparse_attn import load_pretrained
+from sparse_attn import load_pretrained, patch_model
 from sparse_attn.commands.reading import resolve_model
+from sparse_attn.layers import attention_layers
 from tests.commands import ROOT, python, wait_for
 from tests.glue.running import Asked, prepared, trained
 
@@ -86,6 +87,26 @@ def test_saved_model_gives_the_same_metrics(
     ).evaluate()
     for name in ("accuracy", "loss"):
         assert again[f"eval_{name}"] == pytest.approx(results["metrics"][name], abs=1e-6)
+
+
+def test_a_converted_model_keeps_its_mappings(asked: Asked, tmp_path: Path) -> None:
+    plain = asked(tmp_path / "plain")
+    base = plain[plain.index("--model") + 1]
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    patch_model(model, "entmax", alpha=1.7)
+    patch_model(model, "entmax", alpha=1.3, layers=[1])
+    model.save_pretrained(tmp_path / "converted")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "converted")
+    here = ["--model", str(tmp_path / "converted")]
+    trained(prepared(asked(tmp_path / "run", *here, "--mapping", "saved")))
+    kept = load_pretrained(AutoModelForSequenceClassification, tmp_path / "run/model")
+    assert [layer.module.sparse_attn.alpha for layer in attention_layers(kept)] == [1.7, 1.3]
+    with pytest.raises(ValueError, match="mappings of its own; --mapping saved keeps"):
+        prepared(asked(tmp_path / "other", *here))
+    with pytest.raises(ValueError, match="was saved with softmax"):
+        prepared(asked(tmp_path / "other", "--mapping", "saved"))
+    with pytest.raises(ValueError, match="takes no other options"):
+        prepared(asked(tmp_path / "other", *here, "--mapping", "saved", "--mapping.layers", "[0]"))
 
 
 def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) -> None:
