@@ -65,6 +65,7 @@ def convert(
         learning_rate: its peak, after a tenth of the steps.
         ramp: the share of the steps after which the parameters have reached their values.
         max_length: tokens of a text; the rest is cut off.
+        seed: of the order of the texts, >= 0.
         **parameters: of the mapping.
 
     Returns:
@@ -75,6 +76,8 @@ def convert(
             target that the mapping cannot reach on these texts; other arguments than those of the
             conversion that the folder already has; and as `patch_model`.
         TypeError: an unknown parameter.
+        RuntimeError: as `record_attention`.
+        UnwrittenError: the folder cannot be written.
     """
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
