@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from pipeline.hub import is_hub_id
 from pipeline.usage import LineParser
@@ -14,7 +15,10 @@ MAPPINGS = (
     "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
     "top-p-softmax:p=0.9,top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick",
 )
-TEXTS = ".txt with a text a line, or .tsv, .csv, .json or .jsonl with a column `text`"
+TEXTS = (
+    ".txt with a text a line, or .tsv, .csv, .json or .jsonl with a column `text`, or for a model "
+    "of pairs `sentence1` and `sentence2`"
+)
 PAIRS = (
     ".tsv, .csv, .json or .jsonl with the columns `sentence1`, `sentence2` and `score`, as the "
     "STS benchmark's"
@@ -30,23 +34,22 @@ EPILOG = f"""examples:
 
 agreement: cosine of mean-pooled embeddings for a model without a head, KL divergence from
 softmax's next words or classes for a model with one.
-quality: Spearman's correlation of --pairs, the main metric of --task.
+quality: Spearman's correlation of --pairs, the main metric of --task, perplexity for a causal
+language model with --texts.
 The mappings and their parameters: sparse-attn mappings. By default:
   {MAPPINGS[0]},
   {MAPPINGS[1]}"""
 
 
 @dataclass(frozen=True)
-class Options:
-    """The command line. One of texts, pairs and task is given."""
+class Given:
+    """A model, and what it reads."""
 
     model: str
-    mappings: str
     texts: Path | None
     pairs: Path | None
     task: str | None
     data_dir: Path | None
-    out: Path | None
     trust_remote_code: bool
 
     @property
@@ -55,16 +58,29 @@ class Options:
         return is_hub_id(self.model) or (self.task is not None and self.data_dir is None)
 
 
+@dataclass(frozen=True)
+class Options(Given):
+    """The command line. One of texts, pairs and task is given."""
+
+    mappings: str
+    out: Path | None
+
+
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """The options; wrong ones are one line and exit code 2."""
     parser = _parser()
     given = parser.parse_all(arguments)
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    check(parser, options, options.out)
+    return options
+
+
+def check(parser: LineParser, options: Given, out: Path | None) -> None:
+    """Refuse options that do not fit each other, and a file as --out."""
     if options.data_dir is not None and options.task is None:
         parser.error(f"--data_dir {options.data_dir}: only for --task; leave it out")
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        parser.error(f"--out {options.out}: is a file; name a folder")
-    return options
+    if out is not None and out.exists() and not out.is_dir():
+        parser.error(f"--out {out}: is a file; name a folder")
 
 
 def _parser() -> LineParser:
@@ -74,33 +90,11 @@ def _parser() -> LineParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
-        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
-    )
+    add_model(made)
     data = made.add_mutually_exclusive_group(required=True)
-    data.add_argument(
-        "--texts",
-        type=Path,
-        metavar="FILE",
-        help=f"texts: {TEXTS}",
-    )
-    data.add_argument(
-        "--pairs",
-        type=Path,
-        metavar="FILE",
-        help=f"pairs of texts with scores: {PAIRS}",
-    )
-    data.add_argument(
-        "--task",
-        help="a task of GLUE, or a YAML file as in docs/glue.md; MODEL is a classifier for it, and "
-        "its (first) dev set is used",
-    )
-    made.add_argument(
-        "--data_dir",
-        type=Path,
-        metavar="FOLDER",
-        help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
-    )
+    add_texts(data)
+    add_labels(data)
+    add_data_dir(made)
     made.add_argument(
         "--mappings",
         default=",".join(MAPPINGS),
@@ -114,9 +108,46 @@ def _parser() -> LineParser:
         help="write report.html, report.md, its figures and record.json there, replacing earlier "
         "ones",
     )
-    made.add_argument(
+    return made
+
+
+def add_model(parser: LineParser) -> None:
+    """MODEL and --trust-remote-code."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
+    )
+    parser.add_argument(
         "--trust-remote-code",
         action="store_true",
         help="run Python code that comes with the model; read it first",
     )
-    return made
+
+
+def add_texts(to: Any, **options: Any) -> None:
+    """--texts."""
+    to.add_argument("--texts", type=Path, metavar="FILE", help=f"texts: {TEXTS}", **options)
+
+
+def add_labels(group: Any) -> None:
+    """--pairs and --task, which exclude each other."""
+    group.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help=f"pairs of texts with scores: {PAIRS}",
+    )
+    group.add_argument(
+        "--task",
+        help="a task of GLUE, or a YAML file as in docs/glue.md; MODEL is a classifier for it, and "
+        "its (first) dev set is used",
+    )
+
+
+def add_data_dir(parser: LineParser) -> None:
+    """--data_dir."""
+    parser.add_argument(
+        "--data_dir",
+        type=Path,
+        metavar="FOLDER",
+        help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
+    )

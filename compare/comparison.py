@@ -6,17 +6,17 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from compare.command import Options
-from compare.data import Data, read_data, short
-from compare.measure import Outcome, check_mappings, control, measure, sample
+from compare.command import Given, Options
+from compare.data import Data, Labels, read_data, short, with_next_words
+from compare.measure import Outcome, Variant, check_mappings, control, measure, sample
 from compare.reader import Reader, open_reader
-from glue.metric import METRICS
 from glue.report.statistics import RESAMPLES, Difference, compare_means
 from glue.report.statistics import compare as compare_metrics
 from pipeline.machine import device_name, versions
@@ -34,7 +34,7 @@ def compare(options: Options) -> dict[str, Any]:
         ValueError, TypeError, OSError: what is wrong with the mappings, the data or the model.
     """
     started = time.perf_counter()
-    mappings = _mappings(options.mappings)
+    mappings = {"softmax": Mapping("softmax"), **_mappings(options.mappings)}
     data = read_data(options)
     reader = open_reader(
         options.model,
@@ -42,43 +42,43 @@ def compare(options: Options) -> dict[str, Any]:
         task=data.task,
         trust_remote_code=options.trust_remote_code,
     )
-    outcomes, controls = _measure(reader, data, [Mapping("softmax"), *mappings.values()])
-    labels = data.labels
-    record = {
-        "command": _command(options),
-        "model": _model(options),
-        "source": data.source,
-        "rows": data.rows,
-        "texts": len(data.inputs),
-        "cut": sum(length > reader.limit for length in reader.lengths(data.inputs)),
-        "limit": reader.limit,
-        "agreement": reader.agreement.name,
-        "metric": labels and labels.metric,
-        "softmax": labels and _quality(outcomes[0], data),
-        "resamples": RESAMPLES,
-        "mappings": _rows(list(mappings), outcomes, controls, data),
-    }
-    return record | {
-        "seconds": time.perf_counter() - started,
+    variants = [Variant(label, reader, mapping) for label, mapping in mappings.items()]
+    check_mappings(variants)
+    record = {"command": command_of(options, "compare", "out"), "model": model_of(options)}
+    record |= measured(variants, data)[0]
+    return record | {"seconds": time.perf_counter() - started, **origin(reader)}
+
+
+def origin(reader: Reader) -> dict[str, Any]:
+    """Where a record was made."""
+    return {
         "device": device_name(reader.model.device),
         "versions": versions("torch", "transformers"),
     }
 
 
-def _model(options: Options) -> str:
+def model_of(options: Given) -> str:
+    """The model, of a folder its name."""
     path = Path(options.model)
     return short(path) if path.is_dir() else options.model
 
 
-def _command(options: Options) -> str:
-    """What gives this record again from the same folder."""
-    words = ["sparse-attn", "compare", _shared(options.model)]
-    for option in ("texts", "pairs", "task", "data_dir"):
-        if (value := getattr(options, option)) is not None:
-            words += [f"--{option}", _shared(str(value))]
-    if options.trust_remote_code:
-        words.append("--trust-remote-code")
-    return shlex.join([*words, "--mappings", options.mappings])
+def command_of(options: Given, program: str, *left_out: str) -> str:
+    """What gives this record again from the same folder.
+
+    Args:
+        left_out: options beside those that have their default.
+    """
+    words = ["sparse-attn", program, _shared(options.model)]
+    for field in fields(options):
+        value = getattr(options, field.name)
+        default = None if field.default is MISSING else field.default
+        if field.name in ("model", *left_out) or value in (default, False):
+            continue
+        # data_dir is spelled as the options of glue
+        name = field.name if field.name == "data_dir" else field.name.replace("_", "-")
+        words += [f"--{name}"] if value is True else [f"--{name}", _shared(str(value))]
+    return shlex.join(words)
 
 
 def _shared(name: str) -> str:
@@ -101,20 +101,44 @@ def _mappings(text: str) -> dict[str, Mapping]:
     return mappings
 
 
-def _measure(
-    reader: Reader, data: Data, mappings: Sequence[Mapping]
-) -> tuple[list[Outcome], list[Outcome | None]]:
-    """Of every mapping, softmax first, and of the others' controls.
+def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], list[Outcome]]:
+    """What a record says of the variants, softmax first, and the outcome of each.
+
+    A causal model's own words are the labels of texts without.
+    """
+    reader = variants[0].reader
+    lengths = reader.lengths(data.inputs)
+    if reader.causal and data.labels is None:
+        data = with_next_words(data, [min(length, reader.limit) for length in lengths])
+    outcomes, controls = _measure(variants, data)
+    labels = data.labels
+    return {
+        "source": data.source,
+        "rows": data.rows,
+        "texts": len(data.inputs),
+        "cut": sum(length > reader.limit for length in lengths),
+        "limit": reader.limit,
+        "agreement": reader.agreement.name,
+        "metric": labels and labels.metric,
+        "softmax": labels and _quality(outcomes[0], labels),
+        "resamples": RESAMPLES,
+        "mappings": _rows(outcomes, controls, data),
+    }, outcomes
+
+
+def _measure(variants: Sequence[Variant], data: Data) -> tuple[list[Outcome], list[Outcome | None]]:
+    """Of every variant, and of the controls of all but the first.
 
     None without zeros (a weight that underflows is none), or with fewer than the control can drop.
     """
-    check_mappings(reader, mappings)
+    reader = variants[0].reader
     batches = reader.batches(data.inputs)
-    outcomes = measure(reader, batches, mappings, "Mappings")
+    outcomes = measure(batches, variants, "Mappings")
     few = sample(reader, data.inputs, batches)
-    shares = [outcome.zeros if outcome.mapping.spec.zeros else 0.0 for outcome in outcomes[1:]]
-    chosen = [control(reader, few, share) for share in shares if share > 0]
-    found = iter(measure(reader, batches, [mappings[0], *chosen], "Controls")[1:] if chosen else ())
+    shares = [o.zeros if o.variant.mapping.spec.zeros else 0.0 for o in outcomes[1:]]
+    pairs = zip(variants[1:], shares, strict=True)
+    chosen = [control(variant.reader, few, share) for variant, share in pairs if share > 0]
+    found = iter(measure(batches, [variants[0], *chosen], "Controls")[1:] if chosen else ())
     controls = [next(found) if share > 0 else None for share in shares]
     return outcomes, [
         random if random and abs(random.zeros - share) <= NEAR * share else None
@@ -123,23 +147,18 @@ def _measure(
 
 
 def _rows(
-    labels: Sequence[str],
-    outcomes: Sequence[Outcome],
-    controls: Sequence[Outcome | None],
-    data: Data,
+    outcomes: Sequence[Outcome], controls: Sequence[Outcome | None], data: Data
 ) -> list[dict[str, Any]]:
     """An entry for each mapping but softmax, the first."""
     softmax, *others = outcomes
     rows = []
-    found = list(zip(labels, others, controls, strict=True))
-    for label, ours, random in tqdm(
-        found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None
-    ):
-        row = {"mapping": label, **_shown(ours, data)}
+    found = list(zip(others, controls, strict=True))
+    for ours, random in tqdm(found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None):
+        row = {"mapping": ours.variant.label, **_shown(ours, data)}
         if data.labels is not None:
             row["against_softmax"] = _difference(ours, softmax, data)
         if random is not None:
-            row["random"] = {"r": random.mapping.value("r"), **_shown(random, data)}
+            row["random"] = {"r": random.variant.mapping.value("r"), **_shown(random, data)}
             row["against_random"] = _difference(ours, random, data)
         rows.append(row)
     return rows
@@ -147,31 +166,31 @@ def _rows(
 
 def _shown(outcome: Outcome, data: Data) -> dict[str, Any]:
     found = {"zeros": outcome.zeros, "agreement": float(outcome.agreement.mean())}
-    return found if data.labels is None else {**found, "quality": _quality(outcome, data)}
+    return found if data.labels is None else {**found, "quality": _quality(outcome, data.labels)}
 
 
-def _quality(outcome: Outcome, data: Data) -> float:
-    assert data.labels is not None
-    return METRICS[data.labels.metric](data.labels.values, _predicted(outcome, data))
-
-
-def _predicted(outcome: Outcome, data: Data) -> np.ndarray:
-    assert data.labels is not None
+def _quality(outcome: Outcome, labels: Labels) -> float:
     assert outcome.outputs is not None
-    return data.labels.predict(outcome.outputs)
+    return labels.score(outcome.outputs)
+
+
+def _predicted(outcome: Outcome, labels: Labels) -> np.ndarray:
+    assert outcome.outputs is not None
+    return labels.predict(outcome.outputs)
 
 
 def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
     """Of the quality, or without labels of the agreement; its 95 % interval where it has one."""
     found: Difference
-    if data.labels is None:
+    labels = data.labels
+    if labels is None:
         found = compare_means(ours.agreement[None], theirs.agreement[None])
     else:
         found = compare_metrics(
-            data.labels.metric,
-            data.labels.values,
-            _predicted(ours, data)[None],
-            _predicted(theirs, data)[None],
+            labels.function or labels.metric,
+            labels.values,
+            _predicted(ours, labels)[None],
+            _predicted(theirs, labels)[None],
         )
     known = data.rows >= LEAST and found.high - found.low > 1e-12
     return {"value": found.value, "interval": [found.low, found.high] if known else None}

@@ -9,27 +9,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from compare.command import PAIRS, TEXTS, Options
+from compare.command import PAIRS, TEXTS, Given
 from glue.data import load_task, read_split
+from glue.metric import METRICS
 from glue.scoring import predictions_of
 from glue.tasks import Task, get_task
 from pipeline.tables import SUFFIXES, number_of, read_lines, read_rows, text_of
 
 PAIR = ("sentence1", "sentence2")
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 class Labels(NamedTuple):
     """What a quality is measured by.
 
     Attributes:
-        metric: a name in `glue.metric.METRICS`.
+        metric: a name in `glue.metric.METRICS`, or another with its function.
         values: (N,)
         predict: a model's outputs for all inputs -> predictions (N,).
+        function: of values and predictions.
     """
 
     metric: str
     values: np.ndarray
     predict: Callable[[Tensor], np.ndarray]
+    function: Metric | None = None
+
+    def score(self, outputs: Tensor) -> float:
+        """The metric of a model's outputs."""
+        function = self.function or METRICS[self.metric]
+        return function(self.values, self.predict(outputs))
 
 
 class Data(NamedTuple):
@@ -51,7 +60,7 @@ class Data(NamedTuple):
         return len(self.inputs if self.labels is None else self.labels.values)
 
 
-def read_data(options: Options) -> Data:
+def read_data(options: Given) -> Data:
     """The texts, pairs or task that the options name.
 
     Raises:
@@ -62,7 +71,7 @@ def read_data(options: Options) -> Data:
     if options.pairs is not None:
         return _read_pairs(options.pairs)
     assert options.texts is not None
-    return _read_texts(options.texts)
+    return read_texts(options.texts)
 
 
 def short(path: Path) -> str:
@@ -70,15 +79,38 @@ def short(path: Path) -> str:
     return "/".join(path.resolve().parts[-2:])
 
 
-def _read_texts(path: Path) -> Data:
+def read_texts(path: Path) -> Data:
+    """The texts, or pairs of them, of a file; raises as `read_data`."""
     option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
+    texts: list[tuple[str, ...]]
     if path.suffix == ".txt":
-        texts = [line.strip() for _, line in read_lines(path) if line.strip()]
+        texts = [(line.strip(),) for _, line in read_lines(path) if line.strip()]
     else:
-        texts = [_text(row, where, "text") for where, row in read_rows(path, ["text"])]
+        _, first = next(read_rows(path, ()), ("", {}))
+        columns = PAIR if first.keys() >= {*PAIR} and "text" not in first else ("text",)
+        texts = [
+            tuple(_text(row, where, column) for column in columns)
+            for where, row in read_rows(path, columns)
+        ]
     if not texts:
         raise ValueError(f"{option}: holds no text; give one text a line")
-    return Data([(text,) for text in texts], short(path))
+    return Data(texts, short(path))
+
+
+def with_next_words(data: Data, tokens: Sequence[int]) -> Data:
+    """Unlabelled texts, labelled by their own words: perplexity.
+
+    Args:
+        tokens: of each text, all that the model reads.
+    """
+    counts = np.array(tokens) - 1  # nothing predicts the first
+    labels = Labels("perplexity", counts, lambda nll: nll[:, 0].double().numpy(), perplexity)
+    return data._replace(labels=labels)
+
+
+def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:
+    """exp(sum_i nll_i / sum_i n_i), nll_i = -log p of the n_i words of text i."""
+    return float(np.exp(nll.sum() / max(1, counts.sum())))
 
 
 def _read_pairs(path: Path) -> Data:

@@ -95,6 +95,7 @@ class Reader:
     Attributes:
         forward: the model, or its encoder.
         limit: tokens that it reads of a text, at most.
+        causal: whether its logits are of the next word.
     """
 
     model: PreTrainedModel
@@ -102,6 +103,7 @@ class Reader:
     tokenizer: Any
     limit: int
     agreement: Agreement
+    causal: bool
 
     @torch.inference_mode()
     def __call__(self, batch: Batch) -> Tensor:
@@ -112,6 +114,20 @@ class Reader:
             return outputs.logits
         mask = inputs["attention_mask"].unsqueeze(-1)
         return F.normalize((outputs.last_hidden_state * mask).sum(1) / mask.sum(1), dim=-1)
+
+    def scores(self, batch: Batch, outputs: Tensor) -> Tensor | None:
+        """What a quality needs of the outputs, (B, D), or None if they are for each token.
+
+        -log p of the text's words, but its first, for a causal model, (B, 1).
+        """
+        if not self.causal:
+            return outputs if outputs.dim() == 2 else None
+        ids, counts = batch.inputs["input_ids"], batch.inputs["attention_mask"].sum(1)
+        found = [
+            F.cross_entropy(logits[: count - 1], words[1:count], reduction="none").double().sum()
+            for logits, words, count in zip(outputs, ids, counts.tolist(), strict=True)
+        ]
+        return torch.stack(found).unsqueeze(1)
 
     def lengths(self, inputs: Sequence[tuple[str, ...]]) -> list[int]:
         """Tokens of each input, uncut.
@@ -192,6 +208,7 @@ def open_reader(
         tokenizer,
         int(min(LONGEST, longest(config, tokenizer))),
         agreement,
+        cls is AutoModelForCausalLM,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare.measure import CONTROL, Outcome, measure
+from compare.measure import CONTROL, Outcome, Variant, measure
 from compare.reader import open_reader
 from demo.pairs import read_pairs
 from glue.report.statistics import compare_means
@@ -45,7 +45,8 @@ def retrieve() -> dict[str, Any]:
     questions, answers, distractors = zip(*read_pairs(), strict=True)
     texts = [(text,) for text in (*questions, *answers, *distractors)]
     reader = open_reader(MODEL, embed=True)
-    softmax, *others = measure(reader, reader.batches(texts), settings(), "Encoding")
+    variants = [Variant(describe(mapping), reader, mapping) for mapping in settings()]
+    softmax, *others = measure(reader.batches(texts), variants, "Encoding")
     return {
         "questions": len(questions),
         "candidates": len(answers) + len(distractors),
@@ -59,8 +60,8 @@ def _row(outcome: Outcome, softmax: Outcome) -> dict[str, Any]:
     right, before = (_right(one) for one in (outcome, softmax))
     found = compare_means(right, before)
     return {
-        "mapping": outcome.mapping.name,
-        "setting": describe(outcome.mapping),
+        "mapping": outcome.variant.mapping.name,
+        "setting": outcome.variant.label,
         "zeros": outcome.zeros,
         "right": right.mean(),
         "difference": found.value,

@@ -9,7 +9,6 @@ Run as:
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,23 +86,9 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)
         if "accelerate" in sys.modules:
-            _leave_at_once()
+            from pipeline.machine import leave_at_once
 
-
-def _leave_at_once() -> None:
-    """End one of several processes, whose work is done, without taking its process group apart.
-
-    Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those
-    threads under the same lock: now and then the end hangs, or aborts the process (torch 2.13).
-    """
-    from accelerate import PartialState
-
-    if PartialState().num_processes == 1:
-        return
-    PartialState().wait_for_everyone()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+            leave_at_once()
 
 
 EXPERIMENT = Glue()

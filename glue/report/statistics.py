@@ -42,7 +42,7 @@ class Difference:
 
 
 def compare(
-    metric: str,
+    metric: str | Metric,
     labels: np.ndarray,
     mapping: np.ndarray,
     baseline: np.ndarray,
@@ -57,7 +57,7 @@ def compare(
     seeds, all on one side, every resample is too. With one seed, only examples are resampled.
 
     Args:
-        metric: a name in `glue.metric.METRICS`.
+        metric: a name in `glue.metric.METRICS`, or a function of labels and predictions.
         labels: (examples,)
         mapping, baseline: (seeds, examples), predictions; row i of both has the same seed.
         resamples: B, RESAMPLES by default.
@@ -110,14 +110,14 @@ def p_value(distribution: np.ndarray) -> float:
 
 
 def _statistic(
-    metric: str, labels: np.ndarray, mapping: np.ndarray, baseline: np.ndarray
+    metric: str | Metric, labels: np.ndarray, mapping: np.ndarray, baseline: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     if metric == "accuracy":
         # integers are exact, and one gather per resample suffices
         return _mean_of((mapping == labels).astype(np.int32) - (baseline == labels))
     if metric == "spearmanr":
         labels, mapping, baseline = map(_codes, (labels, mapping, baseline))
-    function = quick_metric(metric, labels)
+    function = quick_metric(metric, labels) if isinstance(metric, str) else metric
 
     def statistic(seeds: np.ndarray, rows: np.ndarray) -> float:
         references = labels[rows]

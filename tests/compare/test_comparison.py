@@ -91,6 +91,27 @@ def test_next_words(models: Models, tmp_path: Path) -> None:
     assert row["agreement"] == pytest.approx(np.mean(divergences), rel=1e-4)
     assert row["agreement"] > 0.01
     assert row["zeros"] == pytest.approx(share_of_zeros(weights, causal=True), abs=1e-6)
+    tokenizer = AutoTokenizer.from_pretrained(models.causal)
+    words = [tokenizer(text)["input_ids"][1:] for text in TEXTS]
+    nll = np.array(
+        [
+            [
+                -x.log_softmax(-1)[range(len(ids)), ids].sum()
+                for x, ids in zip(s, words, strict=True)
+            ]
+            for s in (base, ours)
+        ]
+    )
+    counts = np.array(list(map(len, words)))
+    expected = np.exp(nll.sum(1) / counts.sum())
+    assert record["metric"] == "perplexity"
+    assert [record["softmax"], row["quality"]] == pytest.approx(expected, rel=1e-4)
+    draws = np.random.default_rng(0).integers(0, 40, (999, 40))
+    drawn = np.exp(nll[:, draws].sum(-1) / counts[draws].sum(-1))
+    low, high = np.percentile(drawn[1] - drawn[0], [2.5, 97.5])
+    found = row["against_softmax"]
+    assert found["value"] == pytest.approx(expected[1] - expected[0], rel=1e-3)
+    assert found["interval"] == pytest.approx([low, high], abs=0.12 * (high - low))
 
 
 @pytest.mark.parametrize("mapping", ["entmax:alpha=1.5", "top-k-softmax:k=3", "sparsemax"])
@@ -103,7 +124,8 @@ def test_controls_have_as_many_zeros(
     (row,) = record["mappings"]
     assert row["random"]["zeros"] == pytest.approx(row["zeros"], abs=0.02)
     difference = row["against_random"]
-    assert difference["value"] == pytest.approx(row["agreement"] - row["random"]["agreement"])
+    judged = "agreement" if model == "encoder" else "quality"  # perplexity
+    assert difference["value"] == pytest.approx(row[judged] - row["random"][judged])
     low, high = difference["interval"]
     assert low < difference["value"] < high
 

@@ -36,7 +36,7 @@ def test_texts(
     # the page tells no folder of this machine
     assert str(tmp_path) not in (out / "report.md").read_text()
     assert {path.name for path in out.iterdir()} == {
-        *("record.json", "report.html", "report.md", "zeros.png")
+        *("record.json", "report.html", "report.md", "zeros.png", "differences.png")
     }
 
 
@@ -74,6 +74,17 @@ def test_findings_know_what_is_near(agreement: str, says: str) -> None:
     assert findings(record) == [
         "None is nearer to softmax, by its interval, than as many zeros at random."
     ]
+
+
+def test_a_lower_perplexity_is_better() -> None:
+    rows = [row("a", -2.0, -3.0, -1.0), row("b", 1.0, -1.0, 3.0), row("c", 2.0, 1.0, 3.0)]
+    rows = [{**each, "against_softmax": each["against_random"]} for each in rows]
+    record = {"metric": "perplexity", "agreement": "KL, nats", "mappings": rows}
+    said = findings(record)
+    assert (
+        said[0] == "By uncorrected intervals, better than softmax: a; not told apart: b; worse: c."
+    )
+    assert said[1].startswith("1 of 3 is better than as many zeros at random")
 
 
 def test_findings_where_there_is_no_interval() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from compare.measure import measure
+from compare.measure import Variant, measure
 from compare.reader import open_reader
 from demo.retrieval import CONTROL, MODEL, _row, answered
 from sparse_attn import Mapping
@@ -27,8 +27,9 @@ def test_answered() -> None:
 def test_pretrained_attention_finds_the_answers() -> None:
     reader = open_reader(MODEL, embed=True)
     mappings = [Mapping("softmax"), Mapping(CONTROL, r=1.0)]
+    variants = [Variant(mapping.name, reader, mapping) for mapping in mappings]
     batches = reader.batches([(text,) for text in TEXTS])
-    softmax, random = measure(reader, batches, mappings, "")
+    softmax, random = measure(batches, variants, "")
     right = _row(softmax, softmax)
     assert (right["zeros"], right["right"], right["interval"]) == (0, 1, [0, 0])
     lost = _row(random, softmax)
