@@ -15,6 +15,7 @@ PROGRAMS = {
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
     "compare": "compare",
+    "convert": "convert",
     "demo": "demo",
     "benchmarks": "benchmarks",
 }

@@ -48,6 +48,15 @@ def parse_mapping(text: str, option: str) -> Mapping:
 
 def read_mapping(text: str) -> Mapping:
     """As `parse_mapping`, where the text itself is the argument."""
+    name, values = parts_of(text)
+    try:
+        return Mapping(name, **values)
+    except RuntimeError as error:  # no memory holds 10^12 knots
+        raise ValueError(str(error)) from None
+
+
+def parts_of(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters that are given; raises ValueError but for values out of range."""
     name, colon, rest = (piece.strip() for piece in text.partition(":"))
     if not name or "=" in name or (colon and not rest):
         raise ValueError("expected NAME:parameter=value, such as entmax:alpha=1.5, or NAME alone")
@@ -57,10 +66,7 @@ def read_mapping(text: str) -> Mapping:
     values = [(name, _number(name, value, known)) for name, value in pairs]
     if twice := _repeated(name for name, _ in values):
         raise ValueError(f"{twice} is given twice")
-    try:
-        return Mapping(name, **dict[str, Any](values))
-    except RuntimeError as error:  # no memory holds 10^12 knots
-        raise ValueError(str(error)) from None
+    return name, dict[str, Any](values)
 
 
 def _repeated(names: Iterable[str]) -> str | None:
