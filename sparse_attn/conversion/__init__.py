@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
@@ -82,7 +83,9 @@ def convert(
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     _check(root, chosen, texts, target_zeros, parameters)
-    state, folder = PartialState(), Path(output_dir)
+    # told so, it forms a group of processes without a GPU too
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    folder = Path(output_dir)
     tokens = tokenized(tokenizer, texts, max_length)
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
