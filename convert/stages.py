@@ -6,6 +6,7 @@ import shutil
 import time
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
@@ -33,7 +34,7 @@ def perform(options: Options) -> dict[str, Any] | None:
     """
     parse_mapping(options.mapping, "--mapping")
     inputs = read_inputs(options)
-    folder, state = options.out, PartialState()
+    folder, state = options.out, PartialState(cpu=not torch.accelerator.is_available())
     content = options.content()
     check_run_folder(folder, content, (folder / CONFIG_FILE).exists())
     if (folder / RECORD_FILE).exists():

@@ -12,7 +12,7 @@ from convert.__main__ import main
 from convert.command import Options
 from convert.page import make_page
 from sparse_attn import convert
-from tests.commands import refusal
+from tests.commands import python, refusal
 from tests.compare.running import Models, text_file
 from tests.convert.running import QUICK, SPARSE, TEXTS, converted
 
@@ -90,3 +90,17 @@ GIVEN = ["bert", "--mapping", "entmax", "--texts", "a", "--out", "b"]
 )
 def test_wrong_options(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert says in refusal(main, capsys, *arguments)
+
+
+def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> None:
+    """Each reads half of a batch; the first chooses, writes and measures."""
+    one = converted(models.encoder, tmp_path / "one")
+    words = [models.encoder, "--texts", tmp_path / "texts.txt", "--out", tmp_path / "two", *SPARSE]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    told = python(*launch, "-m", "convert", *words, "--batch-size", "4")
+    assert told.count("report: ") == 1
+    two = json.loads((tmp_path / "two/record.json").read_text())
+    for ours, theirs in zip(two["mappings"], one["mappings"], strict=True):
+        assert ours["agreement"] == pytest.approx(theirs["agreement"], abs=1e-5)
+        assert ours["zeros"] == pytest.approx(theirs["zeros"], abs=1e-3)
+    assert one["mappings"][0]["agreement"] != pytest.approx(one["mappings"][1]["agreement"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 from convert import stages
@@ -50,9 +51,8 @@ def whole(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def often(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(healing, "SAVE_EVERY", 3)
     patch.setattr(healing, "EVERY", 2)
-    patch.setattr(
-        statistics, "RESAMPLES", 99
-    )  # a fixture of the module comes before that of a test
+    patch.setattr(statistics, "RESAMPLES", 99)
+    patch.setattr(Figure, "savefig", lambda self, to, **_: isinstance(to, Path) and to.touch())
 
 
 KILLS: dict[str, tuple[Any, str, dict[str, Any]]] = {
