@@ -157,10 +157,12 @@ def test_tests_that_fail_are_named(more, passed, failed, tests, setup, monkeypat
     assert found["tests"][0].startswith(tests)
 
 
-@pytest.mark.parametrize(("status", "failed"), [(0, None), (9, "exit code 9")])
-def test_compute_sanitizer(status, failed, setup, monkeypatch):
+@pytest.mark.parametrize(
+    ("end", "failed"), [('shift 4\n"$@"', None), ("exit 9", "exit code 9")], ids=["clean", "found"]
+)
+def test_compute_sanitizer(end, failed, setup, monkeypatch):
     tool = setup.out / "compute-sanitizer"
-    tool.write_text(f'#!/bin/sh\necho "$@"\nshift 4\n"$@" && exit {status}\n')
+    tool.write_text(f'#!/bin/sh\necho "$@"\n{end}\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(setup.out), prepend=os.pathsep)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
