@@ -47,9 +47,9 @@ def test_a_killed_rehearsal_goes_on(tmp_path, monkeypatch):
     results = {case: r for stage in stages.values() for case, r in stage["cases"].items()}
     assert [case for case, result in results.items() if "failed" in result] == []
     assert results["copy"]["GB/s"] > 0
-    assert results["tests/kernels/test_flops.py"]["passed"] > 0
+    assert results["tests/kernels/test_direct.py"]["passed"] > 0
     record = json.loads((out / "attention-cpu.json").read_text())
-    names = ["N=128", "BERT-tiny", "causal N=16", "causal N=8"]
+    names = ["N=128", "BERT-tiny", "causal N=8"]
     assert [case["name"] for case in record["cases"]] == names
     assert len(list(out.iterdir())) <= 8
 
