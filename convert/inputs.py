@@ -45,7 +45,8 @@ def read_inputs(options: Options) -> Inputs:
         count = min(MOST_HELD_OUT, int(HELD_OUT * len(texts)))
         held = sorted(order[:count])
         data = Data([texts[i] for i in held], f"{found.source}, held out")
-        texts = [texts[i] for i in sorted(order[count:])]
+        seen = set(data.inputs)  # a text may stand twice in the file
+        texts = [text for text in texts if text not in seen]
     if len(texts) < LEAST:
         raise ValueError(
             f"--texts {options.texts}: leaves {len(texts)} texts to learn from, expected at least "

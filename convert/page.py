@@ -51,8 +51,8 @@ def made(record: dict[str, Any]) -> list[str]:
         "Parameters as given, the same in every layer."
         if target is None
         else f"The parameter of each layer: least sum of the layers' losses at {share(target)} of "
-        "zeros over all, held while healing."
-        + (" Layers may keep softmax." if recipe["choose_layers"] else "")
+        "zeros over all, held while healing. That is a share in the texts to learn from; longer "
+        "texts have more zeros." + (" Layers may keep softmax." if recipe["choose_layers"] else "")
     ]
     if recipe["steps"]:
         lines.append(

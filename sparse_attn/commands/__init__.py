@@ -3,6 +3,7 @@
 sparse-attn mappings
 sparse-attn inspect MODEL "text"
 sparse-attn compare MODEL --texts FILE                    # in a clone
+sparse-attn convert MODEL --mapping entmax --texts FILE --out FOLDER
 sparse-attn glue train --config configs/glue/mrpc.yaml
 """
 
