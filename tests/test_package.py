@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 DIST_INFO = f"sparse_attn-{PROJECT['version']}.dist-info"
 OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.looks")
 OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
+OPTIONAL += ("sparse_attn.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
 
 # what an environment has in which pip has installed the wheel: the rest cannot be found
 PROGRAM = """\
@@ -47,6 +48,12 @@ assert all(module.__file__.startswith(sys.argv[1]) for name, module in sys.modul
            if name.startswith("sparse_attn"))
 assert "matplotlib" not in sys.modules
 
+try:
+    from sparse_attn import convert
+except ImportError as error:
+    assert str(error) == "convert needs accelerate: pip install accelerate", error
+else:
+    raise SystemExit("accelerate was found")
 config = transformers.BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1,
                                  num_attention_heads=2, intermediate_size=8)
 model = transformers.BertModel(config)

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
+
+try:
+    from accelerate import PartialState
+except ImportError as error:
+    raise ImportError("convert needs accelerate: pip install accelerate") from error
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.healing import Healer, Recipe, heal
