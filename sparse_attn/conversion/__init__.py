@@ -77,9 +77,10 @@ def convert(
         What was measured and chosen, by layer.
 
     Raises:
-        ValueError: a model that is patched already, or is an encoder and decoder; too few texts; a
-            target that the mapping cannot reach on these texts; other arguments than those of the
-            conversion that the folder already has; and as `patch_model`.
+        ValueError: a model that is patched already, or is an encoder and decoder; too few texts, or
+            one without a token; a target that the mapping cannot reach on these texts; other
+            arguments than those of the conversion that the folder already has; a number out of
+            range; and as `patch_model`.
         TypeError: an unknown parameter.
         RuntimeError: as `record_attention`.
         UnwrittenError: the folder cannot be written.
@@ -87,6 +88,7 @@ def convert(
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     _check(root, chosen, texts, target_zeros, parameters)
+    recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     # told so, it forms a group of processes without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
     folder = Path(output_dir)
@@ -94,7 +96,6 @@ def convert(
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
     sample = sample_of(tokens, collate, batch_size, state.device)
-    recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     asked = {
         "model": f"{type(root).__name__} of {root.config.name_or_path}",
         "mapping": mapping,
@@ -148,9 +149,16 @@ def _check(
 
 
 def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dict[str, Any]]:
-    """The tokenizer's output for each text, cut off after max_length tokens."""
+    """The tokenizer's output for each text, cut off after max_length tokens.
+
+    Raises:
+        ValueError: a text has no token.
+    """
     pairs = [(text,) if isinstance(text, str) else text for text in texts]
     found = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_length)
+    if [] in found["input_ids"]:
+        place = found["input_ids"].index([])
+        raise ValueError(f"texts[{place}]: {texts[place]!r} has no token; remove it")
     return [{name: found[name][i] for name in found} for i in range(len(texts))]
 
 

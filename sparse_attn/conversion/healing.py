@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,17 @@ class Recipe:
     learning_rate: float = 1e-4
     ramp: float = 0.5
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "steps": (self.steps >= 0, "0, to choose without training, or more"),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
+            "ramp": (0 <= self.ramp <= 1, "a share of the steps, in [0, 1]"),
+        }
+        for name, (holds, expected) in ranges.items():
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)}: expected {expected}")
 
 
 class InOrder(Dataset[dict[str, Any]]):

@@ -138,6 +138,8 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     refused("sparsemax has no parameter", model, "sparsemax", tokenizer, TEXTS, target_zeros=0.5)
     refused("reaches 0", model, "entmax", tokenizer, TEXTS, target_zeros=0.99)
     refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
+    refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
+    refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
     refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
     config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     seq2seq = T5ForConditionalGeneration(config)
