@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.mappings.base import (
+    Dial,
     ParameterSpec,
     Value,
     library_spec,
@@ -111,6 +112,7 @@ SPECS = (
         random_drop_softmax,
         DROPPED,
         zeros=True,
+        dial=Dial("r", float),
         source="control: zeros unrelated to the scores",
     ),
 )
