@@ -14,6 +14,7 @@ PROGRAMS = {
     "multilabel": "experiments.multilabel",
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
+    "conversion": "experiments.conversion",
     "compare": "compare",
     "convert": "convert",
     "demo": "demo",

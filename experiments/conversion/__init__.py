@@ -1,0 +1,1 @@
+"""Ways to convert a pretrained sentence encoder from softmax to a sparse mapping, one budget."""

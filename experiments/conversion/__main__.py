@@ -1,0 +1,62 @@
+"""Ways to convert a pretrained sentence encoder, compared with the same budget.
+
+Run as:
+    python -m experiments.conversion train --output_dir runs/one --texts A.txt --pairs B.tsv
+    python -m experiments.conversion sweep --config configs/conversion/minilm.yaml \
+        --texts A.txt --pairs B.tsv
+    python -m experiments.conversion report runs/conversion/minilm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.conversion.config import RunConfig, SweepConfig
+from pipeline.experiment import Experiment
+
+if TYPE_CHECKING:
+    from pipeline.sweep.plan import Plan
+
+
+class Conversion(Experiment[RunConfig, SweepConfig]):
+    """Ways x seeds; nothing is chosen by the pairs."""
+
+    name = "experiments.conversion"
+    description = (
+        "Ways to give the attention of a pretrained sentence encoder exact zeros: distillation "
+        "with and without ramp, kept zeros and frozen parts, continued training, and controls."
+    )
+    about = (
+        "Convert a model in one way.",
+        "Convert a model in every way.",
+        "Zeros, quality and agreement by way.",
+    )
+    run, sweep = RunConfig, SweepConfig
+
+    def tidy(self, folder: Path) -> None:
+        from sparse_attn.checkpoints import remove_checkpoints
+
+        remove_checkpoints(folder)
+
+    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+        low, high = results["difference"]["interval"]
+        yield f"zeros: {100 * results['zeros']:.1f} %"
+        yield (
+            f"Spearman x 100: {results['score']:.2f}, {results['difference']['value']:+.2f} "
+            f"[{low:+.2f}, {high:+.2f}] against softmax"
+        )
+        yield f"results: {config.output_dir}/results.json"
+
+    def plan(self, sweep: SweepConfig) -> Plan:
+        from pipeline.sweep.plan import grid
+
+        return grid(sweep.runs())
+
+
+EXPERIMENT = Conversion()
+main = EXPERIMENT.main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The report: what each way keeps of the zeros and of the quality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
+from glue.report.statistics import RESAMPLES
+from pipeline.report import canvas, text
+from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from pipeline.sweep.results import Results
+
+NEAR = 0.02  # ways whose shares of zeros differ by less are compared by quality
+CAPTION = (
+    "On the pairs. Zeros: share of exact zeros in attention, in %; Spearman: correlation x 100; "
+    "cosine: of embeddings with softmax's; minutes: of the conversion."
+)
+PLOT = (
+    "Ways with zeros, their intervals against softmax (dashed; dotted: the same training without "
+    f"zeros). Without the control, {RANDOM}."
+)
+HEADERS = ("zeros", "last layer's", "Spearman", "from softmax [95 %]", "cosine", "minutes")
+Runs = list[dict[str, Any]]
+COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], float], str]] = {
+    "zeros": (lambda run: 100 * run["zeros"], "{:.1f}"),
+    "last layer's": (lambda run: 100 * run["layers"][-1], "{:.1f}"),
+    "Spearman": (lambda run: run["score"], "{:.2f}"),
+    "cosine": (lambda run: run["agreement"], "{:.3f}"),
+    "minutes": (lambda run: run["seconds"] / 60, "{:.1f}"),
+}
+
+
+def make_page(results: Results) -> Page:
+    """The report of a sweep."""
+    found = {
+        way: runs for cell in results.cells for way, runs in [(cell[1], results.finished(cell))]
+    }
+    finished = {way: runs for way, runs in found.items() if runs}
+    table = _table(results, finished)
+    blocks: list[Block] = [_answer(finished), table, _setting(results, finished)]
+    blocks += map(Status, results.left_out)
+    blocks.append(Bullets([f"{way}: {WAYS[way].about}." for way in results.mappings]))
+    sparse = {way: runs for way, runs in finished.items() if way not in (CONTINUED, RANDOM)}
+    if sparse:
+        blocks += [Heading("Quality by zeros"), Plot("quality", "", PLOT, _plot(finished, sparse))]
+    if finished:
+        blocks += [Heading("Zeros by layer"), _layers(finished)]
+    return Page("Ways to make a model sparse", blocks, [table])
+
+
+def _mean(runs: Runs, column: str) -> float:
+    value, _ = COLUMNS[column]
+    return sum(map(value, runs)) / len(runs)
+
+
+def _difference(runs: Runs) -> tuple[float, float, float]:
+    """From softmax, the mean of the seeds, with what their intervals cover together."""
+    found = [run["difference"] for run in runs]
+    lows, highs = zip(*(one["interval"] for one in found), strict=True)
+    return sum(one["value"] for one in found) / len(found), min(lows), max(highs)
+
+
+def _shown(runs: Runs) -> str:
+    value, low, high = (text.rounded(number, "{:+.2f}") for number in _difference(runs))
+    return f"{value} [{low}, {high}]"
+
+
+def _answer(finished: dict[str, Runs]) -> str:
+    """The best of the ways with the most zeros."""
+    zeros = {
+        way: _mean(runs, "zeros")
+        for way, runs in finished.items()
+        if way not in (CONTINUED, RANDOM)
+    }
+    if not zeros:
+        return "No way has finished yet."
+    most = max(zeros.values())
+    many = [way for way, share in zeros.items() if share > most - 100 * NEAR]
+    best = max(many, key=lambda way: _mean(finished[way], "Spearman"))
+    others = {
+        "untrained": "nothing trained",
+        CONTINUED: "the same training of softmax",
+        RANDOM: "as many zeros at random",
+    }
+    beside = [f"{said}: {_shown(finished[way])}" for way, said in others.items() if way in finished]
+    return (
+        f"At {zeros[best]:.1f} % exact zeros, {best} comes nearest to softmax's "
+        f"{finished[best][0]['softmax']:.2f}: {_shown(finished[best])} points"
+        f"{' (' if beside else ''}{'; '.join(beside)}{')' if beside else ''}."
+    )
+
+
+def _table(results: Results, finished: dict[str, Runs]) -> Table:
+    """A row for softmax and one for each way."""
+    rows = []
+    if finished:
+        softmax = next(iter(finished.values()))[0]["softmax"]
+        rows.append(["softmax", "0.0", "0.0", f"{softmax:.2f}", text.NOTHING, "1.000", "0.0"])
+    for cell in results.cells:
+        shown = {name: results.text(cell, *column) for name, column in COLUMNS.items()}
+        shown["from softmax [95 %]"] = _shown(finished[cell[1]]) if cell[1] in finished else "n/a"
+        rows.append([cell[1], *(shown[name] for name in HEADERS)])
+    return Table(CAPTION, ["way", *HEADERS], rows)
+
+
+def _setting(results: Results, finished: dict[str, Runs]) -> str:
+    sweep = results.sweep
+    run = next(iter(finished.values()), [{}])[0]
+    sizes = f" ({run['texts']:,} texts, {run['rows']:,} pairs)" if run else ""
+    several = (
+        " Mean ± standard deviation over them; intervals cover those of all seeds."
+        if sweep.seeds > 1
+        else ""
+    )
+    return (
+        f"{sweep.mapping} in {sweep.model}, to {100 * sweep.target_zeros:g} % zeros on a sample of "
+        f"{sweep.texts}, measured on {sweep.pairs}{sizes}. All that train have the same texts, "
+        f"{sweep.steps:,} steps of {sweep.batch_size}, learning rate {sweep.learning_rate:g}, none "
+        "tuned, and none stopped early: the pairs chose nothing. Intervals: paired bootstrap over "
+        f"the pairs, {RESAMPLES:,} resamples. {text.counted(sweep.seeds, 'seed')}.{several} "
+        f"{results.standing}"
+    )
+
+
+def _plot(finished: dict[str, Runs], sparse: dict[str, Runs]) -> Figure:
+    figure, axes = canvas.single(4.2)
+    softmax = next(iter(sparse.values()))[0]["softmax"]
+    axes.axhline(softmax, color="black", lw=1.2, ls="--")
+    if CONTINUED in finished:
+        axes.axhline(_mean(finished[CONTINUED], "Spearman"), color=canvas.GREY, lw=1.2, ls=":")
+    for way, look in canvas.looks(list(sparse), None).items():
+        value, low, high = _difference(sparse[way])
+        axes.errorbar(
+            [_mean(sparse[way], "zeros")],
+            [softmax + value],
+            yerr=[[value - low], [high - value]],
+            **{**look, "linestyle": "none"},
+            label=way,
+            elinewidth=1,
+        )
+    axes.set(xlabel="exact zeros in %", ylabel="Spearman x 100")
+    canvas.legend_below(figure, axes)
+    return figure
+
+
+def _layers(finished: dict[str, Runs]) -> Table:
+    """Zeros of every layer on the pairs, first seed."""
+    rows = [
+        [way, *(f"{100 * share:.1f}" for share in runs[0]["layers"])]
+        for way, runs in finished.items()
+    ]
+    layers = range(1, len(rows[0]))
+    return Table("Share of exact zeros in %, by layer.", ["way", *map(str, layers)], rows)

@@ -1,0 +1,153 @@
+"""One run: convert the model in one way, and measure it against its softmax self."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DataCollatorWithPadding
+
+from compare.command import Options
+from compare.data import Data, read_data
+from compare.reader import Batch, Reader, open_reader
+from experiments.conversion.config import RunConfig
+from experiments.conversion.ways import WAYS, Setup, convert
+from glue.metric import METRICS
+from glue.report.statistics import compare
+from pipeline.fitting import DivergedError
+from pipeline.machine import device_name, versions
+from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.conversion import LEAST, sample_of, tokenized
+from sparse_attn.conversion.healing import Recipe
+from sparse_attn.conversion.states import zeros_of
+from sparse_attn.inspection import record_attention
+from sparse_attn.inspection.record import ZeroCounts
+from sparse_attn.layers import attention_layers
+from sparse_attn.patching import mappings_of, refuse
+
+POINTS = 100  # of a correlation of 1
+
+
+class Run(NamedTuple):
+    """A run, ready to perform."""
+
+    config: RunConfig
+    reader: Reader
+    tokens: list[dict[str, Any]]
+    pairs: Data
+
+    def perform(self, folder: Path | None) -> dict[str, Any]:
+        """Convert, measure and return the content of results.json.
+
+        Args:
+            folder: of checkpoints; None to keep none.
+
+        Raises:
+            DivergedError: an embedding is NaN or infinite.
+        """
+        config, reader = self.config, self.reader
+        batches = reader.batches(self.pairs.inputs)
+        softmax, _ = embed(reader, batches)
+        started = time.perf_counter()
+        collate = DataCollatorWithPadding(reader.tokenizer)
+        sample = sample_of(self.tokens, collate, config.batch_size, reader.model.device)
+        setup = Setup(reader.model, config, sample)
+        recipe = Recipe(config.steps, config.batch_size, config.learning_rate, seed=config.seed)
+        with tempfile.TemporaryDirectory() as temporary:
+            kept = folder or Path(temporary)
+            before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
+            losses = _losses(kept)
+        seconds = time.perf_counter() - started
+        ours, counts = embed(reader, batches)
+        if not ours.isfinite().all():
+            raise DivergedError("an embedding is not finite; lower learning_rate")
+        return {
+            **_quality(self.pairs, ours, softmax),
+            "agreement": (ours * softmax).sum(-1).double().mean().item(),
+            "zeros": counts.mean,
+            "layers": counts.per_layer,
+            "sample": {"before": before, "after": zeros_of(reader.model, sample)},
+            "parameters": [
+                mapping.parameter_values()
+                for layer in attention_layers(reader.model)
+                for mapping in mappings_of(layer)
+            ],
+            "losses": losses,
+            "texts": len(self.tokens),
+            "rows": self.pairs.rows,
+            "seconds": round(seconds, 1),
+            "device": device_name(reader.model.device),
+            "versions": versions("torch", "transformers"),
+        }
+
+
+def assemble(config: RunConfig) -> Run:
+    """Read the data and the model.
+
+    Raises:
+        ValueError, OSError: what is wrong with the texts, the pairs or the model.
+    """
+    texts, pairs = (_read(config, name) for name in ("texts", "pairs"))
+    if len(texts.inputs) < LEAST:
+        raise ValueError(
+            f"--texts {config.texts}: expected at least {LEAST} texts, got {len(texts.inputs)}; "
+            "give texts of the kind that the model will read"
+        )
+    reader = open_reader(config.model, embed=True)
+    refuse(reader.model, attention_layers(reader.model))
+    length = min(config.max_length, reader.limit)
+    return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
+
+
+def _read(config: RunConfig, name: str) -> Data:
+    files = {"texts": None, "pairs": None, name: Path(getattr(config, name))}
+    return read_data(
+        Options(
+            model=config.model,
+            mappings="",
+            task=None,
+            data_dir=None,
+            out=None,
+            trust_remote_code=False,
+            **files,
+        )
+    )
+
+
+def embed(reader: Reader, batches: list[Batch]) -> tuple[Tensor, ZeroCounts]:
+    """Embeddings of length 1 of all inputs (N, D), and the zeros on the way."""
+    with record_attention(reader.model) as record:
+        found = torch.cat([reader(batch).cpu() for batch in batches])
+    places = torch.tensor([place for batch in batches for place in batch.places])
+    return found[places.argsort()], record.zero_counts
+
+
+def _quality(pairs: Data, ours: Tensor, softmax: Tensor) -> dict[str, Any]:
+    """Spearman's correlation x 100, and its difference from softmax's with a 95 % interval."""
+    labels = pairs.labels
+    assert labels is not None
+    mine, its = labels.predict(ours), labels.predict(softmax)
+    difference = compare(labels.metric, labels.values, mine[None], its[None])
+    ends = [difference.low, difference.high]
+    return {
+        "score": POINTS * METRICS[labels.metric](labels.values, mine),
+        "softmax": POINTS * METRICS[labels.metric](labels.values, its),
+        "difference": {
+            "value": POINTS * difference.value,
+            "interval": [POINTS * end for end in ends],
+        },
+    }
+
+
+def _losses(folder: Path) -> list[tuple[int, float]]:
+    """Steps and losses that Trainer has logged; none without training."""
+    last = last_complete_checkpoint(folder)
+    if last is None:
+        return []
+    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
+    return [(entry["step"], entry["loss"]) for entry in state["log_history"] if "loss" in entry]

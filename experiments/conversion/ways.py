@@ -1,0 +1,236 @@
+"""The ways: which mapping every layer gets, and what trains the model then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel, Trainer
+
+from experiments.conversion.config import DISTILLED, SetupConfig
+from sparse_attn.conversion.healing import Healer, Ramp, Recipe, heal, together
+from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, make_plan
+from sparse_attn.conversion.states import zeros_of
+from sparse_attn.layers import attention_layers
+from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.patching import install, make_mapping, patch_model, patched
+
+CONTINUED = "softmax, continued training"
+RANDOM = "random drop"
+HALF = 0.5  # of the steps: the ramp
+BISECTIONS = 12
+TEMPERATURE = 0.05
+FASTER = 100  # the learning rate of mappings' parameters, in that of weights
+PROJECTIONS = {"query", "key", "q_proj", "k_proj"}
+
+
+class Setup(NamedTuple):
+    """What a plan is made of.
+
+    Attributes:
+        model: computes softmax.
+        sample: batches of some of the texts.
+    """
+
+    model: PreTrainedModel
+    config: SetupConfig
+    sample: list[Batch]
+
+
+def chosen(setup: Setup) -> Plan:
+    """As `convert`: each layer's value by its losses, zeros to be kept."""
+    model, config, sample = setup
+    return make_plan(model, Mapping(config.mapping), sample, target=config.target_zeros)
+
+
+def not_kept(setup: Setup) -> Plan:
+    """The values chosen, which stay as they are."""
+    plan = chosen(setup)
+    return replace(plan, layers=[replace(layer, wanted=None) for layer in plan.layers])
+
+
+def uniform(setup: Setup) -> Plan:
+    """One value for all layers, with the same zeros over them."""
+    return _of_one_value(setup, setup.config.mapping)
+
+
+def random_drop(setup: Setup) -> Plan:
+    """As many zeros at positions that have nothing to do with the scores."""
+    return _of_one_value(setup, "random-drop-softmax")
+
+
+def _of_one_value(setup: Setup, name: str) -> Plan:
+    mapping = Mapping(name)
+    dial, values = mapping.spec.dial, mapping.parameter_values()
+    assert dial is not None
+    del values[dial.parameter]
+    names = [layer.name for layer in attention_layers(setup.model)]
+    low, high = 0.0, 1.0
+    with patched(setup.model, "softmax"):
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            value = dial.value(middle)
+            plan = Plan(name, values, None, [LayerPlan(name, value=value) for name in names])
+            plan.apply(setup.model)
+            zeros = zeros_of(setup.model, setup.sample)
+            few = sum(zeros) / len(zeros) < setup.config.target_zeros
+            low, high = (middle, high) if few else (low, middle)
+    return plan
+
+
+def softmax(setup: Setup) -> Plan:
+    """No layer is converted."""
+    names = [layer.name for layer in attention_layers(setup.model)]
+    return Plan("softmax", {}, None, [LayerPlan(name, converted=False) for name in names])
+
+
+def one_by_one(done: float, layers: int) -> list[float]:
+    """Layer i of L ramps during the i-th of L equal parts of the first half of the steps."""
+    return [min(1.0, max(0.0, done / HALF * layers - i)) for i in range(layers)]
+
+
+def contrastive_loss(first: Tensor, second: Tensor) -> Tensor:
+    """mean_i -log(e^{cos(a_i, b_i) / tau} / sum_j e^{cos(a_i, b_j) / tau}), tau = 0.05.
+
+    Source: Gao et al. 2021 (SimCSE), eq. 1.
+
+    Args:
+        first, second: a and b (B, D), embeddings of the same texts under other dropout.
+    """
+    cosines = F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
+    return F.cross_entropy(cosines / TEMPERATURE, torch.arange(len(first), device=first.device))
+
+
+class Contrastive(Trainer):
+    """Continued training without a teacher, by `contrastive_loss` of mean-pooled embeddings."""
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Of a batch that the model reads twice."""
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        first, second = (
+            (model(**inputs).last_hidden_state * mask).sum(1) / mask.sum(1) for _ in range(2)
+        )
+        # zeros are counted between steps, as the model will have them without dropout
+        model.eval()
+        return contrastive_loss(first, second)
+
+
+def learn_per_head(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
+    """Make the dial's parameter one learned value per head, that only the loss moves."""
+    dial = get_spec(plan.mapping).dial
+    assert dial is not None
+    layers = attention_layers(model)
+    mappings = {}
+    for layer, own in zip(layers, plan.layers, strict=True):
+        values = {**plan.parameters, dial.parameter: own.value}
+        mappings[layer.name] = make_mapping(layer, plan.mapping, dial.parameter, "head", values)
+        own.converted, own.wanted = False, None  # nothing else turns it
+    install(model, layers, mappings)
+    learned = [p for mapping in mappings.values() for p in mapping.parameters()]
+    ours = {id(parameter) for parameter in learned}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in ours]},
+        {"params": learned, "lr": FASTER * recipe.learning_rate},
+    ]
+    return {"optimizers": (torch.optim.AdamW(groups, recipe.learning_rate, weight_decay=0), None)}
+
+
+def freeze_scores(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
+    """Keep what the scores are made of, the projections of queries and keys.
+
+    Raises:
+        ValueError: they cannot be told from other parameters.
+    """
+    for layer in attention_layers(model):
+        parts = [part for name, part in layer.module.named_children() if name in PROJECTIONS]
+        if len(parts) != 2:
+            raise ValueError(
+                f"way: {type(model).__name__} has no projections of queries and keys of their own "
+                f"in {layer.name}; leave out the way that freezes them"
+            )
+        for part in parts:
+            part.requires_grad_(False)
+    return {}
+
+
+class Way(NamedTuple):
+    """How a model is converted.
+
+    Attributes:
+        about: what is its own.
+        plan: the layers' mappings.
+        healer: has the loss; None to train nothing.
+        ramp: of the mapping's parameters.
+        prepare: changes the swapped model, and returns arguments of the healer.
+    """
+
+    about: str
+    plan: Callable[[Setup], Plan]
+    healer: type[Trainer] | None = Healer
+    ramp: Ramp = together(HALF)
+    prepare: Callable[[PreTrainedModel, Plan, Recipe], dict[str, Any]] = lambda *_: {}
+
+
+WAYS = {
+    "untrained": Way("each layer's parameter chosen by its loss; nothing trained", chosen, None),
+    "uniform, untrained": Way("one parameter for all layers; nothing trained", uniform, None),
+    DISTILLED: Way("as `convert`: chosen by layer, ramped, zeros kept", chosen),
+    "without ramp": Way(
+        "the parameters at their values from the first step", chosen, ramp=together(0)
+    ),
+    "layer by layer": Way(
+        "layers ramp one after the other in the first half of the steps", chosen, ramp=one_by_one
+    ),
+    "zeros not kept": Way("the chosen parameters stay as they are", not_kept),
+    "uniform": Way("one parameter for all layers, ramped, which stays as it is", uniform),
+    "learned per head": Way(
+        "a parameter for each head, from the chosen ones on learned by the same loss, at "
+        f"{FASTER} times the rate",
+        chosen,
+        prepare=learn_per_head,
+    ),
+    "frozen queries and keys": Way(
+        "as distilled, but for the projections of queries and keys", chosen, prepare=freeze_scores
+    ),
+    "continued training": Way(
+        "no teacher: unsupervised SimCSE (Gao et al. 2021), the same ramp, zeros kept",
+        chosen,
+        Contrastive,
+    ),
+    CONTINUED: Way("what that training does without zeros", softmax, Contrastive),
+    RANDOM: Way("random-drop-softmax with as many zeros, distilled: the control", random_drop),
+}
+
+
+def convert(
+    way: Way, setup: Setup, recipe: Recipe, tokens: Any, collate: Any, folder: Path
+) -> list[float]:
+    """Convert the model in place; the zeros of the untrained swap on the sample, by layer.
+
+    Args:
+        tokens, collate, folder: as `heal`.
+    """
+    model = setup.model
+    plan = way.plan(setup)
+    teacher = deepcopy(model).requires_grad_(False)
+    patch_model(model, "softmax")
+    plan.apply(model)
+    zeros = zeros_of(model, setup.sample)
+    if way.healer is not None:
+        options = way.prepare(model, plan, recipe)
+        if way.healer is Healer:
+            options["teacher"] = teacher
+        heal(
+            *(model, plan, recipe, tokens, setup.sample, collate, folder, way.healer),
+            ramp=way.ramp,
+            **options,
+        )
+    return zeros
