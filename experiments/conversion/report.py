@@ -76,7 +76,7 @@ def _answer(finished: dict[str, Runs]) -> str:
         if way not in (CONTINUED, RANDOM)
     }
     if not zeros:
-        return "No way has finished yet."
+        return "No way with zeros has finished yet."
     most = max(zeros.values())
     many = [way for way, share in zeros.items() if share > most - 100 * NEAR]
     best = max(many, key=lambda way: _mean(finished[way], "Spearman"))
@@ -85,7 +85,11 @@ def _answer(finished: dict[str, Runs]) -> str:
         CONTINUED: "the same training of softmax",
         RANDOM: "as many zeros at random",
     }
-    beside = [f"{said}: {_shown(finished[way])}" for way, said in others.items() if way in finished]
+    beside = [
+        f"{said}: {_shown(finished[way])}"
+        for way, said in others.items()
+        if way in finished and way != best
+    ]
     return (
         f"At {zeros[best]:.1f} % exact zeros, {best} comes nearest to softmax's "
         f"{finished[best][0]['softmax']:.2f}: {_shown(finished[best])} points"
@@ -101,8 +105,11 @@ def _table(results: Results, finished: dict[str, Runs]) -> Table:
         rows.append(["softmax", "0.0", "0.0", f"{softmax:.2f}", text.NOTHING, "1.000", "0.0"])
     for cell in results.cells:
         shown = {name: results.text(cell, *column) for name, column in COLUMNS.items()}
-        shown["from softmax [95 %]"] = _shown(finished[cell[1]]) if cell[1] in finished else "n/a"
-        rows.append([cell[1], *(shown[name] for name in HEADERS)])
+        runs = finished.get(cell[1])
+        shown["from softmax [95 %]"] = _shown(runs) if runs else text.MISSING
+        diverged = results.diverged(cell)
+        way = f"{cell[1]} ({diverged} diverged)" if diverged else cell[1]
+        rows.append([way, *(shown[name] for name in HEADERS)])
     return Table(CAPTION, ["way", *HEADERS], rows)
 
 
@@ -119,7 +126,8 @@ def _setting(results: Results, finished: dict[str, Runs]) -> str:
         f"{sweep.mapping} in {sweep.model}, to {100 * sweep.target_zeros:g} % zeros on a sample of "
         f"{sweep.texts}, measured on {sweep.pairs}{sizes}. All that train have the same texts, "
         f"{sweep.steps:,} steps of {sweep.batch_size}, learning rate {sweep.learning_rate:g}, none "
-        "tuned, and none stopped early: the pairs chose nothing. Intervals: paired bootstrap over "
+        "tuned, and none stopped early: the pairs chose nothing in a run. The way named above is "
+        "the best on these pairs, which flatters its difference. Intervals: paired bootstrap over "
         f"the pairs, {RESAMPLES:,} resamples. {text.counted(sweep.seeds, 'seed')}.{several} "
         f"{results.standing}"
     )

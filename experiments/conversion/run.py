@@ -16,7 +16,7 @@ from compare.command import Options
 from compare.data import Data, read_data
 from compare.reader import Batch, Reader, open_reader
 from experiments.conversion.config import RunConfig
-from experiments.conversion.ways import WAYS, Setup, convert
+from experiments.conversion.ways import FROZEN, WAYS, Setup, convert, projections
 from glue.metric import METRICS
 from glue.report.statistics import compare
 from pipeline.fitting import DivergedError
@@ -48,7 +48,7 @@ class Run(NamedTuple):
             folder: of checkpoints; None to keep none.
 
         Raises:
-            DivergedError: an embedding is NaN or infinite.
+            DivergedError: attention or an embedding is NaN or infinite.
         """
         config, reader = self.config, self.reader
         batches = reader.batches(self.pairs.inputs)
@@ -60,7 +60,10 @@ class Run(NamedTuple):
         recipe = Recipe(config.steps, config.batch_size, config.learning_rate, seed=config.seed)
         with tempfile.TemporaryDirectory() as temporary:
             kept = folder or Path(temporary)
-            before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
+            try:
+                before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
+            except FloatingPointError as error:
+                raise DivergedError(str(error)) from None
             losses = _losses(kept)
         seconds = time.perf_counter() - started
         ours, counts = embed(reader, batches)
@@ -99,7 +102,14 @@ def assemble(config: RunConfig) -> Run:
             "give texts of the kind that the model will read"
         )
     reader = open_reader(config.model, embed=True)
+    if reader.model.config.is_encoder_decoder:
+        raise ValueError(
+            f"model={config.model!r}: has an encoder and a decoder; name a sentence encoder"
+        )
     refuse(reader.model, attention_layers(reader.model))
+    if config.way == FROZEN:
+        projections(reader.model)
+    reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer is another's
     length = min(config.max_length, reader.limit)
     return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
 

@@ -23,6 +23,7 @@ from sparse_attn.patching import install, make_mapping, patch_model, patched
 
 CONTINUED = "softmax, continued training"
 RANDOM = "random drop"
+FROZEN = "frozen queries and keys"
 HALF = 0.5  # of the steps: the ramp
 BISECTIONS = 12
 TEMPERATURE = 0.05
@@ -79,8 +80,14 @@ def _of_one_value(setup: Setup, name: str) -> Plan:
             plan = Plan(name, values, None, [LayerPlan(name, value=value) for name in names])
             plan.apply(setup.model)
             zeros = zeros_of(setup.model, setup.sample)
-            few = sum(zeros) / len(zeros) < setup.config.target_zeros
+            share = sum(zeros) / len(zeros)
+            few = share < setup.config.target_zeros
             low, high = (middle, high) if few else (low, middle)
+    if high == 1:
+        raise ValueError(
+            f"target_zeros={setup.config.target_zeros:g}: {name} reaches {share:.3f} with one "
+            f"{dial.parameter} for all layers; lower it, or choose a mapping that reaches more"
+        )
     return plan
 
 
@@ -143,21 +150,28 @@ def learn_per_head(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[s
     return {"optimizers": (torch.optim.AdamW(groups, recipe.learning_rate, weight_decay=0), None)}
 
 
-def freeze_scores(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
-    """Keep what the scores are made of, the projections of queries and keys.
+def projections(model: PreTrainedModel) -> list[nn.Module]:
+    """Those of queries and keys, of all layers.
 
     Raises:
         ValueError: they cannot be told from other parameters.
     """
+    found = []
     for layer in attention_layers(model):
         parts = [part for name, part in layer.module.named_children() if name in PROJECTIONS]
         if len(parts) != 2:
             raise ValueError(
-                f"way: {type(model).__name__} has no projections of queries and keys of their own "
-                f"in {layer.name}; leave out the way that freezes them"
+                f"way={FROZEN!r}: {type(model).__name__} has no projections of queries and keys "
+                f"of their own in {layer.name}; leave out this way"
             )
-        for part in parts:
-            part.requires_grad_(False)
+        found += parts
+    return found
+
+
+def freeze_scores(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
+    """Keep what the scores are made of; raises as `projections`."""
+    for part in projections(model):
+        part.requires_grad_(False)
     return {}
 
 
@@ -197,7 +211,7 @@ WAYS = {
         chosen,
         prepare=learn_per_head,
     ),
-    "frozen queries and keys": Way(
+    FROZEN: Way(
         "as distilled, but for the projections of queries and keys", chosen, prepare=freeze_scores
     ),
     "continued training": Way(

@@ -282,9 +282,15 @@ def correct(
     batches: Sequence[Batch],
     shares: Sequence[float] | None = None,
 ) -> None:
-    """Measure the zeros, and turn the dials by what they are short of at these shares."""
+    """Measure the zeros, and turn the dials by what they are short of at these shares.
+
+    Raises:
+        FloatingPointError: the weights have become NaN, and with them the zeros.
+    """
     shares = [1.0] * len(plan.layers) if shares is None else shares
     found = zeros_of(model, batches)
+    if not np.isfinite(found).all():
+        raise FloatingPointError("attention is NaN: training has diverged; lower learning_rate")
     for own, zeros, share in zip(plan.layers, found, shares, strict=True):
         if own.wanted is not None:
             own.offset += own.aim(share) - zeros

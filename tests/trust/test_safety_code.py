@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from experiments.bottleneck import __main__ as bottleneck
+from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
 from experiments.multilabel import __main__ as multilabel
@@ -53,6 +54,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "language_modeling sweep": (language_modeling.main, "sweep"),
     "bottleneck train": (bottleneck.main, "train"),
     "bottleneck sweep": (bottleneck.main, "sweep"),
+    "conversion train": (conversion.main, "train"),
+    "conversion sweep": (conversion.main, "sweep"),
 }
 
 
