@@ -10,7 +10,6 @@ from typing import Any
 from pipeline.config import check_fields, valid_seed
 from pipeline.hub import is_hub_id
 
-DISTILLED = "distilled"
 FREE = ("output_dir", "resume")  # may change on resume
 PLACES = ("model", "texts", "pairs")
 
@@ -87,7 +86,7 @@ class RunConfig(SetupConfig):
     """
 
     output_dir: str
-    way: str = DISTILLED
+    way: str = "distilled"
     seed: int = 0
     resume: bool = False
 

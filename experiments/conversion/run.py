@@ -16,7 +16,7 @@ from compare.command import Options
 from compare.data import Data, read_data
 from compare.reader import Batch, Reader, open_reader
 from experiments.conversion.config import RunConfig
-from experiments.conversion.ways import FROZEN, WAYS, Setup, convert, projections
+from experiments.conversion.ways import WAYS, Setup, check, convert
 from glue.metric import METRICS
 from glue.report.statistics import compare
 from pipeline.fitting import DivergedError
@@ -56,7 +56,7 @@ class Run(NamedTuple):
         started = time.perf_counter()
         collate = DataCollatorWithPadding(reader.tokenizer)
         sample = sample_of(self.tokens, collate, config.batch_size, reader.model.device)
-        setup = Setup(reader.model, config, sample)
+        setup = Setup(reader.model, config.mapping, config.target_zeros, sample)
         recipe = Recipe(config.steps, config.batch_size, config.learning_rate, seed=config.seed)
         with tempfile.TemporaryDirectory() as temporary:
             kept = folder or Path(temporary)
@@ -107,8 +107,7 @@ def assemble(config: RunConfig) -> Run:
             f"model={config.model!r}: has an encoder and a decoder; name a sentence encoder"
         )
     refuse(reader.model, attention_layers(reader.model))
-    if config.way == FROZEN:
-        projections(reader.model)
+    check(config.way, reader.model, config.mapping)
     reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer is another's
     length = min(config.max_length, reader.limit)
     return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)

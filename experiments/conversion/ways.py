@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, Trainer
 
-from experiments.conversion.config import DISTILLED, SetupConfig
 from sparse_attn.conversion.healing import Healer, Ramp, Recipe, heal, together
 from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, make_plan
 from sparse_attn.conversion.states import zeros_of
@@ -23,6 +22,7 @@ from sparse_attn.patching import install, make_mapping, patch_model, patched
 
 CONTINUED = "softmax, continued training"
 RANDOM = "random drop"
+LEARNED = "learned per head"
 FROZEN = "frozen queries and keys"
 HALF = 0.5  # of the steps: the ramp
 BISECTIONS = 12
@@ -36,18 +36,20 @@ class Setup(NamedTuple):
 
     Attributes:
         model: computes softmax.
+        mapping: a registered name.
+        target: share of zeros over all layers.
         sample: batches of some of the texts.
     """
 
     model: PreTrainedModel
-    config: SetupConfig
+    mapping: str
+    target: float
     sample: list[Batch]
 
 
 def chosen(setup: Setup) -> Plan:
     """As `convert`: each layer's value by its losses, zeros to be kept."""
-    model, config, sample = setup
-    return make_plan(model, Mapping(config.mapping), sample, target=config.target_zeros)
+    return make_plan(setup.model, Mapping(setup.mapping), setup.sample, target=setup.target)
 
 
 def not_kept(setup: Setup) -> Plan:
@@ -58,7 +60,7 @@ def not_kept(setup: Setup) -> Plan:
 
 def uniform(setup: Setup) -> Plan:
     """One value for all layers, with the same zeros over them."""
-    return _of_one_value(setup, setup.config.mapping)
+    return _of_one_value(setup, setup.mapping)
 
 
 def random_drop(setup: Setup) -> Plan:
@@ -81,11 +83,11 @@ def _of_one_value(setup: Setup, name: str) -> Plan:
             plan.apply(setup.model)
             zeros = zeros_of(setup.model, setup.sample)
             share = sum(zeros) / len(zeros)
-            few = share < setup.config.target_zeros
+            few = share < setup.target
             low, high = (middle, high) if few else (low, middle)
     if high == 1:
         raise ValueError(
-            f"target_zeros={setup.config.target_zeros:g}: {name} reaches {share:.3f} with one "
+            f"target_zeros={setup.target:g}: {name} reaches {share:.3f} with one "
             f"{dial.parameter} for all layers; lower it, or choose a mapping that reaches more"
         )
     return plan
@@ -196,7 +198,7 @@ class Way(NamedTuple):
 WAYS = {
     "untrained": Way("each layer's parameter chosen by its loss; nothing trained", chosen, None),
     "uniform, untrained": Way("one parameter for all layers; nothing trained", uniform, None),
-    DISTILLED: Way("as `convert`: chosen by layer, ramped, zeros kept", chosen),
+    "distilled": Way("as `convert`: chosen by layer, ramped, zeros kept", chosen),
     "without ramp": Way(
         "the parameters at their values from the first step", chosen, ramp=together(0)
     ),
@@ -205,7 +207,7 @@ WAYS = {
     ),
     "zeros not kept": Way("the chosen parameters stay as they are", not_kept),
     "uniform": Way("one parameter for all layers, ramped, which stays as it is", uniform),
-    "learned per head": Way(
+    LEARNED: Way(
         "a parameter for each head, from the chosen ones on learned by the same loss, at "
         f"{FASTER} times the rate",
         chosen,
@@ -222,6 +224,19 @@ WAYS = {
     CONTINUED: Way("what that training does without zeros", softmax, Contrastive),
     RANDOM: Way("random-drop-softmax with as many zeros, distilled: the control", random_drop),
 }
+
+
+def check(way: str, model: PreTrainedModel, mapping: str) -> None:
+    """Raise ValueError for a mapping or a model without what the way learns or freezes."""
+    spec = get_spec(mapping)
+    assert spec.dial is not None
+    turned = spec.dial.parameter
+    if way == LEARNED and turned not in {p.name for p in spec.parameters if p.learnable}:
+        raise ValueError(
+            f"way={way!r}: {turned} of {mapping} cannot be learned; leave out this way"
+        )
+    if way == FROZEN:
+        projections(model)
 
 
 def convert(

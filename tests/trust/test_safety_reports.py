@@ -12,6 +12,8 @@ from markdown_it import MarkdownIt
 
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.config import SweepConfig as BottleneckSweep
+from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
+from experiments.conversion.config import SweepConfig as ConversionSweep
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.config import DataConfig as ImageData
 from experiments.images.config import SweepConfig as ImageSweep
@@ -146,6 +148,17 @@ def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
     reported(BOTTLENECK, sweep, folder, out, name, results)
 
 
+def conversion(folder: Path, out: Path, name: str, long: str) -> None:
+    sweep = ConversionSweep(output_dir="", model=name, texts=name, pairs=name, seeds=2)
+    results = {
+        **{"score": 86.0, "softmax": 86.5, "agreement": 0.9, "zeros": 0.9, "layers": [0.9, 0.9]},
+        "difference": {"value": -0.5, "interval": [-1.0, 0.0]},
+        **{"texts": 100, "rows": 10, "seconds": 1.0},
+        "device": long,
+    }
+    reported(CONVERSION, sweep, folder, out, name, results)
+
+
 def language(folder: Path, out: Path, name: str, long: str) -> None:
     config = RunConfig("runs/x").comparable()
     results = {
@@ -169,6 +182,7 @@ REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {
     "images": images,
     "multilabel": multilabel,
     "bottleneck": bottleneck,
+    "conversion": conversion,
     "language models": language,
 }
 

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config,
 
 from experiments.conversion.__main__ import EXPERIMENT
 from experiments.conversion.config import SweepConfig
-from experiments.conversion.ways import FROZEN
+from experiments.conversion.ways import FROZEN, LEARNED
 from pipeline.fitting import DivergedError
 from tests.bad_input import Wrong
 from tests.experiments.conversion.tiny import BUDGET, one, write
@@ -101,6 +101,11 @@ CASES: list[tuple[str, Call, str]] = [
         "fused projections",
         model(gpt2, way=FROZEN),
         "way='frozen queries and keys': GPT2Model .* h.0.attn; leave out this way",
+    ),
+    (
+        "learned k",
+        given(mapping="top-k-softmax", way=LEARNED),
+        "way='learned per head': k of top-k-softmax cannot be learned; leave out this way",
     ),
     ("way", given(way="distiled"), "way='distiled': expected one of untrained; .*distilled"),
     ("mapping", given(mapping="entmaxx"), "entmaxx.*did you mean.*entmax"),
