@@ -69,7 +69,7 @@ def read_data(options: Given) -> Data:
     if options.task is not None:
         return _read_task(options.task, options.data_dir)
     if options.pairs is not None:
-        return _read_pairs(options.pairs)
+        return read_pairs(options.pairs)
     assert options.texts is not None
     return read_texts(options.texts)
 
@@ -113,7 +113,8 @@ def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:
     return float(np.exp(nll.sum() / max(1, counts.sum())))
 
 
-def _read_pairs(path: Path) -> Data:
+def read_pairs(path: Path) -> Data:
+    """Pairs of texts with scores, all first texts before all second ones; raises as `read_data`."""
     option = _checked("--pairs", path, PAIRS, SUFFIXES)
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
-from compare.command import Options
-from compare.data import Data, read_data
+from compare.data import Data, read_pairs, read_texts
 from compare.reader import Batch, Reader, open_reader
 from experiments.conversion.config import RunConfig
 from experiments.conversion.ways import WAYS, Setup, check, convert
@@ -95,7 +94,7 @@ def assemble(config: RunConfig) -> Run:
     Raises:
         ValueError, OSError: what is wrong with the texts, the pairs or the model.
     """
-    texts, pairs = (_read(config, name) for name in ("texts", "pairs"))
+    texts, pairs = read_texts(Path(config.texts)), read_pairs(Path(config.pairs))
     if len(texts.inputs) < LEAST:
         raise ValueError(
             f"--texts {config.texts}: expected at least {LEAST} texts, got {len(texts.inputs)}; "
@@ -111,21 +110,6 @@ def assemble(config: RunConfig) -> Run:
     reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer is another's
     length = min(config.max_length, reader.limit)
     return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
-
-
-def _read(config: RunConfig, name: str) -> Data:
-    files = {"texts": None, "pairs": None, name: Path(getattr(config, name))}
-    return read_data(
-        Options(
-            model=config.model,
-            mappings="",
-            task=None,
-            data_dir=None,
-            out=None,
-            trust_remote_code=False,
-            **files,
-        )
-    )
 
 
 def embed(reader: Reader, batches: list[Batch]) -> tuple[Tensor, ZeroCounts]:
