@@ -151,7 +151,7 @@ def input_errors() -> Iterator[None]:
         if error.name not in EXTRAS:
             raise
         _refuse(f"{error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
         _refuse(str(error))
 
 

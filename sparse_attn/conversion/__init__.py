@@ -82,6 +82,7 @@ def convert(
             arguments than those of the conversion that the folder already has; a number out of
             range; and as `patch_model`.
         TypeError: an unknown parameter.
+        FloatingPointError: the training has diverged.
         RuntimeError: as `record_attention`.
         UnwrittenError: the folder cannot be written.
     """

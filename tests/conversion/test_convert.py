@@ -123,6 +123,11 @@ def test_batches_of_similar_length_in_a_known_order() -> None:
     assert max(spreads) <= 3
 
 
+def test_a_training_that_diverges_says_so(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match="diverged; lower learning_rate"):
+        converted(models.encoder, tmp_path, target_zeros=0.6, learning_rate=1e30)
+
+
 def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     model, tokenizer = (
         AutoModel.from_pretrained(models.encoder),

@@ -92,6 +92,17 @@ def test_wrong_options(arguments: list[str], says: str, capsys: pytest.CaptureFi
     assert says in refusal(main, capsys, *arguments)
 
 
+def test_a_training_that_diverges_is_one_line(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, diverging = text_file(tmp_path, TEXTS), [*SPARSE[:-1], "1e30"]
+    with pytest.raises(SystemExit) as stopped:
+        main([str(models.encoder), "--texts", str(lines), "--out", str(tmp_path / "o"), *diverging])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "error: attention is NaN: training has diverged; lower learning_rate"
+
+
 def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> None:
     """Each reads half of a batch; the first chooses, writes and measures."""
     one = converted(models.encoder, tmp_path / "one")
