@@ -22,11 +22,10 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from sparse_attn.checkpoints import last_complete_checkpoint
-from sparse_attn.conversion.plan import Plan, correct, turn
+from sparse_attn.conversion.plan import Plan, correct, hold, turn
 from sparse_attn.conversion.states import distances, states_of
 
 EVERY = 20  # steps between corrections of the dials
-LAST = 3  # corrections after the last step
 SAVE_EVERY = 100  # steps
 POOL = 20  # batches whose texts are sorted by length
 Ramp = Callable[[float, int], list[float]]
@@ -146,8 +145,7 @@ def heal(
     trainer.train(resume_from_checkpoint=done and str(done))
     model.eval()
     if plan.keeps_zeros:
-        for _ in range(LAST):
-            correct(model, plan, sample)
+        hold(model, plan, sample)
 
 
 class Healer(Trainer):
@@ -171,7 +169,10 @@ class Healer(Trainer):
         model.eval()
         with torch.no_grad():
             theirs = states_of(self.teacher, inputs)
-        return distances(states_of(model, inputs), theirs, inputs["attention_mask"]).mean()
+        loss = distances(states_of(model, inputs), theirs, inputs["attention_mask"]).mean()
+        if not loss.isfinite():
+            raise FloatingPointError("the loss is NaN: training has diverged; lower learning_rate")
+        return loss
 
 
 class KeepZeros(TrainerCallback, ExportableState):

@@ -24,7 +24,8 @@ from sparse_attn.mappings import Dial, Mapping, get_spec
 from sparse_attn.patching import install, make_mapping, patched
 
 GRID = 9  # positions of the dial that are tried in each layer
-ROUNDS = 4
+ROUNDS = 12
+NEAR = 0.002  # zeros that a layer may be short of
 BISECTIONS = 60
 PERCENT = 100
 ROUNDING = 1e-6
@@ -260,8 +261,7 @@ def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> Non
     """Turn the dials until every layer has its zeros in the model with all layers swapped."""
     with patched(model, "softmax"):
         plan.apply(model)
-        for _ in range(ROUNDS):
-            correct(model, plan, batches)
+        hold(model, plan, batches)
 
 
 def turn(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
@@ -280,21 +280,37 @@ def correct(
     model: PreTrainedModel,
     plan: Plan,
     batches: Sequence[Batch],
-    shares: Sequence[float] | None = None,
-) -> None:
+    shares: Sequence[float],
+) -> float:
     """Measure the zeros, and turn the dials by what they are short of at these shares.
+
+    Returns:
+        The most that a layer was short of, or above.
 
     Raises:
         FloatingPointError: the weights have become NaN, and with them the zeros.
     """
-    shares = [1.0] * len(plan.layers) if shares is None else shares
     found = zeros_of(model, batches)
     if not np.isfinite(found).all():
         raise FloatingPointError("attention is NaN: training has diverged; lower learning_rate")
+    short = 0.0
     for own, zeros, share in zip(plan.layers, found, shares, strict=True):
         if own.wanted is not None:
-            own.offset += own.aim(share) - zeros
+            missing = own.aim(share) - zeros
+            # no further than the dial goes, from where it must come back
+            reach = min(max(own.aim(share) + own.offset + missing, own.zeros[0]), max(own.zeros))
+            short = max(short, abs(missing))
+            own.offset = reach - own.aim(share)
     turn(model, plan, shares)
+    return short
+
+
+def hold(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+    """Turn the dials until every layer has the zeros wanted, or its dial is at an end."""
+    shares = [1.0] * len(plan.layers)
+    for _ in range(ROUNDS):
+        if correct(model, plan, batches, shares) < NEAR:
+            break
 
 
 class _HeadObserver:
