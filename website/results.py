@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
+from compare.page import measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
@@ -152,6 +153,35 @@ def compare() -> list[str]:
     return markdown(compared(json.loads(path.read_text(encoding="utf-8"))))
 
 
+def conversion() -> list[str]:
+    """MiniLM converted: a row for each mapping and target."""
+    rows = []
+    for path in sorted((_RESULTS / "conversion/minilm").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        swapped, healed = record["mappings"]
+        measure = measure_of(record)
+        target = record["recipe"]["target_zeros"]
+        rows.append(
+            [
+                record["recipe"]["mapping"],
+                text.NOTHING if target is None else share(target),
+                share(swapped["zeros"]),
+                measure.difference_text(swapped["against_softmax"]),
+                share(healed["zeros"]),
+                measure.difference_text(healed["against_softmax"]),
+                share(record["layers"][-1]["healed"]["zeros"]),
+                measure.text(healed["random"]),
+                f"{record['seconds'] / 60:.1f}",
+            ]
+        )
+    headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "healed: zeros"]
+    headers += ["from softmax [95 %]", "last layer's", "as many at random", "minutes"]
+    caption = (
+        f"{measure.name} on {record['rows']:,} pairs; softmax: {measure.number(record['softmax'])}"
+    )
+    return markdown(Table(caption, headers, rows))
+
+
 def families() -> list[str]:
     """What patch_model does with every family of Transformers: counts, then a line each."""
     path = max((_RESULTS / "families").glob("*.json"))
@@ -187,6 +217,6 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, images, multilabel, language_modeling, bottleneck),
-        *(steps, heads, demo, compare, families),
+        *(steps, heads, demo, compare, conversion, families),
     )
 }
