@@ -26,6 +26,9 @@ def language_models(experiment: str) -> list[dict[str, Any]]:
 
 
 SWAP = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())
+CONVERTED = {
+    path.stem: json.loads(path.read_text()) for path in (RESULTS / "conversion/minilm").glob("*")
+}
 LANGUAGE_MODELS = language_models("ptb-small")
 with (ROOT / "docs/glue-minilm/report.csv").open() as file:
     GLUE = list(csv.DictReader(file))
@@ -169,15 +172,17 @@ def test_retrieval_in_the_results() -> None:
     assert f"and {shares[2]} with as many dropped at random" in text
 
 
-def test_untrained_swap_in_the_readme() -> None:
-    whole = table(SWAP)
+def test_conversion_in_the_readme() -> None:
+    records = [CONVERTED[name] for name in ("entmax-90", "sparsemax")]
+    wholes = [table(record) for record in records]
     lines = rows("README.md", r"^\| (.*(%|x 100).*) \|$")
     quoted = [line[1].split(" | ") for line in lines]
-    places = [whole.headers.index(name) for name in quoted[0]]
-    assert len(quoted) == 5
-    for line in quoted[1:]:
-        assert line in [[row[place] for place in places] for row in whole.rows], line
-    assert f"MiniLM on {SWAP['rows']:,} pairs of STS-B, in part" in page("README.md")
+    places = [wholes[0].headers.index(name) for name in quoted[0]]
+    cells = [[row[place] for place in places] for whole in wholes for row in whole.rows]
+    assert quoted[1:] == [*cells[:3], *cells[4:]]
+    text = page("README.md")
+    assert f"MiniLM in {records[0]['seconds'] / 60:.0f} minutes on 2 cores" in text
+    assert f"on {records[0]['rows']:,} pairs of STS-B that chose nothing" in text
 
 
 def test_untrained_swap_in_its_guide() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from compare.page import make_page
+from convert.page import make_page as conversion_page
 from experiments.bottleneck.__main__ import main as bottleneck
+from experiments.conversion.__main__ import main as conversion_ways
 from experiments.images.__main__ import main as images
 from experiments.language_modeling.__main__ import main as language_modeling
 from experiments.multilabel.__main__ import main as multilabel
 from glue.__main__ import main as glue
 from pipeline.report import canvas
+from pipeline.report.page import Page
 from pipeline.sweep.records import hash_of
 from tests.figures import blank_panels
 from website import results as site
@@ -27,8 +31,8 @@ RESULTS = ROOT / "results"
 PINNED = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 
 
-def compare(arguments: list[str]) -> None:
-    """The page of a comparison, as `--out` writes it."""
+def of_record(make_page: Callable[[dict[str, Any]], Page], arguments: list[str]) -> None:
+    """The page of a record, as `--out` writes it."""
     _, record, _, folder = arguments
     make_page(json.loads(Path(record).read_text(encoding="utf-8"))).write(Path(folder))
 
@@ -40,7 +44,9 @@ REPORTS = {
     "multilabel": (multilabel, "multilabel/synthetic"),
     "bottleneck": (bottleneck, "bottleneck/small"),
     "language-models": (language_modeling, "language_modeling"),
-    "compare": (compare, "compare/minilm-sts-b.json"),
+    "compare": (partial(of_record, make_page), "compare/minilm-sts-b.json"),
+    "conversion": (partial(of_record, conversion_page), "conversion/minilm/entmax-90.json"),
+    "conversion-ways": (conversion_ways, "conversion/ways"),
 }
 # sha256 of every table that the site makes of results/
 TABLES = json.loads((ROOT / "tests/site_tables.json").read_text())
