@@ -14,6 +14,7 @@ from compare.measure import SAMPLE
 from compare.page import findings, table
 from compare.reader import LONGEST
 from pipeline.sweep.records import read_records
+from website import results as site
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -183,6 +184,21 @@ def test_conversion_in_the_readme() -> None:
     text = page("README.md")
     assert f"MiniLM in {records[0]['seconds'] / 60:.0f} minutes on 2 cores" in text
     assert f"on {records[0]['rows']:,} pairs of STS-B that chose nothing" in text
+
+
+def test_conversion_in_its_guide() -> None:
+    guide, line = (ROOT / "docs/guide/convert.md").read_text(), page("docs/guide/convert.md")
+    assert site.table("conversion").replace("\\", "") in guide
+    alike, lost = [], []
+    for name in ("entmax-90", "sparsemax"):
+        healed = CONVERTED[name]["mappings"][1]
+        low, high = healed["against_softmax"]["interval"]
+        assert low < 0 < high
+        alike.append(f"{healed['zeros']:.0%}".replace("%", " %"))
+        lost.append(f"{100 * (CONVERTED[name]['softmax'] - healed['random']['quality']):.0f}")
+    assert f"at {alike[0]} and {alike[1]} exact zeros, and as many zeros" in line
+    assert f"at random lose {lost[0]} and {lost[1]} points" in line
+    assert f"healed on {CONVERTED['entmax-90']['recipe']['number']:,} sentences" in line
 
 
 def test_untrained_swap_in_its_guide() -> None:

@@ -117,6 +117,6 @@ def test_hashes_of_runs() -> None:
     assert [path for found, made, path in hashes if found != made] == []
     digest = hashlib.sha256("".join(sorted(found for found, *_ in hashes)).encode()).hexdigest()
     assert (len(hashes), digest) == (
-        1041,
-        "f6ad0e68d4af2141e545d531dff936bd66e315573f803b9935de5c7a53dd5768",
+        1053,
+        "e6646c50f3cea5f7399c9ce372f769b2f222dda704da7641761b07d3377bf06d",
     )
