@@ -235,7 +235,8 @@ def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
         if choose_layers:
             cost[0] = 0.0
         else:
-            cost[shares < rising[1]] = np.inf
+            # the whole per cent below the most may be below this too
+            cost[shares < min(rising[1], int(PERCENT * rising[-1]) / PERCENT)] = np.inf
         sums = best[:, None] + cost[None]
         width = len(best) + PERCENT
         joined, pick = np.full(width, np.inf), np.zeros(width, dtype=int)

@@ -92,6 +92,16 @@ def test_the_choice_is_the_best_of_all(data: st.DataObject) -> None:
     assert all(layer.converted or (skips and layer.wanted is None) for layer in layers)
 
 
+@pytest.mark.parametrize(("most", "target"), [(0.008, 0.3), (0.508, 0.6)])
+def test_a_layer_whose_zeros_lie_between_two_per_cents(most: float, target: float) -> None:
+    tried = [[0.0, most - 0.005, most], [0.0, 0.2, 0.9]]
+    layers = [LayerPlan(str(i), [0.0, 0.5, 1.0], z, [0.0, 1.0, 2.0]) for i, z in enumerate(tried)]
+    dial = get_spec("entmax").dial
+    assert dial is not None
+    _choose(Plan("entmax", {}, target, layers), dial, target, choose_layers=False)
+    assert np.mean([layer.wanted for layer in layers]) == pytest.approx(target)
+
+
 @pytest.mark.parametrize("name", ["entmax", "sparsegen", "r-softmax", "top-p-softmax"])
 def test_a_target_is_reached_with_all_layers_swapped(
     model: PreTrainedModel, batches: list[Batch], name: str
