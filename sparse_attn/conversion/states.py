@@ -29,7 +29,16 @@ class States(NamedTuple):
 def states_of(model: nn.Module, batch: dict[str, Tensor]) -> States:
     """One forward pass."""
     outputs = model(**batch, output_hidden_states=True)
-    return States(outputs.hidden_states[1:], getattr(outputs, "logits", None))
+    logits = getattr(outputs, "logits", None)
+    return States(
+        [_precise(hidden) for hidden in outputs.hidden_states[1:]],
+        None if logits is None else _precise(logits),
+    )
+
+
+def _precise(x: Tensor) -> Tensor:
+    """At least float32: squares of states overflow in float16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def distances(ours: States, theirs: States, mask: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """The distance of a model from its softmax self."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.conversion.states import States, distances
+from sparse_attn.conversion.states import States, distances, states_of
 
 
 def states(seed: int, logits: Tensor | None = None, length: int = 4) -> States:
@@ -72,3 +74,14 @@ def test_padding_does_not_count() -> None:
     for tensor in (*ours.hidden, *theirs.hidden):
         tensor[MASK == 0] = 1e3
     torch.testing.assert_close(distances(ours, theirs, MASK), before)
+
+
+def test_states_of_a_model_in_half_precision_do_not_overflow() -> None:
+    hidden = torch.full((1, 1, 4), 300.0, dtype=torch.float16)
+
+    class Half(torch.nn.Module):
+        def forward(self, scale: float, output_hidden_states: bool) -> SimpleNamespace:
+            return SimpleNamespace(hidden_states=(hidden, scale * hidden), logits=None)
+
+    ours, theirs = (states_of(Half(), {"scale": scale}) for scale in (1.5, 1.0))  # type: ignore[dict-item]
+    assert distances(ours, theirs, torch.ones(1, 1)).item() == pytest.approx(0.25, abs=1e-6)
