@@ -62,7 +62,7 @@ def convert(
         tokenizer: the model's own.
         texts: unlabelled, of the kind that the model will read; pairs for a model of pairs.
         output_dir: for checkpoints and the plan; the model is not saved there.
-        target_zeros: share of exact zeros over all layers, on these texts, in [0, 1]; the mapping's
+        target_zeros: share of exact zeros over all layers, on these texts, in (0, 1); the mapping's
             parameter is then chosen by layer. None to use the parameters as given.
         choose_layers: whether layers whose zeros cost most may keep softmax, with target_zeros.
         steps: of training; 0 to choose without training.
@@ -88,7 +88,7 @@ def convert(
     """
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
-    _check(root, chosen, texts, target_zeros, parameters)
+    _check(root, chosen, texts, target_zeros, choose_layers, parameters)
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     # told so, it forms a group of processes without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
@@ -125,6 +125,7 @@ def _check(
     mapping: Mapping,
     texts: Sequence[Any],
     target: float | None,
+    choose_layers: bool,
     parameters: dict[str, Any],
 ) -> None:
     if is_patched(root):
@@ -141,6 +142,8 @@ def _check(
         )
     if target is not None and not 0 < target < 1:
         raise ValueError(f"target_zeros={target}: expected a share in (0, 1), such as 0.9")
+    if choose_layers and target is None:
+        raise ValueError("choose_layers: needs target_zeros, which it may reach in fewer layers")
     dial = mapping.spec.dial
     if target is not None and dial is not None and dial.parameter in parameters:
         raise ValueError(

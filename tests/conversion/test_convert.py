@@ -143,6 +143,7 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     refused("sparsemax has no parameter", model, "sparsemax", tokenizer, TEXTS, target_zeros=0.5)
     refused("reaches 0", model, "entmax", tokenizer, TEXTS, target_zeros=0.99)
     refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
+    refused("needs target_zeros", model, "entmax", tokenizer, TEXTS, choose_layers=True)
     refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
     refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
     refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
