@@ -133,6 +133,7 @@ def heal(
     # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
     arguments._n_gpu = min(arguments.n_gpu, 1)
     size = recipe.batch_size * arguments.world_size
+    caches = getattr(model.config, "use_cache", False)
     trainer = healer(
         model=model,
         args=arguments,
@@ -142,7 +143,10 @@ def heal(
         **kwargs,
     )
     done = last_complete_checkpoint(folder)
-    trainer.train(resume_from_checkpoint=done and str(done))
+    try:
+        trainer.train(resume_from_checkpoint=done and str(done))
+    finally:
+        model.config.use_cache = caches  # Trainer turns it off, which would be saved
     model.eval()
     if plan.keeps_zeros:
         hold(model, plan, sample)

@@ -74,6 +74,11 @@ def test_zeros_are_kept_and_the_model_loads(models: Models, tmp_path: Path) -> N
             assert torch.equal(loaded(**batch).last_hidden_state, expected)
 
 
+def test_generation_keeps_its_cache(models: Models, tmp_path: Path) -> None:
+    model = converted(models.causal, tmp_path, AutoModelForCausalLM)
+    assert model.config.use_cache is True
+
+
 def test_given_parameters_end_as_given(models: Models, tmp_path: Path) -> None:
     model = converted(models.encoder, tmp_path, mapping="r-softmax", r=0.3)
     assert [layer.module.sparse_attn.r for layer in attention_layers(model)] == [0.3, 0.3]
