@@ -54,7 +54,8 @@ def convert(
     Measures the swap of every layer on some of the texts, chooses each layer's parameter, and then
     trains the model for a few steps to give what it gave with softmax, with `Trainer`: hidden
     states and outputs (`states.distances`). Zeros are held while it learns. If it is stopped, the
-    same call with the same `output_dir` goes on.
+    same call with the same `output_dir` goes on. The model is left in evaluation mode; where
+    training raises, patched and with the weights of that step.
 
     Args:
         model: an encoder, with or without a head, or a causal language model; not patched.
@@ -81,18 +82,23 @@ def convert(
             one without a token; a target that the mapping cannot reach on these texts; other
             arguments than those of the conversion that the folder already has; a number out of
             range; and as `patch_model`.
-        TypeError: an unknown parameter.
+        TypeError: an unknown parameter, or one text in place of many.
         FloatingPointError: the training has diverged.
         RuntimeError: as `record_attention`.
-        UnwrittenError: the folder cannot be written.
+        NotADirectoryError: output_dir is a file.
+        UnwrittenError: the plan cannot be written.
     """
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     _check(root, chosen, texts, target_zeros, choose_layers, parameters)
+    if max_length < 1:
+        raise ValueError(f"max_length={max_length}: expected at least 1")
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     # told so, it forms a group of processes without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
     folder = Path(output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"output_dir={str(folder)!r} is a file; name a folder")
     tokens = tokenized(tokenizer, texts, max_length)
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
@@ -135,6 +141,8 @@ def _check(
             f"{type(root).__name__} has an encoder and a decoder, which learn from pairs of texts; "
             "convert its encoder, model.get_encoder()"
         )
+    if isinstance(texts, str):
+        raise TypeError("texts: expected a sequence of texts, got one; split it, as into lines")
     if len(texts) < LEAST:
         raise ValueError(
             f"texts: expected at least {LEAST}, got {len(texts)}; give unlabelled texts of the "

@@ -150,11 +150,17 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
     refused("needs target_zeros", model, "entmax", tokenizer, TEXTS, choose_layers=True)
     refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
+    refused("max_length=0", model, "entmax", tokenizer, TEXTS, max_length=0)
     refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
     refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
     config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     seq2seq = T5ForConditionalGeneration(config)
     refused("get_encoder", seq2seq, "entmax", tokenizer, TEXTS)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
+        convert(model, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "file")
+    with pytest.raises(TypeError, match="got one; split it"):
+        convert(model, "entmax", tokenizer, " ".join(TEXTS), output_dir=tmp_path / "out")
     patch_model(model, "entmax")
     refused("unpatch_model first", model, "entmax", tokenizer, TEXTS)
     assert not (tmp_path / "out").exists()
