@@ -105,6 +105,7 @@ def convert(
     sample = sample_of(tokens, collate, batch_size, state.device)
     asked = {
         "model": f"{type(root).__name__} of {root.config.name_or_path}",
+        "weights": _digest(root),
         "mapping": mapping,
         **chosen.parameter_values(),
         "target_zeros": target_zeros,
@@ -183,6 +184,14 @@ def sample_of(
     some = [by_length[int((i + 0.5) * step)] for i in range(SAMPLE)]
     groups = [some[i : i + batch_size] for i in range(0, SAMPLE, batch_size)]
     return [dict(collate(group).to(device)) for group in groups]
+
+
+def _digest(model: PreTrainedModel) -> str:
+    """Of the weights: a checkpoint of others with the same name must not replace them."""
+    found = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:

@@ -172,3 +172,15 @@ def test_another_conversion_in_the_folder_is_refused(models: Models, tmp_path: P
         converted(models.encoder, tmp_path, target_zeros=0.7, steps=0)
     with pytest.raises(ValueError, match="max_length=16: output_dir"):
         converted(models.encoder, tmp_path, target_zeros=0.6, steps=0, max_length=16)
+
+
+def test_other_weights_are_not_replaced_by_those_in_the_folder(
+    models: Models, tmp_path: Path
+) -> None:
+    converted(models.encoder, tmp_path)
+    model = AutoModel.from_pretrained(models.encoder)
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    tokenizer = AutoTokenizer.from_pretrained(models.encoder)
+    with pytest.raises(ValueError, match=r"weights=.*: output_dir"):
+        convert(model, "entmax", tokenizer, TEXTS, output_dir=tmp_path, **STEPS)
