@@ -51,22 +51,9 @@ class MappingConfig:
         return ", ".join(parts)
 
     def patch(self, model: PreTrainedModel) -> None:
-        """`patch_model` with these values; raises the same errors.
-
-        Raises:
-            ValueError: a model saved with mappings without asking for them, or the reverse.
-        """
+        """`patch_model` with these values; raises the same errors."""
         from sparse_attn import patch_model
-        from sparse_attn.patching import is_patched
 
-        if is_patched(model) != (self.name == SAVED):
-            raise ValueError(
-                f"mapping.name={self.name}: the model was saved with mappings of its own; "
-                f"--mapping {SAVED} keeps them"
-                if is_patched(model)
-                else f"mapping.name={SAVED}: the model was saved with softmax; name a mapping, or "
-                "a model that sparse-attn convert has written"
-            )
         if self.name == SAVED:
             return
         parameters: dict[str, Any] = dict(self.params)

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from glue.config import SAVED
 from glue.tasks import Task
 from sparse_attn.commands.reading import longest
 from sparse_attn.loading import load_pretrained
@@ -80,8 +81,13 @@ def with_new_head(path: str, **options: Any) -> PreTrainedModel:
     return model
 
 
-def load_model(path: str, task: Task) -> PreTrainedModel:
-    """The pretrained model with a new head for the task."""
+def load_model(path: str, task: Task, mapping: str = "softmax") -> PreTrainedModel:
+    """The pretrained model with a new head for the task.
+
+    Raises:
+        ValueError: it was saved with mappings of its own and `mapping` is not SAVED, or the
+            reverse; its weights are corrupt.
+    """
     labels = task.labels or ("score",)
     with from_hub(path):
         config = AutoConfig.from_pretrained(
@@ -90,6 +96,14 @@ def load_model(path: str, task: Task) -> PreTrainedModel:
             id2label=dict(enumerate(labels)),
             label2id={label: index for index, label in enumerate(labels)},
             problem_type="regression" if task.regression else "single_label_classification",
+        )
+    if any(key in vars(config) for key in KEYS) != (mapping == SAVED):
+        raise ValueError(
+            f"mapping.name={SAVED}: {path!r} was saved with softmax; name a mapping, or a model "
+            "that sparse-attn convert has written"
+            if mapping == SAVED
+            else f"mapping.name={mapping}: {path!r} was saved with mappings of its own; --mapping "
+            f"{SAVED} keeps them"
         )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
-from glue.report.statistics import RESAMPLES
+from glue.report import statistics
 from pipeline.report import canvas, text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
 from pipeline.sweep.results import Results
@@ -128,8 +128,8 @@ def _setting(results: Results, finished: dict[str, Runs]) -> str:
         f"{sweep.steps:,} steps of {sweep.batch_size}, learning rate {sweep.learning_rate:g}, none "
         "tuned, and none stopped early: the pairs chose nothing in a run. The way named above is "
         "the best on these pairs, which flatters its difference. Intervals: paired bootstrap over "
-        f"the pairs, {RESAMPLES:,} resamples. {text.counted(sweep.seeds, 'seed')}.{several} "
-        f"{results.standing}"
+        f"the pairs, {statistics.RESAMPLES:,} resamples. "
+        f"{text.counted(sweep.seeds, 'seed')}.{several} {results.standing}"
     )
 
 

@@ -147,6 +147,9 @@ def heal(
         trainer.train(resume_from_checkpoint=done and str(done))
     finally:
         model.config.use_cache = caches  # Trainer turns it off, which would be saved
+        for callback in trainer.callback_handler.callbacks:
+            if getattr(callback, "training_bar", None) is not None:
+                callback.training_bar.close()  # an error has a line of its own
     model.eval()
     if plan.keeps_zeros:
         hold(model, plan, sample)
