@@ -200,7 +200,7 @@ def test_weights_of_a_model(ran: Path, tmp_path: Path) -> None:
     with pytest.raises(UnpicklingError):
         load_pretrained(AutoModelForSequenceClassification, model)
     with pytest.raises(ValueError, match=r"pytorch_model\.bin is corrupt or names code"):
-        load_model(str(model), TASKS["RTE"])
+        load_model(str(model), TASKS["RTE"], "saved")
     with pytest.raises(UnpicklingError):
         text_model(text(model), MethodConfig(), 2)
 
