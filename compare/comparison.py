@@ -17,7 +17,8 @@ from compare.command import Given, Options
 from compare.data import Data, Labels, read_data, short, with_next_words
 from compare.measure import Outcome, Variant, check_mappings, control, measure, sample
 from compare.reader import Reader, open_reader
-from glue.report.statistics import RESAMPLES, Difference, compare_means
+from glue.report import statistics
+from glue.report.statistics import Difference, compare_means
 from glue.report.statistics import compare as compare_metrics
 from pipeline.machine import device_name, versions
 from sparse_attn import Mapping
@@ -121,7 +122,7 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
         "agreement": reader.agreement.name,
         "metric": labels and labels.metric,
         "softmax": labels and _quality(outcomes[0], labels),
-        "resamples": RESAMPLES,
+        "resamples": statistics.RESAMPLES,
         "mappings": _rows(outcomes, controls, data),
     }, outcomes
 

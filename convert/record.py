@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from copy import deepcopy
@@ -21,7 +20,7 @@ from convert.inputs import Inputs, read_model
 from pipeline.files import read_json
 from sparse_attn import Mapping, patch_model
 from sparse_attn.attention import NAME
-from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.checkpoints import logged_losses
 from sparse_attn.commands.syntax import parse_mapping
 from sparse_attn.conversion import PLAN, Plan
 from sparse_attn.layers import attention_layers
@@ -55,7 +54,7 @@ def measure(options: Options, inputs: Inputs) -> dict[str, Any]:
         **found,
         "recipe": _recipe(options, inputs),
         "layers": _layers(plan, outcomes[1:]),
-        "loss": _losses(options.out),
+        "loss": [{"step": step, "loss": loss} for step, loss in logged_losses(options.out)],
         "cost": _cost([softmax, variants[-1].reader], some),
         "stages": stages,
         "seconds": sum(stages.get(name, 0) for name in ("choosing", "healing", "measuring")),
@@ -102,19 +101,6 @@ def _layers(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 def _parameters(model: PreTrainedModel) -> list[dict[str, Any]]:
     return [getattr(layer.module, NAME).parameter_values() for layer in attention_layers(model)]
-
-
-def _losses(folder: Path) -> list[dict[str, float]]:
-    """What Trainer has noted in the last checkpoint."""
-    checkpoint = last_complete_checkpoint(folder)
-    if checkpoint is None:
-        return []
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return [
-        {"step": line["step"], "loss": line["loss"]}
-        for line in state["log_history"]
-        if "loss" in line
-    ]
 
 
 def _cost(readers: Sequence[Reader], batches: Sequence[Batch]) -> dict[str, float]:

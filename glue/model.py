@@ -48,8 +48,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(path)
 
 
-def with_new_head(path: str, **options: Any) -> PreTrainedModel:
-    """The model, converted ones with their mappings, silent about a new head.
+def with_new_head(path: str, *, converted: bool = False, **options: Any) -> PreTrainedModel:
+    """The model, a converted one with its mappings, silent about a new head.
 
     Missing or unexpected weights below the head are reported as usual.
     """
@@ -61,8 +61,6 @@ def with_new_head(path: str, **options: Any) -> PreTrainedModel:
         return not is_report
 
     cls = AutoModelForSequenceClassification
-    config = options.get("config")
-    converted = config is not None and any(key in vars(config) for key in KEYS)
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(hold)
     try:
@@ -97,17 +95,18 @@ def load_model(path: str, task: Task, mapping: str = "softmax") -> PreTrainedMod
             label2id={label: index for index, label in enumerate(labels)},
             problem_type="regression" if task.regression else "single_label_classification",
         )
-    if any(key in vars(config) for key in KEYS) != (mapping == SAVED):
+    converted = any(key in vars(config) for key in KEYS)
+    if converted != (mapping == SAVED):
         raise ValueError(
-            f"mapping.name={SAVED}: {path!r} was saved with softmax; name a mapping, or a model "
-            "that sparse-attn convert has written"
-            if mapping == SAVED
-            else f"mapping.name={mapping}: {path!r} was saved with mappings of its own; --mapping "
+            f"mapping.name={mapping}: {path!r} was saved with mappings of its own; --mapping "
             f"{SAVED} keeps them"
+            if converted
+            else f"mapping.name={SAVED}: {path!r} was saved with softmax; name a mapping, or a "
+            "model that sparse-attn convert has written"
         )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
-        return with_new_head(path, config=config, ignore_mismatched_sizes=True)
+        return with_new_head(path, converted=converted, config=config, ignore_mismatched_sizes=True)
     except SafetensorError as error:
         raise ValueError(
             f"model={path!r}: its weights are truncated or corrupt ({error}); copy them again"

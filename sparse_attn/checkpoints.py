@@ -36,6 +36,15 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
     return None
 
 
+def logged_losses(folder: Path) -> list[tuple[int, float]]:
+    """Steps and losses that Trainer has logged, by the last complete checkpoint; none without."""
+    last = last_complete_checkpoint(folder)
+    if last is None:
+        return []
+    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
+    return [(line["step"], line["loss"]) for line in state["log_history"] if "loss" in line]
+
+
 def remove_checkpoints(folder: Path) -> None:
     """Of a run whose results are written: each is three times the size of the model."""
     for path in folder.glob("checkpoint-*"):

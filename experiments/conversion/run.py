@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from glue.metric import METRICS
 from glue.report.statistics import compare
 from pipeline.fitting import DivergedError
 from pipeline.machine import device_name, versions
-from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.checkpoints import logged_losses
 from sparse_attn.conversion import LEAST, sample_of, tokenized
 from sparse_attn.conversion.healing import Recipe
 from sparse_attn.conversion.states import zeros_of
@@ -63,7 +62,7 @@ class Run(NamedTuple):
                 before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
             except FloatingPointError as error:
                 raise DivergedError(str(error)) from None
-            losses = _losses(kept)
+            losses = logged_losses(kept)
         seconds = time.perf_counter() - started
         ours, counts = embed(reader, batches)
         if not ours.isfinite().all():
@@ -135,12 +134,3 @@ def _quality(pairs: Data, ours: Tensor, softmax: Tensor) -> dict[str, Any]:
             "interval": [POINTS * end for end in ends],
         },
     }
-
-
-def _losses(folder: Path) -> list[tuple[int, float]]:
-    """Steps and losses that Trainer has logged; none without training."""
-    last = last_complete_checkpoint(folder)
-    if last is None:
-        return []
-    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
-    return [(entry["step"], entry["loss"]) for entry in state["log_history"] if "loss" in entry]

@@ -160,7 +160,7 @@ class Healer(Trainer):
 
     Args:
         teacher: the model before conversion.
-        others: as Trainer.
+        **kwargs: as Trainer.
     """
 
     def __init__(self, *, teacher: PreTrainedModel, **kwargs: Any) -> None:

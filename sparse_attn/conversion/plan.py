@@ -154,13 +154,18 @@ def make_plan(
             texts.
     """
     dial, values = mapping.spec.dial, mapping.parameter_values()
+    if target is not None and dial is None:
+        raise ValueError(
+            f"target_zeros: {mapping.name} has no parameter that sets its zeros; leave it out, or "
+            "choose a mapping with one, such as entmax, sparsegen (sparsemax of z / (1 - lam)), "
+            "r-softmax or top-p-softmax"
+        )
     given = None if dial is None else values.pop(dial.parameter)
     layers = [LayerPlan(layer.name, value=given) for layer in attention_layers(model)]
     plan = Plan(mapping.name, values, target, layers)
-    if target is None:
+    if target is None or dial is None:
         _measure_layers(model, plan, [given], batches)
     else:
-        dial = _dial_of(mapping)
         for layer in layers:
             layer.positions = np.linspace(0, 1, GRID).tolist()
         _measure_layers(model, plan, [dial.value(p) for p in layers[0].positions], batches)
@@ -168,17 +173,6 @@ def make_plan(
         _settle(model, plan, batches)
     _measure_heads(model, plan, batches)
     return plan
-
-
-def _dial_of(mapping: Mapping) -> Dial:
-    dial = mapping.spec.dial
-    if dial is None:
-        raise ValueError(
-            f"target_zeros: {mapping.name} has no parameter that sets its zeros; leave it out, or "
-            "choose a mapping with one, such as entmax, sparsegen (sparsemax of z / (1 - lam)), "
-            "r-softmax or top-p-softmax"
-        )
-    return dial
 
 
 @contextmanager
