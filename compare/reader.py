@@ -24,10 +24,10 @@ from sparse_attn.commands.reading import (
     check_vocabulary,
     load_model,
     load_tokenizer,
-    longest,
     quiet_transformers,
     resolve_model,
 )
+from sparse_attn.inspection.tokens import longest
 
 LONGEST = 512  # tokens of a text; the rest is cut off
 TEXTS, TOKENS = 64, 2048  # of a batch, at most

@@ -26,6 +26,8 @@ class Inputs(NamedTuple):
 def read_inputs(options: Options) -> Inputs:
     """Texts to learn from, and what is measured: pairs, a task, or texts held out.
 
+    What is measured is left out of the texts.
+
     Raises:
         ValueError, OSError: what is wrong with the files, or that there are too few texts.
     """
@@ -45,14 +47,19 @@ def read_inputs(options: Options) -> Inputs:
         count = min(MOST_HELD_OUT, int(HELD_OUT * len(texts)))
         held = sorted(order[:count])
         data = Data([texts[i] for i in held], f"{found.source}, held out")
-        seen = set(data.inputs)  # a text may stand twice in the file
-        texts = [text for text in texts if text not in seen]
+    measured = set(map(_key, data.inputs))
+    texts = [text for text in texts if _key(text) not in measured]
     if len(texts) < LEAST:
         raise ValueError(
             f"--texts {options.texts}: leaves {len(texts)} texts to learn from, expected at least "
             f"{LEAST}; give more of the kind that the model will read"
         )
     return Inputs(texts, data)
+
+
+def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The same for texts that differ in case, spaces or punctuation alone, as corpora do."""
+    return tuple("".join(filter(str.isalnum, text.casefold())) or text for text in texts)
 
 
 def _sized(texts: int) -> str:

@@ -106,7 +106,9 @@ def _save(model: PreTrainedModel, options: Options) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     path = resolve_model(options.model, "MODEL")
     with named(options.out / MODEL), quiet_transformers():
+        # as they came, without the padding that a reader needs
+        config, tokenizer = load_tokenizer(path, options.trust_remote_code)
+        model.config.pad_token_id = config.pad_token_id
         model.save_pretrained(draft)
-        # as it came, without the padding that a reader needs
-        load_tokenizer(path, options.trust_remote_code)[1].save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
     draft.replace(options.out / MODEL)

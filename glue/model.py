@@ -23,7 +23,7 @@ from transformers import (
 
 from glue.config import SAVED
 from glue.tasks import Task
-from sparse_attn.commands.reading import longest
+from sparse_attn.inspection.tokens import longest
 from sparse_attn.loading import load_pretrained
 from sparse_attn.patch_config import KEYS
 

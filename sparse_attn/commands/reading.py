@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from sparse_attn.inspection.tokens import longest
 from sparse_attn.layers import attention_layers
 from sparse_attn.loading import load_pretrained
 from sparse_attn.patch_config import KEYS
@@ -169,12 +170,6 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
             f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
         )
     return dict(encoded)
-
-
-def longest(config: Any, tokenizer: Any) -> float:
-    """Tokens that the model reads at most; a whole number, or inf."""
-    positions = getattr(config, "max_position_embeddings", None) or math.inf
-    return min(positions, tokenizer.model_max_length)
 
 
 def check_vocabulary(ids: Iterable[int], config: Any) -> None:

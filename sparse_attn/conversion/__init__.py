@@ -20,7 +20,8 @@ from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.healing import Healer, Recipe, heal
 from sparse_attn.conversion.plan import Plan, make_plan
-from sparse_attn.files import whole
+from sparse_attn.files import UnwrittenError, reason, whole
+from sparse_attn.inspection.tokens import longest
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.patching import is_patched, patch_model
@@ -70,7 +71,7 @@ def convert(
         batch_size: texts of a step in each process.
         learning_rate: its peak, after a tenth of the steps.
         ramp: the share of the steps after which the parameters have reached their values.
-        max_length: tokens of a text; the rest is cut off.
+        max_length: tokens of a text, and no more than the model reads; the rest is cut off.
         seed: of the order of the texts, >= 0.
         **parameters: of the mapping.
 
@@ -78,28 +79,33 @@ def convert(
         What was measured and chosen, by layer.
 
     Raises:
-        ValueError: a model that is patched already, or is an encoder and decoder; too few texts, or
-            one without a token; a target that the mapping cannot reach on these texts; other
-            arguments than those of the conversion that the folder already has; a number out of
-            range; and as `patch_model`.
-        TypeError: an unknown parameter, or one text in place of many.
+        ValueError: a model that is patched already, is an encoder and decoder, or has no weights of
+            at least 32 bits to train; too few texts, or one without a token; a target that the
+            mapping cannot reach on these texts; other arguments than those of the conversion that
+            the folder already has; a number out of range; and as `patch_model`.
+        TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
         FloatingPointError: the training has diverged.
         RuntimeError: as `record_attention`.
         NotADirectoryError: output_dir is a file.
         UnwrittenError: the plan cannot be written.
+
+    Warns:
+        UserWarning: the zeros have stayed below target_zeros.
     """
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
-    _check(root, chosen, texts, target_zeros, choose_layers, parameters)
+    recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
+    _check_model(root, steps)
+    _check_target(chosen, target_zeros, choose_layers, parameters)
     if max_length < 1:
         raise ValueError(f"max_length={max_length}: expected at least 1")
-    recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     # told so, it forms a group of processes without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"output_dir={str(folder)!r} is a file; name a folder")
-    tokens = tokenized(tokenizer, texts, max_length)
+    length = int(min(max_length, longest(root.config, tokenizer)))
+    tokens = tokenized(tokenizer, texts, length)
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
     sample = sample_of(tokens, collate, batch_size, state.device)
@@ -127,28 +133,28 @@ def convert(
     return plan
 
 
-def _check(
-    root: PreTrainedModel,
-    mapping: Mapping,
-    texts: Sequence[Any],
-    target: float | None,
-    choose_layers: bool,
-    parameters: dict[str, Any],
-) -> None:
+def _check_model(root: PreTrainedModel, steps: int) -> None:
+    name = type(root).__name__
     if is_patched(root):
-        raise ValueError(f"{type(root).__name__} is patched already; call unpatch_model first")
+        raise ValueError(f"{name} is patched already; call unpatch_model first")
     if getattr(root.config, "is_encoder_decoder", False):
         raise ValueError(
-            f"{type(root).__name__} has an encoder and a decoder, which learn from pairs of texts; "
-            "convert its encoder, model.get_encoder()"
+            f"{name} has an encoder and a decoder, which learn from pairs of texts; convert its "
+            "encoder, model.get_encoder()"
         )
-    if isinstance(texts, str):
-        raise TypeError("texts: expected a sequence of texts, got one; split it, as into lines")
-    if len(texts) < LEAST:
+    trained = [weight for weight in root.parameters() if weight.requires_grad]
+    if steps and not trained:
+        raise ValueError(f"{name}: no weight requires a gradient; thaw some, or set steps=0")
+    if steps and any(weight.dtype.itemsize < 4 for weight in trained):
         raise ValueError(
-            f"texts: expected at least {LEAST}, got {len(texts)}; give unlabelled texts of the "
-            "kind that the model will read"
+            f"{name}: training needs weights in float32, and some are {root.dtype}; call "
+            "model.float() first, or set steps=0"
         )
+
+
+def _check_target(
+    mapping: Mapping, target: float | None, choose_layers: bool, parameters: dict[str, Any]
+) -> None:
     if target is not None and not 0 < target < 1:
         raise ValueError(f"target_zeros={target}: expected a share in (0, 1), such as 0.9")
     if choose_layers and target is None:
@@ -165,14 +171,31 @@ def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dic
     """The tokenizer's output for each text, cut off after max_length tokens.
 
     Raises:
-        ValueError: a text has no token.
+        ValueError: too few texts, or one has no token.
+        TypeError: one text in place of many, or texts and pairs mixed.
     """
-    pairs = [(text,) if isinstance(text, str) else text for text in texts]
+    if isinstance(texts, str):
+        raise TypeError("texts: expected a sequence of texts, got one; split it, as into lines")
+    if len(texts) < LEAST:
+        raise ValueError(
+            f"texts: expected at least {LEAST}, got {len(texts)}; give unlabelled texts of the "
+            "kind that the model will read"
+        )
+    pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    for place, pair in enumerate(pairs):
+        if len(pair) != len(pairs[0]) or not all(isinstance(text, str) for text in pair):
+            raise TypeError(
+                f"texts[{place}]: expected {_kind(pairs[0])} as before it, got {texts[place]!r}"
+            )
     found = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_length)
     if [] in found["input_ids"]:
         place = found["input_ids"].index([])
         raise ValueError(f"texts[{place}]: {texts[place]!r} has no token; remove it")
     return [{name: found[name][i] for name in found} for i in range(len(texts))]
+
+
+def _kind(pair: tuple[Any, ...]) -> str:
+    return "a text" if len(pair) == 1 else f"{len(pair)} texts"
 
 
 def sample_of(
@@ -211,7 +234,10 @@ def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
 
 
 def _write_plan(folder: Path, asked: dict[str, Any], plan: Plan) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnwrittenError(reason(folder, error)) from error
     with whole(folder / PLAN) as draft:
         content = {"asked": asked, "plan": plan.write()}
         draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -19,10 +19,10 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from sparse_attn.checkpoints import last_complete_checkpoint
-from sparse_attn.conversion.plan import Plan, correct, hold, turn
+from sparse_attn.conversion.plan import DIVERGED, Plan, correct, hold, turn
 from sparse_attn.conversion.states import distances, states_of
 
 EVERY = 20  # steps between corrections of the dials
@@ -142,6 +142,8 @@ def heal(
         callbacks=[KeepZeros(plan, sample, ramp or together(recipe.ramp))],
         **kwargs,
     )
+    if trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(Bar)
     done = last_complete_checkpoint(folder)
     try:
         trainer.train(resume_from_checkpoint=done and str(done))
@@ -178,8 +180,16 @@ class Healer(Trainer):
             theirs = states_of(self.teacher, inputs)
         loss = distances(states_of(model, inputs), theirs, inputs["attention_mask"]).mean()
         if not loss.isfinite():
-            raise FloatingPointError("the loss is NaN: training has diverged; lower learning_rate")
+            raise FloatingPointError(DIVERGED.format("the loss is"))
         return loss
+
+
+class Bar(ProgressCallback):
+    """A progress bar with the loss at its end, where Trainer's prints a dict every time."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.training_bar is not None and "loss" in logs:
+            self.training_bar.set_postfix(loss=f"{logs['loss']:.4f}")
 
 
 class KeepZeros(TrainerCallback, ExportableState):

@@ -46,7 +46,8 @@ def distances(ours: States, theirs: States, mask: Tensor) -> Tensor:
 
     h are the hidden states of block l at token t, h' theirs. d_out is 1 - cos(m, m') of the mean
     last states m in a model without a head, KL(p' || p) of its words (mean over tokens) or classes
-    in one with a head, and the squared difference where the head gives one number.
+    in one with a head, and the squared difference where the head gives one number. Labels that do
+    not exclude each other count as classes, and heads without logits (question answering) as none.
 
     Args:
         mask: (B, T), 1 where a token counts.

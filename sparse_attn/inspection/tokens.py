@@ -1,9 +1,10 @@
-"""Which keys of an attention layer are special tokens, from the token ids of each call."""
+"""Tokens: which keys of an attention layer are special, by the ids of each call; how many fit."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -84,3 +85,9 @@ def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Whether this call of an attention module gets its keys from another stack."""
     given = _signature(type(module).forward).bind(module, *args, **kwargs).arguments
     return any(given.get(name) is not None for name in SOURCES)
+
+
+def longest(config: Any, tokenizer: Any) -> float:
+    """Tokens that the model reads at most; a whole number, or inf."""
+    positions = getattr(config, "max_position_embeddings", None) or math.inf
+    return min(positions, tokenizer.model_max_length)

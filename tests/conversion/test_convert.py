@@ -16,7 +16,7 @@ from transformers import (
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from sparse_attn import convert, load_pretrained, patch_model
-from sparse_attn.conversion import healing, sample_of, tokenized
+from sparse_attn.conversion import healing, plan, sample_of, tokenized
 from sparse_attn.conversion.healing import Healer, InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.layers import attention_layers
@@ -72,6 +72,15 @@ def test_zeros_are_kept_and_the_model_loads(models: Models, tmp_path: Path) -> N
         for batch in batches:
             expected = model(**batch).last_hidden_state
             assert torch.equal(loaded(**batch).last_hidden_state, expected)
+
+
+def test_zeros_that_stay_below_the_target_are_told(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "ROUNDS", 1)
+    monkeypatch.setattr(plan, "zeros_of", lambda model, batches: [0.4, 0.6])
+    with pytest.warns(UserWarning, match=r"target_zeros=0.6: turned 1 times, entmax has 0.5.. on"):
+        converted(models.encoder, tmp_path, target_zeros=0.6, steps=0)
 
 
 def test_generation_keeps_its_cache(models: Models, tmp_path: Path) -> None:
@@ -159,8 +168,17 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
         convert(model, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "file")
-    with pytest.raises(TypeError, match="got one; split it"):
-        convert(model, "entmax", tokenizer, " ".join(TEXTS), output_dir=tmp_path / "out")
+    for given, says in (
+        (" ".join(TEXTS), "got one; split it"),
+        ([*TEXTS, ("a", "b")], r"texts\[80\]: expected a text as before it, got \('a', 'b'\)"),
+        ([("a", "b"), *TEXTS], r"texts\[1\]: expected 2 texts as before it"),
+        ([*TEXTS, ("a", None)], r"texts\[80\]: expected a text"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            convert(model, "entmax", tokenizer, given, output_dir=tmp_path / "out")
+    refused("weights in float32", model.half(), "entmax", tokenizer, TEXTS)
+    frozen = model.float().requires_grad_(False)
+    refused("no weight requires a gradient", frozen, "entmax", tokenizer, TEXTS)
     patch_model(model, "entmax")
     refused("unpatch_model first", model, "entmax", tokenizer, TEXTS)
     assert not (tmp_path / "out").exists()

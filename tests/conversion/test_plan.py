@@ -1,6 +1,7 @@
 """Measuring the untrained swap, and choosing the dial of each layer."""
 
 import itertools
+import math
 from copy import deepcopy
 
 import numpy as np
@@ -83,7 +84,9 @@ def test_the_choice_is_the_best_of_all(data: st.DataObject) -> None:
             for z, layer in zip(zeros, layers, strict=True)
         )
 
-    ranges = [range(0 if skips else z[1], z[-1] + 1) for z in curves]
+    # a layer that must convert has the zeros of the first position, or the target
+    floor = math.ceil(needed / 3)
+    ranges = [range(0 if skips else min(z[1], floor), z[-1] + 1) for z in curves]
     best = min(cost(z) for z in itertools.product(*ranges) if sum(z) >= needed)
     _choose(plan, dial, needed / 300, skips)
     chosen = tuple(round(100 * (layer.wanted or 0.0)) for layer in layers)
@@ -102,16 +105,22 @@ def test_a_layer_whose_zeros_lie_between_two_per_cents(most: float, target: floa
     assert np.mean([layer.wanted for layer in layers]) == pytest.approx(target)
 
 
-@pytest.mark.parametrize("name", ["entmax", "sparsegen", "r-softmax", "top-p-softmax"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    # top-p has few positions between no zeros and 0.6 where attention is this sharp
+    [*itertools.product(["entmax", "sparsegen", "r-softmax"], [0.3, 0.6]), ("top-p-softmax", 0.6)],
+)
 def test_a_target_is_reached_with_all_layers_swapped(
-    model: PreTrainedModel, batches: list[Batch], name: str
+    model: PreTrainedModel, batches: list[Batch], name: str, target: float
 ) -> None:
-    plan = make_plan(model, Mapping(name), batches, target=0.6)
+    plan = make_plan(model, Mapping(name), batches, target=target)
     assert not hasattr(model, "_sparse_attn")
     copy = patch_model(deepcopy(model), "softmax")
     plan.apply(copy)
     wanted = [layer.wanted for layer in plan.layers]
-    assert np.mean(wanted) >= 0.6 - 1e-9
+    assert np.mean(wanted) >= target - 1e-9
+    if name != "sparsegen":  # whose losses are least far above
+        assert np.mean(wanted) < target + 0.02
     assert zeros_of(copy, batches) == pytest.approx(wanted, abs=0.02)
 
 

@@ -100,7 +100,10 @@ def test_a_training_that_diverges_is_one_line(
         main([str(models.encoder), "--texts", str(lines), "--out", str(tmp_path / "o"), *diverging])
     assert stopped.value.code == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == "error: the loss is NaN: training has diverged; lower learning_rate"
+    assert told == (
+        "error: the loss is NaN: training has diverged; lower learning_rate, and name another "
+        "folder"
+    )
 
 
 def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> None:

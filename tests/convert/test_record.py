@@ -10,7 +10,7 @@ import pytest
 import scipy.spatial
 import scipy.stats
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from convert.command import parse
 from convert.inputs import read_inputs
@@ -19,7 +19,8 @@ from sparse_attn.layers import attention_layers
 from tests.compare.running import Models, pair_file, text_file, texts
 from tests.convert.running import QUICK, SPARSE, TEXTS, converted
 
-PAIRS = [(a, b, i % 7) for i, (a, b) in enumerate(zip(texts(24), texts(48)[24:], strict=True))]
+# not among the texts to learn from
+PAIRS = [(f"{a} a", f"{a} b", i % 7) for i, a in enumerate(texts(24))]
 
 
 def alone(model: PreTrainedModel, folder: Path, lines: list[str]) -> tuple[Any, Any]:
@@ -112,6 +113,15 @@ def test_held_out_texts_are_not_learned(tmp_path: Path, count: int) -> None:
     assert not {*twice.texts} & {*twice.data.inputs}
 
 
+def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
+    pairs = [("One text.", "another text", 1.0), ("a third", "One text.", 0.0)]
+    found = [text.strip() for text in texts(70)]
+    path = text_file(tmp_path, [*found, "one  TEXT", "Another text!", "a third, longer"])
+    words = ["model", "--texts", str(path), "--mapping", "entmax", "--out", "out"]
+    inputs = read_inputs(parse([*words, "--pairs", str(pair_file(tmp_path, pairs))]))
+    assert [text for (text,) in inputs.texts] == [*found, "a third, longer"]
+
+
 def test_perplexity_of_a_causal_model(models: Models, tmp_path: Path) -> None:
     out, folder = tmp_path / "out", models.causal
     record = converted(folder, out, "--mapping", "r-softmax:r=0.4", *QUICK)
@@ -132,6 +142,7 @@ def test_perplexity_of_a_causal_model(models: Models, tmp_path: Path) -> None:
     assert record["metric"] == "perplexity"
     assert [record["softmax"], row["quality"]] == pytest.approx(found, rel=1e-4)
     assert record["softmax"] != pytest.approx(row["quality"], rel=1e-3)
+    assert healed.config.pad_token_id == AutoConfig.from_pretrained(folder).pad_token_id
     # r = 0.4 drops more in short rows, where a key is a larger share
     assert 0.4 < row["zeros"] < 0.6
 
