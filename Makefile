@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs lint clean
+.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs wheels lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -35,7 +35,7 @@ upstream: $(INSTALLED)
 # of Transformers, and all of its own tests over patched models.
 soak: $(INSTALLED) upstream
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
-		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/upstream \
+		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/release tests/upstream \
 		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
@@ -75,6 +75,11 @@ gpu-wheels:
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# The wheels of a release, into dist/: one of sources, one with the C++ compiled for Linux on x86-64.
+wheels: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m release.wheels
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,4 +87,4 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv runs build dist *.egg-info

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import sparse_attn
+from release.wheels import pure_wheel
 from tests.commands import ROOT, python, run
 
 HEAVY = ("torch._dynamo", "torch._inductor", "transformers.trainer_callback")
@@ -123,23 +124,7 @@ def test_commands_import_what_they_use(arguments: list[str], imported: set[str])
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`pip wheel .`, offline, of a copy: the build writes beside the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(
-        ROOT / "sparse_attn",
-        source / "sparse_attn",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    for name in ("glue", "pipeline", "tests"):  # what must stay out
-        (source / name).mkdir()
-        (source / name / "__init__.py").touch()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
-    python("-m", "pip", "wheel", *options, "--wheel-dir", folder, source)
-    (found,) = folder.glob("*.whl")
-    return found
+    return pure_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_it_holds_the_library_alone(wheel: Path) -> None:

@@ -29,7 +29,9 @@ def test_rooms_are_drawn_on_their_floors() -> None:
     assert [min(floor) for floor in drawn] == sorted(min(floor) for floor in drawn)
 
 
-@pytest.mark.parametrize("package", ["compare", "convert", "glue", "pipeline", "sparse_attn"])
+@pytest.mark.parametrize(
+    "package", ["compare", "convert", "glue", "pipeline", "release", "sparse_attn"]
+)
 def test_modules_are_listed(package: str) -> None:
     listed = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
     words = {*re.findall(r"\w+", listed), "__init__", "__main__"}

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sparse_attn", "pipeline", "glue", "compare", "experiments", "demo", "benchmarks")
+PACKAGES += ("release",)
 # CIFAR is distributed as pickles: its reader makes arrays and refuses all else, which
 # tests/experiments/images/test_images_data.py shows
 ALLOWED = {("experiments/images/data/cifar.py", "pickle.Unpickler")}

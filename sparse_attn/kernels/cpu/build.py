@@ -1,4 +1,4 @@
-"""Compile the CPU kernels once on the user's machine and load them with ctypes."""
+"""Load the CPU kernels with ctypes: those in a platform wheel, or compiled once on this machine."""
 
 from __future__ import annotations
 
@@ -40,13 +40,40 @@ def library() -> ctypes.CDLL | str:
     with _lock:
         if _result is None:
             try:
-                _result = _loaded(_built())
+                _result = _from_wheel() or _loaded(_built())
             except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                 _result = f"the CPU kernels cannot be built: {error}"
                 LOGGER.warning(
                     "%s. Attention falls back to the slower reference; %s.", _result, MEND
                 )
         return _result
+
+
+def in_wheel(capability: str) -> Path:
+    """Where a platform wheel has the library for machines of this capability.
+
+    The name is a hash of sources and flags, so that others never use it.
+    """
+    return SOURCE / "built" / f"{capability.lower()}-{_hash(flags_for(capability))}.so"
+
+
+def flags_for(capability: str) -> list[str]:
+    """Compiler flags for machines with what torch calls this CPU capability."""
+    return [*FLAGS, *VECTOR_FLAGS.get(capability, "").split(), "-pthread"]
+
+
+def _from_wheel() -> ctypes.CDLL | None:
+    """The platform wheel's library, if it fits and no compiler is asked for by CXX."""
+    path = in_wheel(torch.backends.cpu.get_cpu_capability())
+    if os.environ.get("CXX") or not path.exists():
+        return None
+    try:
+        for openmp in _openmp():
+            ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)  # its symbols are the library's
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        LOGGER.info("%s cannot be used: %s", path, error)
+        return None
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
@@ -64,12 +91,8 @@ def _built() -> Path:
     version = _run([*compiler, "--version"])
     errors = []
     for flags in _flag_choices(version):
-        key = hashlib.sha256(
-            "\0".join([version, platform.machine(), *compiler[1:], *flags]).encode()
-        )
-        for name in SOURCES:
-            key.update((SOURCE / name).read_bytes())
-        target = _folder() / f"rows-{key.hexdigest()[:20]}.so"
+        key = _hash([version, platform.machine(), *compiler[1:], *flags])
+        target = _folder() / f"rows-{key}.so"
         if target.exists():
             return target
         try:
@@ -77,6 +100,14 @@ def _built() -> Path:
         except (RuntimeError, subprocess.SubprocessError) as error:
             errors.append(str(error))
     raise RuntimeError(errors[0])
+
+
+def _hash(words: list[str]) -> str:
+    """Of the words and the sources."""
+    key = hashlib.sha256("\0".join(words).encode())
+    for name in SOURCES:
+        key.update((SOURCE / name).read_bytes())
+    return key.hexdigest()[:20]
 
 
 def _compiler() -> list[str]:
@@ -98,15 +129,18 @@ def _flag_choices(version: str) -> list[list[str]]:
     OpenMP only with GCC and torch's own libgomp: a second thread pool would compete with torch's.
     Without it the kernels use plain threads.
     """
-    vectors = VECTOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), "").split()
-    plain = [*FLAGS, *vectors, "-pthread"]
-    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")) + sorted(
-        (Path(torch.__file__).parent.parent / "torch.libs").glob("libgomp*.so*")
-    )
-    if "clang" in version or not libraries:
+    plain = flags_for(torch.backends.cpu.get_cpu_capability())
+    if "clang" in version or not _openmp():
         return [plain]
     # as-needed drops the compiler's own libgomp, later on the command line
-    return [[*plain, "-fopenmp", "-Wl,--as-needed", str(libraries[0])], plain]
+    return [[*plain, "-fopenmp", "-Wl,--as-needed", *_openmp()], plain]
+
+
+def _openmp() -> list[str]:
+    """Torch's own libgomp, if it has one."""
+    torch_folder = Path(torch.__file__).parent
+    folders = torch_folder / "lib", torch_folder.parent / "torch.libs"
+    return [str(path) for folder in folders for path in sorted(folder.glob("libgomp*.so*"))][:1]
 
 
 def _folder() -> Path:
