@@ -1,6 +1,8 @@
 """Settings shared by every test: one thread, fixed seeds, reproducible hypothesis runs."""
 
+import gc
 import os
+from collections.abc import Generator
 
 import numpy
 import pytest
@@ -17,6 +19,19 @@ settings.register_profile("sparse_attn", deadline=None, max_examples=30, derando
 # `make soak`: other examples in every run, each failure with the line that brings it back
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "sparse_attn"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave the tests and modules, millions of objects, out of every garbage collection.
+
+    Statsmodels collects in each correction of p-values, and tests of memory do.
+    """
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.fixture(autouse=True)

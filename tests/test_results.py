@@ -48,6 +48,14 @@ REPORTS = {
     "conversion": (partial(of_record, conversion_page), "conversion/minilm/entmax-90.json"),
     "conversion-ways": (conversion_ways, "conversion/ways"),
 }
+# a line of the table that `report` prints
+PRINTED = {
+    "glue-minilm": r"^r-softmax +\d\d\.\d\d \([+-]\d\.\d\d\*?\)",
+    "images": r"^taylor +0\.0418 ± 0\.0080 +1\.10 ± 0\.20 +0\.785 \(0\.097\) +10$",
+    "multilabel": r"^data +softmax",
+    "bottleneck": r"^100 +2 +1\.700 ± 0\.006 +1\.703 ± 0\.006",
+    "language-models": r"^softmax-abs +1 +0 +0 +138\.97 +132\.47 +-51\.98$",
+}
 # sha256 of every table that the site makes of results/
 TABLES = json.loads((ROOT / "tests/site_tables.json").read_text())
 
@@ -77,12 +85,19 @@ def files(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_reports(name: str, tmp_path: Path, figures: list[Figure]) -> None:
+def test_reports(
+    name: str, tmp_path: Path, figures: list[Figure], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The pages, tables and figures under docs/; and no figure has a panel without data."""
     figures.clear()
     main, records = REPORTS[name]
     main(["report", str(RESULTS / records), "--output_dir", str(tmp_path)])
     assert figures
+    if name in PRINTED:
+        out = capsys.readouterr().out
+        assert re.search(PRINTED[name], out, re.MULTILINE), out
+        assert out.endswith(f"\n\nreport: {tmp_path / 'report.html'}\n")
+        assert max(map(len, out.splitlines())) < 200
     committed = ROOT / "docs" / name
     paths = files(committed)
     assert paths == files(tmp_path)

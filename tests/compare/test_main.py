@@ -128,7 +128,8 @@ def test_wrong_input(arguments: list[str], says: str, capsys: pytest.CaptureFixt
 def test_models_that_are_not_there(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # the variable was read at the import, before which nothing sets it
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     lines = text_file(tmp_path, ["abc"])
     message = refusal(main, capsys, model, "--texts", lines)
     assert re.match(f"error: MODEL='{model}'", message), message

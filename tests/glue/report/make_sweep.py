@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,12 @@ def write_sweep(folder: Path, config: SweepConfig) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    content = json.loads((folder / "sweep.json").read_text())
+    return plan_of((folder / "sweep.json").read_text())
+
+
+@functools.cache
+def plan_of(sweep: str) -> Plan:
+    content = json.loads(sweep)
     names = SweepConfig.__dataclass_fields__
     known = {key: value for key, value in content.items() if key in names}
     return make_plan(from_dict(SweepConfig, {"output_dir": "", **known}))
