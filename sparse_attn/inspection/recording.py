@@ -17,6 +17,7 @@ from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.reference import received_mass
 from sparse_attn.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.patch_config import configs_of, hide
 from sparse_attn.patching import is_patched, patched
@@ -40,6 +41,7 @@ class _LayerObserver:
     layer: AttentionLayer
     keys: SpecialKeys
     keeps_weights: bool
+    sums_received: bool
     crosses: bool = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -62,7 +64,7 @@ class _LayerObserver:
         # gradient checkpointing computes the same call again inside the backward pass
         if torch._C._current_graph_task_id() != -1:
             return
-        first = 0
+        first, queries = 0, None
         if not self.crosses:
             queries = valid_queries(inputs)
             rows = rows if queries is None else rows.where(queries.unsqueeze(-1), 0.0)
@@ -72,6 +74,8 @@ class _LayerObserver:
             sequences = rows[0].transpose(0, 1).split(inputs.cu_seqlens.diff().tolist())
             rows = pad_sequence(list(sequences), batch_first=True).transpose(1, 2)
         self.record._add(self.index, rows, first)
+        if self.sums_received:
+            self.record.received[self.index] = received_mass(inputs, queries)
         if weights is not None:
             self.record.weights[self.index] = weights.detach()
             self.record.crosses[self.index] = self.crosses
@@ -92,7 +96,11 @@ def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def record_attention(
-    model: nn.Module, *, special_ids: Iterable[int] | None = None, weights: bool = False
+    model: nn.Module,
+    *,
+    special_ids: Iterable[int] | None = None,
+    weights: bool = False,
+    received: bool = False,
 ) -> Iterator[AttentionRecord]:
     """`with record_attention(model) as record: model(**batch)` records what attention does.
 
@@ -106,6 +114,8 @@ def record_attention(
         model: a Transformers model, patched or not, plain or wrapped.
         special_ids: ids of the tokens to sum the mass of, such as `tokenizer.all_special_ids`.
         weights: also keep the weights of every layer's last call, which is slower.
+        received: also keep the mass that each key received in every layer's last call, for which
+            the reference computes its weights again, a few queries at a time.
 
     Yields:
         An `AttentionRecord`, readable at any time. Where rows need not sum to one (with a sink, in
@@ -134,7 +144,7 @@ def record_attention(
         )
         handles = [root.register_forward_pre_hook(snapshot), *keys.watch()]
         for index, layer in enumerate(layers):
-            observer = _LayerObserver(record, index, layer, keys, weights)
+            observer = _LayerObserver(record, index, layer, keys, weights, received)
             setattr(layer.module, OBSERVER, observer)
             if can_cross(layer.module):
                 handles.append(

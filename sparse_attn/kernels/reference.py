@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from sparse_attn.kernels import statistics
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, select_rows
 
-BLOCK = 2**24  # weights that `row_statistics` holds at a time
+BLOCK = 2**24  # weights held at a time where not all are wanted
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
@@ -57,12 +58,36 @@ def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
     return tensor.masked_fill(padding[:, None, :, None], 0.0)
 
 
-@torch.no_grad()
 def row_statistics(inputs: AttentionInputs) -> Tensor:
     """`statistics.of_weights` of a call, in blocks of queries."""
+    batch, heads, _, _ = inputs.shape
+    found = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]
+    for _, weights, valid in _blocks(inputs):
+        found.append(statistics.of_weights(weights, valid, inputs.special_keys))
+    return torch.cat(found, dim=2)
+
+
+def received_mass(inputs: AttentionInputs, queries: Tensor | None) -> Tensor:
+    """sum_i p_ij of each key j over the queries i that count, (B, H, K), in blocks of queries.
+
+    Args:
+        queries: which count, broadcastable to (B, H, Q); None for all.
+    """
+    batch, heads, _, keys = inputs.shape
+    exact = torch.promote_types(inputs.query.dtype, torch.float32)
+    mass = inputs.query.new_zeros(batch, heads, keys, dtype=exact)
+    for rows, weights, _ in _blocks(inputs):
+        if queries is not None:
+            weights = weights * queries[..., rows].unsqueeze(-1)
+        mass += weights.sum(2)
+    return mass
+
+
+@torch.no_grad()
+def _blocks(inputs: AttentionInputs) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Some queries at a time: which, their weights before dropout, and their valid keys."""
     batch, heads, queries, keys = inputs.shape
     step = max(1, BLOCK // max(1, batch * heads * keys))
-    blocks = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]
     for start in range(0, queries, step):
         rows = slice(start, min(start + step, queries))
         valid = inputs.counted(rows)
@@ -77,5 +102,4 @@ def row_statistics(inputs: AttentionInputs) -> Tensor:
             window=None,
             dropout=0.0,
         )
-        blocks.append(statistics.of_weights(exact_weights(block), valid, inputs.special_keys))
-    return torch.cat(blocks, dim=2)
+        yield rows, exact_weights(block), valid

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import BertModel, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
+from sparse_attn.kernels import reference
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
 from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
@@ -126,6 +127,59 @@ def test_every_family_patched_or_not(family: Family) -> None:
     assert (patched.zeros > 0.4).all()
     assert (patched.support < unpatched.support).all()
     assert (patched.entropy < unpatched.entropy).all()
+
+
+@pytest.mark.parametrize("rows", [2, 1000])
+@pytest.mark.parametrize("name", ["softmax", "entmax", "sigmoid", None])
+def test_mass_that_keys_receive(
+    name: str | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "BLOCK", rows * 3 * 2 * 9)
+    model = sharp_bert()
+    if name is not None:
+        patch_model(model, name)
+    valid = torch.arange(9) < torch.tensor([9, 6, 2])[:, None]
+    inputs = {"input_ids": torch.randint(5, 40, (3, 9)), "attention_mask": valid.long()}
+    with torch.no_grad(), record_attention(model, received=True) as made:
+        model(**inputs)
+    model.set_attn_implementation("eager") if name is None else None
+    with torch.no_grad():
+        weights = model(**inputs, output_attentions=True).attentions
+    for p, received in zip(weights, made.received, strict=True):
+        assert received is not None
+        queries = (p * valid[:, None, :, None]).sum(2)
+        torch.testing.assert_close(received, queries, atol=1e-5, rtol=1e-5)
+
+
+def test_keys_without_mass_can_be_evicted() -> None:
+    """Of keys that nobody reads the output is independent: grouped heads, a cache, rotation."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 50}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4)
+    model = patch_model(LlamaForCausalLM(config).eval(), "sparsemax")
+    for weight in model.parameters():
+        weight.data.mul_(20)
+    ids = torch.randint(50, (1, 33))
+
+    def last(cache: DynamicCache) -> Tensor:
+        position = torch.tensor([[32]])
+        return model(ids[:, -1:], past_key_values=cache, position_ids=position).logits
+
+    with torch.no_grad():
+        cache = model(ids[:, :-1], past_key_values=DynamicCache(config=config)).past_key_values
+        with record_attention(model, received=True) as made:
+            whole = last(deepcopy(cache))
+        (mass,) = made.received
+        assert mass is not None
+        (layer,) = cache.layers
+        most = int((mass > 0).sum(-1).max())
+        assert most < 16
+        kept = mass[..., :-1].topk(most).indices.sort().values
+        index = kept[..., None].expand(-1, -1, -1, layer.keys.shape[-1])
+        layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        torch.testing.assert_close(last(deepcopy(cache)), whole)
+        layer.keys, layer.values = layer.keys[:, :, 1:], layer.values[:, :, 1:]
+        assert not torch.allclose(last(cache), whole)
 
 
 def test_special_tokens_of_two_stacks() -> None:
