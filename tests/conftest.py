@@ -3,6 +3,8 @@
 import gc
 import os
 from collections.abc import Generator
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy
 import pytest
@@ -12,6 +14,9 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     # Triton reads it when the kernels are imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
+    import_module("tests.interpreter").hasten()
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 

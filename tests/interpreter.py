@@ -1,0 +1,37 @@
+"""Triton's interpreter, faster: most of its time goes where no kernel computes anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction, ReduceOps
+
+generic_reduce, patch_language = ReduceOps.generic_reduce, interpreter._patch_lang
+# what our kernels see, and what the functions of Triton see that they call
+LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+
+
+def reduce_by_halves(self: ReduceOps, given: tuple[Any]) -> list[Any]:
+    """Combine the halves of a block, as a GPU does, not one pair of numbers after another."""
+    assert not self.keep_dims
+    (tensor,), axis = self.unravel(given, self.axis)
+    values = tensor.handle.data
+    while values.shape[axis] > 1:
+        halves = (self.to_tensor(half, tensor.dtype) for half in np.split(values, 2, axis))
+        values = self.combine_fn.fn(*halves).handle.data
+    values = values.squeeze(axis)
+    return [self.to_tensor(values if self.axis is not None else values.item(), tensor.dtype)]
+
+
+def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of a kernel, whose launch has patched the language for all of them."""
+    return self.rewrite()(*args, **kwargs)
+
+
+def hasten() -> None:
+    """Use all of this for the rest of this process."""
+    ReduceOps.generic_reduce = reduce_by_halves
+    InterpretedFunction.__call__ = call_patched
+    interpreter._patch_lang = lambda kernel: patch_language(LANGUAGE)
