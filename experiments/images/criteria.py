@@ -65,7 +65,7 @@ class Bouchard(Criterion):
         xi: shared or per_class, optimised for each example, or a fixed number.
         alpha: a fixed number; optimised for each example if None.
 
-    Source: Bouchard 2007; tried in de Brebisson & Vincent 2016, section 3.
+    Source: Bouchard 2007; tried in de Brebisson & Vincent 2016, section 2.
     """
 
     measure = "bound"

@@ -16,5 +16,5 @@ def log_g(scores: Tensor) -> Tensor:
     return torch.log(scores.clamp(min=0) + 1e-8)
 
 
-source = "Kanai et al. 2018, section 3.4, with an epsilon"
+source = "Kanai et al. 2018, table 1, with an epsilon"
 register_mapping(pointwise_spec("relu-eps", log_g, source=source))

@@ -1,7 +1,7 @@
 """Numerical rank of a matrix of log-probabilities.
 
 Log-softmax of W h + b over d hidden units spans at most d + 2 dimensions, whatever the number of
-words and contexts: the softmax bottleneck (Yang et al. 2018; Kanai et al. 2018, theorem 1).
+words and contexts: the softmax bottleneck (Yang et al. 2018; Kanai et al. 2018, theorem 2).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def t_softmax_multilabel_loss(
 ) -> Tensor:
     """`r_softmax_multilabel_loss` with p = t_softmax(z, t), for a learned or predicted t.
 
-    Source: Balazy et al. 2023, eq. 2 and 4.
+    Source: Balazy et al. 2023, eq. 1 and 4.
 
     Args:
         scores, target, mask, reduction: as `r_softmax_multilabel_loss`, as are returns and errors.

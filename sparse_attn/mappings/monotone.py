@@ -156,7 +156,7 @@ def monotone(
     """p = softmax(f(z)), f(z) = sum_k v_k sigma(u_k z + b_k), increasing and bounded.
 
     v = softplus(raw_gain), u = softplus(raw_slope), b = offset. Takes O(n K) time per row.
-    Source: Ganea et al. 2019, section 3 (monotone network).
+    Source: Ganea et al. 2019, section 4, eq. 14 (monotone network).
 
     Args:
         raw_gain, raw_slope, offset: [K], shared by all rows.
@@ -202,6 +202,6 @@ SPECS = (
         weights=_monotone_weights,
         options=(UNITS, BOUND),
         log_g=_monotone_function,
-        source=f"{GANEA}, section 3",
+        source=f"{GANEA}, section 4, eq. 14",
     ),
 )

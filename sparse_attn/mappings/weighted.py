@@ -110,7 +110,7 @@ def weighted_softmax(
 ) -> Tensor:
     """p_i = w_i e^{z_i} / sum_j w_j e^{z_j}.
 
-    Source: Balazy et al. 2023, eq. 1.
+    Source: Balazy et al. 2023, section 3.
 
     Args:
         weights: w in [0, inf), a float or a tensor broadcastable to scores, whose values are not
@@ -128,7 +128,7 @@ def t_softmax(
     """p_i = w_i e^{z_i} / sum_j w_j e^{z_j} with w_i = max(0, z_i - max z + t).
 
     Exactly 0 where z_i <= max z - t. t = inf is softmax, t = 0 keeps the maxima, in equal shares.
-    Source: Balazy et al. 2023, eq. 2.
+    Source: Balazy et al. 2023, eq. 1.
 
     Args:
         t: in [0, inf], in units of the scores; a float or a tensor broadcastable to the shape of
@@ -177,14 +177,14 @@ def _t_at(u: float) -> float:
 _library = partial(library_spec, zeros=True, translation_invariant=True)
 _within = partial(_library, family="threshold", multilabel_only=("r-softmax",))
 SPECS = (
-    _library(weighted_softmax, WEIGHTS, dense=above_zero, source=f"{BALAZY}, eq. 1"),
+    _library(weighted_softmax, WEIGHTS, dense=above_zero, source=f"{BALAZY}, section 3"),
     _within(
         t_softmax,
         T,
         dial=Dial("t", _t_at),
         losses={"r-softmax": "t_softmax_multilabel_loss"},
         predicts="t",
-        source=f"{BALAZY}, eq. 2",
+        source=f"{BALAZY}, eq. 1",
     ),
     _within(
         r_softmax,

@@ -49,6 +49,13 @@ def test_heads_lie_over_a_model(file: Path):
     assert config.head.name == known.get(file.stem, file.stem)
 
 
+@pytest.mark.parametrize("model", ["ptb-ff", "1bw-ff"])
+@pytest.mark.parametrize("file", HEADS, ids=lambda path: path.stem)
+def test_feed_forward_models_start_at_the_word_frequencies(model: str, file: Path):
+    """Under every loss, as in the paper: one that does not would start far behind."""
+    assert parse_run(CONFIGS / f"{model}.yaml", file).head.start == "prior"
+
+
 def test_names_of_heads():
     assert HeadConfig(mapping="sigsoftmax", learn=["bias"]).name == "sigsoftmax-bias"
     assert HeadConfig(kind="adaptive", cutoffs=[5]).name == "adaptive-softmax"
