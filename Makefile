@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs wheels lint clean
+.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs wheels hub-kernel lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -79,6 +79,10 @@ docs: $(INSTALLED)
 wheels: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m release.wheels
+
+# The kernels as a repository that Hugging Face's `kernels` loads, into build/hub-kernel.
+hub-kernel: $(INSTALLED)
+	$(BIN)/python -m release.hub_kernel
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
