@@ -3,12 +3,15 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
 from release.hub_kernel import write
+from release.kernel import flash_attn_forward
 from sparse_attn import Mapping, kernels, patch_model
 from sparse_attn.mappings import get_spec, mapping_names
 from tests.commands import python
@@ -97,6 +100,30 @@ def test_its_function_is_the_library_s(package: Path) -> None:
     printed = python("-c", FUNCTION, package, env={"TRITON_INTERPRET": "1"})
     # other tests register mappings of their own
     assert set(printed.split()) == {name for name in mapping_names() if get_spec(name).source}
+
+
+@pytest.mark.parametrize("is_causal", [None, False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_without_a_mask_its_arguments_hold(
+    is_causal: bool | None, window: int | None, queries: int
+) -> None:
+    config = SimpleNamespace(_attn_implementation="org/sparse:r-softmax,r=0.2")
+    module: Any = SimpleNamespace(config=config, is_causal=True)
+    query, key, value = torch.randn(3, 2, 2, 9, 8).unbind()
+    query = query[:, :, :queries]
+    # position of a query less that of a key
+    distance = torch.arange(queries)[:, None] - torch.arange(9)
+    mask = torch.ones(queries, 9, dtype=torch.bool)
+    if queries > 1 and is_causal is not False:
+        mask &= distance >= 0
+    if queries > 1 and window is not None:
+        mask &= distance.abs() < window
+    options = {"is_causal": is_causal, "sliding_window": window}
+    out, weights = flash_attn_forward(module, query, key, value, None, **options)
+    expected = kernels.attention(query, key, value, Mapping("r-softmax", r=0.2), mask=mask)
+    torch.testing.assert_close(out.transpose(1, 2), expected)
+    assert weights is None
 
 
 SIZES = {
