@@ -21,6 +21,7 @@ from sparse_attn.heads.multilabel_patching import (
     unpatch_multilabel_head,
 )
 from sparse_attn.heads.patching import head_parameters, restore_head, unpatch_lm_head
+from sparse_attn.holders import update_holders
 from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.patch_config import (
     HEAD,
@@ -71,6 +72,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """
     if isinstance(cls, nn.Module):
         _complete(root_of(cls), path, kwargs)
+        update_holders(cls)
         return cls
     if not hasattr(cls, "from_pretrained"):
         raise TypeError(

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
+from sparse_attn.holders import update_holders
 from sparse_attn.hooks import add_hooks, asks_for_weights, remove_hooks
 from sparse_attn.layers import (
     MASK_READERS,
@@ -96,6 +97,7 @@ def patch_model(
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
     install(root, found, {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen})
+    update_holders(model)
     return model
 
 
@@ -118,6 +120,7 @@ def unpatch_model(model: ModelT) -> ModelT:
         config._attn_implementation = implementation
         config._output_attentions = weights
     unmark(root, NAME)
+    update_holders(model)
     return model
 
 
@@ -140,6 +143,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
     finally:
         if before:
             install(root, attention_layers(root), before)
+            update_holders(model)
         elif is_patched(root):  # the block may have unpatched it
             unpatch_model(model)
         # a plainly loaded model, which still needs its mappings, must keep raising

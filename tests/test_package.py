@@ -24,6 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 DIST_INFO = f"sparse_attn-{PROJECT['version']}.dist-info"
 OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.looks")
 OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
+OPTIONAL += ("sparse_attn.integrations.",)  # each of its own library
 OPTIONAL += ("sparse_attn.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
 
 # what an environment has in which pip has installed the wheel: the rest cannot be found

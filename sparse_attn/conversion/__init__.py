@@ -126,7 +126,7 @@ def convert(
         if plan is None:
             plan = make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers)
             _write_plan(folder, asked, plan)
-    patch_model(root, "softmax")
+    patch_model(model, "softmax")
     plan.apply(root)
     if steps:
         heal(root, plan, recipe, tokens, sample, collate, folder, Healer, teacher=teacher)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
+from sparse_attn import patch_model, patched, unpatch_model
 
 from .helpers import CALM, assert_near, mapping_id, patch
 
@@ -96,30 +96,3 @@ def test_sentences_of_one_meaning_stay_nearest(model, inputs):
     similar = (vectors @ vectors.T).fill_diagonal_(-1)
     assert similar[0].argmax() == 1
     assert similar[1].argmax() == 0
-
-
-def test_sentence_transformers_model_is_patched_inside():
-    package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
-    model = package.SentenceTransformer(str(FOLDER), device="cpu")
-    plain = model.encode(SENTENCES)
-    patch_model(model, "sparsemax")
-    changed = model.encode(SENTENCES)
-    assert abs(changed - plain).max() > 1e-3
-    unpatch_model(model)
-    assert abs(model.encode(SENTENCES) - plain).max() == 0
-
-
-def test_sentence_transformers_model_is_completed_in_place(tmp_path):
-    package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
-    model = package.SentenceTransformer(str(FOLDER), device="cpu")
-    patch_model(model, "t-softmax", t=3.0, learn="t", per="head")
-    with torch.no_grad():
-        for parameter in (p for n, p in model.named_parameters() if "sparse_attn" in n):
-            parameter.add_(torch.randn_like(parameter))
-    expected = model.encode(SENTENCES)
-    model.save_pretrained(str(tmp_path))
-    plain = package.SentenceTransformer(str(tmp_path), device="cpu")
-    with pytest.raises(RuntimeError, match=r"complete it with sparse_attn\.load_pretrained\(model"):
-        plain.encode(SENTENCES)
-    assert load_pretrained(plain, tmp_path) is plain
-    assert (plain.encode(SENTENCES) == expected).all()

@@ -1,0 +1,5 @@
+"""Tiny models with sharp attention."""
+
+from tests.compare.conftest import models
+
+__all__ = ["models"]

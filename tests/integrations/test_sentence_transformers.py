@@ -1,0 +1,192 @@
+"""sentence-transformers: train, save, load, and what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+
+from sparse_attn import convert, load_pretrained, patch_model, patched, unpatch_model
+from tests.commands import python
+from tests.compare.running import texts
+from tests.plugin.helpers import jitter, peft_warns
+
+package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+from sentence_transformers import (  # noqa: E402
+    CrossEncoder,
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.base.modules import Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.losses import (  # noqa: E402
+    MultipleNegativesRankingLoss,
+)
+
+from sparse_attn.integrations.sentence_transformers import PatchedTransformer  # noqa: E402
+
+TEXTS = texts(9)
+OPEN = {"device": "cpu", "trust_remote_code": True}
+
+
+@pytest.fixture
+def plain(models):
+    return SentenceTransformer(str(models.encoder), device="cpu")
+
+
+@pytest.fixture
+def learned(plain):
+    patch_model(plain, "t-softmax", t=2.0, learn="t", per="head")
+    jitter(plain)
+    return plain
+
+
+def classes(folder):
+    return [entry["type"] for entry in json.loads((folder / "modules.json").read_text())]
+
+
+def test_it_loads_as_it_was_saved_in_a_process_that_does_not_know_us(learned, tmp_path):
+    expected = learned.encode(TEXTS)
+    folder = tmp_path / "saved"
+    learned.save_pretrained(str(folder))
+    assert classes(folder)[0] == (
+        "sparse_attn.integrations.sentence_transformers.PatchedTransformer"
+    )
+    # with the flag, too, the class is that of the installed package
+    for name in ("sentence_transformers.py", "sparse_attn.py"):
+        (folder / name).write_text("raise SystemExit('code of the folder was run')")
+    loaded = SentenceTransformer(str(folder), **OPEN)
+    assert (loaded.encode(TEXTS) == expected).all()
+    program = f"""
+from sentence_transformers import SentenceTransformer
+try:
+    SentenceTransformer({str(folder)!r}, device="cpu")
+except ValueError as error:
+    assert "`trust_remote_code=True`" in str(error)
+model = SentenceTransformer({str(folder)!r}, device="cpu", trust_remote_code=True)
+print(model.encode({TEXTS}).tolist())
+"""
+    there = json.loads(python("-c", program, env={"HF_HUB_OFFLINE": "1"}))
+    assert torch.equal(torch.tensor(there), torch.tensor(expected))
+
+
+def test_unpatched_it_is_saved_as_a_plain_model(plain, tmp_path):
+    expected = plain.encode(TEXTS)
+    with patched(plain, "sparsemax"):
+        assert type(plain[0]) is PatchedTransformer
+        assert abs(plain.encode(TEXTS) - expected).max() > 1e-3
+    patch_model(plain, "sparsemax")
+    with patched(plain, "entmax", alpha=1.5):
+        unpatch_model(plain)
+    assert type(plain[0]) is PatchedTransformer
+    unpatch_model(plain)
+    assert type(plain[0]) is Transformer
+    plain.save_pretrained(str(tmp_path))
+    assert (SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS) == expected).all()
+
+
+def test_what_was_patched_inside_is_completed_in_place(plain, tmp_path):
+    """Its folder is as one of Transformers, such as `sparse-attn convert` writes."""
+    patch_model(plain[0].model, "t-softmax", t=2.0, learn="t")
+    jitter(plain)
+    expected = plain.encode(TEXTS)
+    plain.save_pretrained(str(tmp_path / "inside"))
+    loaded = SentenceTransformer(str(tmp_path / "inside"), device="cpu")
+    with pytest.raises(RuntimeError, match=r"complete it with sparse_attn\.load_pretrained\(model"):
+        loaded.encode(TEXTS)
+    assert load_pretrained(loaded, tmp_path / "inside") is loaded
+    assert (loaded.encode(TEXTS) == expected).all()
+    loaded.save_pretrained(str(tmp_path / "whole"))
+    again = SentenceTransformer(str(tmp_path / "whole"), **OPEN)
+    assert (again.encode(TEXTS) == expected).all()
+
+
+def test_a_converted_model_is_saved_whole(plain, tmp_path):
+    given = {"output_dir": tmp_path / "run", "steps": 0, "alpha": 1.5}
+    convert(plain, "entmax", plain.tokenizer, texts(64), **given)
+    plain.save_pretrained(str(tmp_path / "saved"))
+    loaded = SentenceTransformer(str(tmp_path / "saved"), **OPEN)
+    assert (loaded.encode(TEXTS) == plain.encode(TEXTS)).all()
+
+
+def test_the_trainer_trains_it_resumes_and_loads_the_best(learned, models, tmp_path):
+    data = Dataset.from_dict({"anchor": texts(16), "positive": texts(16)[::-1]})
+    settings = {
+        "output_dir": str(tmp_path),
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 0.05,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "load_best_model_at_end": True,
+        "greater_is_better": True,  # of the loss: the best is not the last
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+
+    def train(model, **options):
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=SentenceTransformerTrainingArguments(**settings),
+            train_dataset=data,
+            eval_dataset=data,
+            loss=MultipleNegativesRankingLoss(model),
+        )
+        trainer.train(**options)
+        return trainer.state.best_model_checkpoint
+
+    raw = {n: p.detach().clone() for n, p in learned.named_parameters() if "raw_t" in n}
+    best = train(learned)
+    assert best == str(tmp_path / "checkpoint-2")
+    assert all(not torch.equal(p, raw[n]) for n, p in learned.named_parameters() if n in raw)
+    loaded = SentenceTransformer(best, **OPEN)
+    assert (loaded.encode(TEXTS) == learned.encode(TEXTS)).all()
+
+    resumed = SentenceTransformer(str(models.encoder), device="cpu")
+    patch_model(resumed, "t-softmax", t=2.0, learn="t", per="head")
+    assert train(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == best
+    assert abs(resumed.encode(TEXTS) - learned.encode(TEXTS)).max() < 1e-6
+
+
+@peft_warns
+def test_adapters_are_merged_before_it_is_saved(learned, tmp_path):
+    adapter = LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+    learned[0].model = get_peft_model(learned[0].model, adapter)
+    with pytest.raises(ValueError, match=r"BertModel has PEFT adapters.*merge_and_unload\(\)"):
+        learned.save_pretrained(str(tmp_path / "refused"))
+    learned[0].model = learned[0].model.merge_and_unload()
+    learned.save_pretrained(str(tmp_path / "merged"))
+    loaded = SentenceTransformer(str(tmp_path / "merged"), **OPEN)
+    assert (loaded.encode(TEXTS) == learned.encode(TEXTS)).all()
+
+
+def test_inputs_without_padding_are_understood(plain, monkeypatch):
+    """As of a model that was loaded with flash attention, then patched."""
+    patch_model(plain, "entmax", alpha=1.5)
+    expected = plain.encode(TEXTS)
+    flash = SimpleNamespace(varlen=True)
+    monkeypatch.setattr(Transformer, "_is_flash_attention_requested", lambda _: True)
+    monkeypatch.setattr(
+        "transformers.modeling_flash_attention_utils.lazy_import_flash_attention",
+        lambda *_: ((None, flash, None, None), None),
+    )
+    plain[0].unpad_inputs = True
+    assert plain.preprocess(TEXTS)["input_ids"].shape[0] == 1
+    assert abs(plain.encode(TEXTS) - expected).max() < 1e-5
+
+
+def test_a_cross_encoder(models, tmp_path):
+    model = CrossEncoder(str(models.regression), device="cpu")
+    plain = model.predict([("abc", "bad"), ("a", "cab cab")])
+    patch_model(model, "sparsemax")
+    expected = model.predict([("abc", "bad"), ("a", "cab cab")])
+    assert abs(expected - plain).max() > 1e-4
+    model.save_pretrained(str(tmp_path))
+    loaded = CrossEncoder(str(tmp_path), **OPEN)
+    assert (loaded.predict([("abc", "bad"), ("a", "cab cab")]) == expected).all()
