@@ -81,7 +81,11 @@ def qkv(
 def program(capability: int, calls: Iterable[str]) -> str:
     """Python that prints what calls compile to; a call is the arguments of `AttentionInputs`."""
     made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
-    return f"from {__name__} import *\nprint_compiled({capability}, [{made}])"
+    # under the name of our command the library does not import Transformers
+    return (
+        "import sys\nsys.argv = ['sparse-attn']\n"
+        f"from {__name__} import *\nprint_compiled({capability}, [{made}])"
+    )
 
 
 def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
