@@ -144,14 +144,14 @@ def test_wrong(): assert 1 == 2, "not equal"
     ("more", "passed", "failed", "tests"),
     [
         ("", 1, "exit code 1", "FAILED test_x.py::test_wrong - AssertionError: not equal"),
-        ("def test_slow(): time.sleep(60)", 1, "not finished in 20 s", "FAILED test_x.py::test_w"),
+        ("def test_slow(): time.sleep(60)", 1, "not finished in 15 s", "FAILED test_x.py::test_w"),
         ("import missing", 0, "exit code 1", "E   ModuleNotFoundError: No module named 'missing'"),
     ],
 )
 def test_tests_that_fail_are_named(more, passed, failed, tests, setup, monkeypatch):
     monkeypatch.setattr(programs, "ROOT", setup.out)
     (setup.out / "test_x.py").write_text(RIGHT_AND_WRONG + more)
-    found = programs.run_tests(setup, "test_x.py", 20)
+    found = programs.run_tests(setup, "test_x.py", 15)
     assert found["passed"] == passed
     assert found["failed"] == failed
     assert found["tests"][0].startswith(tests)
