@@ -13,6 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from sparse_attn import SparsitySchedule, patch_model, patched, unpatch_model
 from sparse_attn.inspection import record_attention
+from sparse_attn.kernels import inputs
 from sparse_attn.mappings import get_spec
 
 WARM_UP = 500
@@ -43,6 +44,7 @@ class Live(NamedTuple):
 
 
 def live(model: nn.Module) -> Live:
+    inputs._filled.cache_clear()  # bounded, but filled by the values of a schedule
     gc.collect()
     objects = gc.get_objects()
     hooks = sum(
