@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
     from sparse_attn.conversion import convert
+    from sparse_attn.exporting import export_model
     from sparse_attn.loading import load_pretrained
     from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
     from sparse_attn.patching import patch_model, patched, unpatch_model
@@ -20,6 +21,7 @@ __all__ = [
     "SparsitySchedule",
     "SparsityScheduleCallback",
     "convert",
+    "export_model",
     "functional",
     "heads",
     "kernels",
@@ -50,7 +52,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # schedules last: it imports all that Trainer needs, PEFT too
-        places = ("mappings", "patching", "loading", "schedules", "conversion")
+        places = ("mappings", "patching", "loading", "exporting", "schedules", "conversion")
         modules = (import_module(f"{__name__}.{place}") for place in places)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 

@@ -5,8 +5,9 @@ import math
 import torch
 from transformers import AutoModel
 
-from sparse_attn import SparsitySchedule, load_pretrained, patch_model
+from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
 from sparse_attn.attention import sparse_attention
+from sparse_attn.files import UnwrittenError
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from tests.bad_input import Wrong
 
@@ -34,6 +35,16 @@ def attention(mask, **more):
     layer = patch_model(BERT.build(), "softmax").encoder.layer[0].attention.self
     query = torch.randn(3, 4, 9, 4)
     return sparse_attention(layer, query, query, query, mask, **more)
+
+
+def export(says, error=ValueError, path="model.pt2", **inputs):
+    """The rows of one mapping, which are to be written to `path` in an empty folder."""
+    return Wrong(
+        f"export_model: {says}",
+        lambda folder: export_model(Mapping("sparsemax"), folder / path, inputs),
+        error,
+        says,
+    )
 
 
 def learned_t():
@@ -185,4 +196,11 @@ ROWS = [
         TypeError,
         "expected a Transformers model, got str",
     ),
+    export("expected a name that ends in .pt2 or .onnx", path="model.pt", scores=torch.ones(2, 3)),
+    export("there is no folder", UnwrittenError, path="no/model.pt2", scores=torch.ones(2, 3)),
+    export("inputs: expected tensors by name, got {}", TypeError),
+    export(r"inputs\['scores'\]: expected a tensor.*return_tensors", TypeError, scores=[[1, 2]]),
+    export("one batch size, above 0.*'mask': 3", scores=torch.ones(2, 3), mask=torch.ones(3, 3)),
+    export("one batch size, above 0.*'scores': 0", scores=torch.tensor(1.0)),
+    export("at least 2 tokens.*pass a longer text", input_ids=torch.ones(2, 1, dtype=torch.long)),
 ]

@@ -1,107 +1,195 @@
-"""Exported models hold operators of PyTorch alone, and are right at lengths not traced."""
+"""Exported models hold operators of PyTorch or ONNX alone, and are right at sizes not traced."""
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.export import Dim
 
-from sparse_attn import Mapping, patch_model
+from sparse_attn import Mapping, export_model, exporting, patch_model
+from sparse_attn.heads import patch_lm_head
+from sparse_attn.kernels import attention
+from tests.commands import python
 
 from .families import BY_NAME, padding, tokens
-from .helpers import assert_near, jitter, soak
+from .helpers import MAPPINGS, assert_near, jitter, mapping_id, soak
 
 # torch 2.13 copies its own tree of arguments in a way that it deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
 
 # rows at which seven steps of Newton's method, enough for 64 scores, miss entmax by 1e-3
 STEEP = -torch.linspace(0, 1, 3000)[None].sqrt()
+SIZES = ((1, 1), (1, 5), (3, 23), (2, 90))
+# entmax takes sixteen steps, which torch traces one by one
+SLOW = [entry for entry in MAPPINGS if entry[0] == "scaled-entmax"]
+QUICK = [entry for entry in MAPPINGS if entry not in SLOW]
+# what runs an exported model where neither this library nor Transformers can be imported
+ELSEWHERE = """
+import sys
+for name in ("sparse_attn", "transformers"):
+    sys.modules[name] = None
+import onnxruntime, torch
+pt2, onnx, batches, found = sys.argv[1:]
+model, session = torch.export.load(pt2).module(), onnxruntime.InferenceSession(onnx)
+names, results = [output.name for output in session.get_outputs()], []
+for inputs in torch.load(batches):
+    arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
+    results.append((dict(model(**inputs)), dict(zip(names, map(torch.from_numpy, arrays)))))
+torch.save(results, found)
+"""
 
 
-def inputs_of(family, length):
-    mask = padding((length, max(1, length // 2)))
-    inputs = {"input_ids": tokens(2, length), "attention_mask": mask}
-    if family.name == "t5":
-        inputs |= {"decoder_input_ids": tokens(2, length), "decoder_attention_mask": mask}
-    return inputs
-
-
-def any_length(inputs):
-    return {name: {1: Dim.DYNAMIC} for name in inputs}
-
-
-def patched_model(name, mapping, **options):
-    one_layer = {"num_hidden_layers": 1} if name == "bert" else {}
-    model = patch_model(BY_NAME[name].build(use_cache=False, **one_layer), mapping, **options)
-    jitter(model)
-    return model
-
-
-def as_onnx(model, path, inputs, dynamic_shapes):
-    """What onnxruntime makes of the module, as a function of the same inputs."""
-    onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the exported model")
-    pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
-    # torch notes on the logger that torchvision is not installed
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    # torch notes on this logger that torchvision is not installed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    program = torch.onnx.export(
-        model, kwargs=inputs, dynamo=True, verbose=False, dynamic_shapes=dynamic_shapes
-    )
-    program.save(path)
+
+
+def run(path: Path, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the exported model at `path` makes of the inputs."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(**inputs)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the exported model")
     session = onnxruntime.InferenceSession(path)
-
-    def run(**inputs):
-        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-        return torch.from_numpy(session.run(None, arrays)[0])
-
-    return run
+    names = [output.name for output in session.get_outputs()]
+    arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
+    return dict(zip(names, map(torch.from_numpy, arrays), strict=True))
 
 
-@pytest.mark.parametrize("name", ["bert", *soak("gpt2", "t5")])
-def test_exported_programs_hold_operators_of_torch_alone(name):
-    family = BY_NAME[name]
-    model = patched_model(name, "t-softmax", learn="t", per="head", t=2.0)
-    inputs = inputs_of(family, 9)
-    program = torch.export.export(model, (), inputs, dynamic_shapes=any_length(inputs))
+class Each(nn.Module):
+    """Attention with each of the mappings, in one program."""
+
+    def __init__(self, entries: list[tuple[str, dict[str, Any]]]) -> None:
+        super().__init__()
+        self.each = nn.ModuleDict({mapping_id(e): Mapping(e[0], **e[1]) for e in entries})
+
+    def forward(self, rows: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        heads = rows.unflatten(-1, (2, 4)).transpose(1, 2)
+        return {
+            f"by {name}": attention(heads, heads, heads, mapping, mask=mask[:, None, None] > 0)
+            for name, mapping in self.each.items()
+        }
+
+    @staticmethod
+    def inputs(rows: int, length: int) -> dict[str, Tensor]:
+        mask = padding((length, *([max(1, length // 2)] * (rows - 1))))
+        return {"rows": 1.5 * torch.randn(rows, length, 8), "mask": mask}
+
+
+@pytest.mark.parametrize("entries", [QUICK[::2], QUICK[1::2], *soak((SLOW,))], ids=len)
+@pytest.mark.parametrize("suffix", [".onnx", *soak(".pt2")])
+def test_every_mapping(
+    suffix: str, entries: list[tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    entries = [e for e in entries if (e[0], suffix) != ("random-drop-softmax", ".onnx")]
+    model = Each(entries).eval()
+    path = tmp_path / f"model{suffix}"
+    export_model(model, path, model.inputs(1, 9))
+    for size in SIZES:
+        inputs = model.inputs(*size)
+        found, expected = run(path, inputs), model(**inputs)
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_a_model_of_several_mappings_runs_where_this_library_is_not(tmp_path: Path) -> None:
+    """Fixed and learned parameters, layer by layer, and a head; with dropout, in training."""
+    model = BY_NAME["bert"].build("BertForMaskedLM", num_hidden_layers=2, attention_dropout=0.5)
+    patch_model(model, "sparsegen", lam=0.4, layers=[0])
+    patch_model(model, "t-softmax", t=2.0, learn="t", per="head", layers=[1])
+    patch_lm_head(model, "sigsoftmax", bias=0.5)
+    jitter(model)
+    model.train().bert.embeddings.eval()
+    modes = [module.training for module in model.modules()]
+    hooks = len(model._forward_hooks)
+    paths = [tmp_path / "model.pt2", tmp_path / "model.onnx"]
+    for path in paths:
+        export_model(model, path, {"input_ids": tokens(1, 9), "attention_mask": padding((9,))})
+    assert [module.training for module in model.modules()] == modes
+    assert len(model._forward_hooks) == hooks
+    batches = [
+        {"input_ids": tokens(rows, length), "attention_mask": padding((length, 1, 2)[:rows])}
+        for rows, length in ((1, 1), (1, 5), (3, 23))
+    ]
+    torch.save(batches, tmp_path / "batches")
+    python("-c", ELSEWHERE, *paths, tmp_path / "batches", tmp_path / "found")
+    for inputs, results in zip(batches, torch.load(tmp_path / "found"), strict=True):
+        expected = model.eval()(**inputs).logits
+        for found in results:
+            assert list(found) == ["logits"]
+            torch.testing.assert_close(found["logits"], expected, rtol=1e-5, atol=1e-5)
+    program = torch.export.load(paths[0])
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert any("aten" in name for name in names)
     assert not any("sparse_attn" in name for name in names)
-    for length in (5, 23):
-        inputs = inputs_of(family, length)
-        expected = family.hidden(model, inputs)
-        assert_near(family.hidden(program.module(), inputs), expected, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "mapping", "options"),
-    [
-        ("bert", "r-softmax", {"r": 0.3}),
-        *soak(
-            ("bert", "sparsemax", {}),
-            ("bert", "t-softmax", {"t": 2.0, "learn": "t", "per": "head"}),
-            ("bert", "entmax", {"alpha": 1.5}),
-            ("bert", "sparsehourglass", {"q": 0.5}),
-            ("bert", "sigsoftmax", {"bias": 0.5}),
-            ("gpt2", "r-softmax", {"r": 0.3}),
-            ("t5", "r-softmax", {"r": 0.3}),
-        ),
-    ],
-)
-def test_onnx_at_other_lengths(name, mapping, options, tmp_path):
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.parametrize("name", soak("gpt2", "llama", "t5", "modernbert"))
+def test_families_at_other_sizes(name: str, suffix: str, tmp_path: Path) -> None:
     family = BY_NAME[name]
-    model = patched_model(name, mapping, **options)
-    inputs = inputs_of(family, 9)
-    run = as_onnx(model, tmp_path / "model.onnx", inputs, any_length(inputs))
-    for length in (9, 4, 23):
-        inputs = inputs_of(family, length)
-        output = run(**inputs)
+    model = patch_model(family.build(), "r-softmax", r=0.3)
+
+    def inputs_of(rows: int, length: int) -> dict[str, Tensor]:
+        mask = padding((length, *([max(1, length // 2)] * (rows - 1))))
+        inputs = {"input_ids": tokens(rows, length), "attention_mask": mask}
+        if name == "t5":
+            inputs |= {"decoder_input_ids": tokens(rows, 4), "decoder_attention_mask": mask[:, :4]}
+        return inputs
+
+    path = tmp_path / f"model{suffix}"
+    export_model(model, path, inputs_of(2, 9))
+    for size in ((1, 5), (3, 23)):
+        inputs = inputs_of(*size)
+        found = run(path, inputs)["last_hidden_state"]
         expected = family.hidden(model, inputs)
-        assert_near(output[family.valid(inputs, output)], expected, 4e-5)
+        valid = family.valid(inputs, expected)
+        assert_near(found[valid], expected[valid], 1e-5)
+
+
+def test_tuples_of_tensors_have_numbers(tmp_path: Path) -> None:
+    model = patch_model(BY_NAME["bert"].build(num_hidden_layers=1), "sparsemax")
+    inputs = {"input_ids": tokens(2, 4)}
+    model.config.output_hidden_states = True
+    export_model(model, tmp_path / "model.pt2", inputs)
+    found = run(tmp_path / "model.pt2", inputs)
+    assert {"hidden_states.0", "hidden_states.1"} < found.keys()
+    torch.testing.assert_close(found["hidden_states.1"], model(**inputs).hidden_states[1])
+
+
+def test_large_weights_are_beside_the_onnx_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "LARGEST", 10)
+    mapping = Mapping("plif", knots=12)
+    inputs = {"scores": torch.randn(2, 9)}
+    export_model(mapping, tmp_path / "rows.onnx", inputs)
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.onnx", "rows.onnx.data"}
+    (found,) = run(tmp_path / "rows.onnx", inputs).values()
+    torch.testing.assert_close(found, mapping(**inputs))
+
+
+def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapping, path = Mapping("random-drop-softmax", r=0.3), tmp_path / "rows.onnx"
+    with pytest.raises(NotImplementedError, match=r"random-drop-softmax.*export it to \.pt2"):
+        export_model(mapping, path, {"scores": torch.randn(2, 9)})
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install onnx onnxscript"):
+        export_model(mapping, path, {"scores": torch.randn(2, 9)})
 
 
 @pytest.mark.parametrize("length", [Dim.DYNAMIC, *soak(Dim("length", min=2, max=4096))])
-def test_onnx_of_entmax_takes_the_steps_that_long_rows_need(length, tmp_path):
+def test_onnx_of_entmax_takes_the_steps_that_long_rows_need(length: Any, tmp_path: Path) -> None:
     mapping = Mapping("entmax", alpha=2.0).eval()
-    run = as_onnx(
-        mapping, tmp_path / "rows.onnx", {"scores": torch.randn(1, 9)}, {"scores": {1: length}}
+    rows, path = {"scores": torch.randn(1, 9)}, tmp_path / "rows.onnx"
+    program = torch.onnx.export(
+        mapping, kwargs=rows, dynamo=True, verbose=False, dynamic_shapes={"scores": {1: length}}
     )
-    torch.testing.assert_close(run(scores=STEEP), mapping(STEEP), rtol=1e-4, atol=1e-6)
+    program.save(path)
+    (found,) = run(path, {"scores": STEEP}).values()
+    torch.testing.assert_close(found, mapping(STEEP), rtol=1e-4, atol=1e-6)

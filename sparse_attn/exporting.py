@@ -1,0 +1,145 @@
+"""`export_model`: a model as a file of plain operators, for machines without this library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from sparse_attn import mappings
+from sparse_attn.files import whole
+
+SUFFIXES = (".pt2", ".onnx")
+ONNX_PACKAGES = ("onnx", "onnxscript")
+LARGEST = 2**31 - 2**24  # bytes of weights in an ONNX file, which ends at 2 GB with its graph
+
+
+def export_model(
+    model: nn.Module, path: str | os.PathLike[str], inputs: Mapping[str, Tensor]
+) -> None:
+    """Write what `model(**inputs)` computes to `path`, in operators of PyTorch or ONNX alone.
+
+    `torch.export.load(path).module()` or ONNX Runtime runs it, without this library and without
+    Transformers, for batches of any size and texts of any length that the model takes. It takes
+    `inputs` by name and returns the tensors of the model's output by name; those of a tuple are
+    `name.0`, `name.1` and so on. The model is exported in eval mode, without a cache of keys, and
+    stays as it is.
+
+    Args:
+        model: a Transformers model, patched or not, or another module called by keyword.
+        path: ends in `.pt2` or `.onnx`; replaced if it exists. ONNX weights above 2 GB are written
+            beside it, to `path` + `.data`.
+        inputs: an example of all that it is to take, batch first, such as
+            `tokenizer(texts, return_tensors="pt")`. Its values do not matter.
+
+    Raises:
+        ValueError: another suffix; inputs without a batch, of several batch sizes, or token ids of
+            length 1.
+        TypeError: `inputs` is no mapping of tensors.
+        ImportError: packages for ONNX are missing, and which.
+        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`).
+        UnwrittenError: `path` cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"path={str(path)!r}: expected a name that ends in {' or '.join(SUFFIXES)}"
+        )
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
+    if path.suffix == ".onnx" and missing:
+        raise ImportError(f"path={str(path)!r}: run `pip install {' '.join(missing)}` for ONNX")
+    example = _example(inputs)
+    with whole(path) as draft, _by_name(model) as names, torch.no_grad():
+        program = torch.export.export(
+            model, (), example, dynamic_shapes={n: _any_size(t) for n, t in example.items()}
+        )
+        if path.suffix == ".onnx":
+            _save_onnx(program, names, model, path, draft)
+        else:
+            with draft.open("wb") as file:
+                torch.export.save(program, file)
+
+
+@contextmanager
+def _by_name(model: nn.Module) -> Iterator[list[str]]:
+    """Eval mode, and a forward that returns tensors by name; yields the names of the last call."""
+    names: list[str] = []
+
+    def flatten(module: nn.Module, args: Any, output: Any) -> Any:
+        if not isinstance(output, Mapping):
+            return output
+        tensors: dict[str, Tensor] = {}
+        for name, value in output.items():
+            entries = {name: value}
+            if isinstance(value, tuple):
+                entries = {f"{name}.{i}": entry for i, entry in enumerate(value)}
+            tensors |= {n: entry for n, entry in entries.items() if isinstance(entry, Tensor)}
+        names[:] = tensors
+        return tensors
+
+    training = {module: module.training for module in model.modules()}
+    hook = model.eval().register_forward_hook(flatten)
+    try:
+        yield names
+    finally:
+        hook.remove()
+        for module, mode in training.items():
+            module.training = mode
+
+
+def _example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The checked inputs, two of each, as the exporter takes a size of 1 for a constant."""
+    remedy = "pass tensors by name, such as tokenizer(texts, return_tensors='pt')"
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise TypeError(f"inputs: expected tensors by name, got {inputs!r}; {remedy}")
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"inputs[{name!r}]: expected a tensor, got {tensor!r}; {remedy}")
+        if _is_text(tensor) and tensor.shape[1] < 2:
+            raise ValueError(
+                f"inputs[{name!r}]: expected at least 2 tokens, got shape {tuple(tensor.shape)}; "
+                "pass a longer text"
+            )
+    sizes = {name: tensor.shape[0] if tensor.dim() else 0 for name, tensor in inputs.items()}
+    if len(set(sizes.values())) != 1 or 0 in sizes.values():
+        raise ValueError(f"inputs: expected one batch size, above 0, in dimension 0, got {sizes}")
+    return {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
+
+
+def _is_text(tensor: Tensor) -> bool:
+    """Token ids or a mask, (batch, length)."""
+    return tensor.dim() == 2 and not tensor.is_floating_point()
+
+
+def _any_size(tensor: Tensor) -> dict[int, Any]:
+    """Which dimensions must be of any size, and which may be fixed if the model asks for it."""
+    free = 2 if _is_text(tensor) else 1
+    return {i: Dim.DYNAMIC if i < free else Dim.AUTO for i in range(tensor.dim())}
+
+
+def _save_onnx(
+    program: ExportedProgram, names: list[str], model: nn.Module, path: Path, draft: Path
+) -> None:
+    import onnx_ir
+
+    try:
+        onnx = torch.onnx.export(program, verbose=False, output_names=names or None)
+    except torch.onnx.OnnxExporterError as error:
+        held = {m.name for m in model.modules() if isinstance(m, mappings.Mapping)}
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
+        raise NotImplementedError(
+            f"path={str(path)!r}: ONNX cannot express this model, with the mappings "
+            f"{', '.join(sorted(held)) or 'none'} ({reason}); export it to .pt2"
+        ) from error
+    assert onnx is not None
+    size = sum(t.nbytes for t in program.state_dict.values())
+    onnx_ir.save(onnx.model, draft, external_data=f"{path.name}.data" if size > LARGEST else None)
