@@ -21,7 +21,7 @@ class PatchedTransformer(Transformer):
     `unpatch_model` makes it plain again. So `save_pretrained` names this class in modules.json, and
     `SentenceTransformer(path, trust_remote_code=True)` restores mappings and learned parameters;
     from version 6 on, sentence-transformers asks for the flag wherever a module class is not its
-    own. The same holds for CrossEncoder, SparseEncoder and MultiVectorEncoder.
+    own. The same holds for CrossEncoder and the library's other models.
 
     Args:
         model_name_or_path: what `save_pretrained` of a patched model wrote, of Transformers or of

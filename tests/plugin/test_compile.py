@@ -1,5 +1,7 @@
 """One graph for all layers, few compilations, and gradient checkpointing."""
 
+import shutil
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -187,3 +189,20 @@ def test_gradient_checkpointing_changes_nothing(name, reentrant):
     assert actual.keys() == expected.keys()
     for key, gradient in actual.items():
         torch.testing.assert_close(gradient, expected[key])
+
+
+# torch's own inductor imports a module that torch deprecates
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_computes_what_the_model_does():
+    model, inputs = patch_model(BERT.build(), "entmax", alpha=1.5), BERT.inputs()
+    found = []
+    for call in (model, torch.compile(model)):
+        hidden = call(**inputs).last_hidden_state
+        hidden.square().sum().backward()
+        found.append((hidden.detach(), gradients(model)))
+        model.zero_grad()
+    (expected, slopes), (hidden, fast) = found
+    assert_near(hidden, expected, 1e-5)
+    largest = max(slope.abs().max() for slope in slopes.values())
+    assert all((fast[n] - slope).abs().max() < 1e-4 * largest for n, slope in slopes.items())
