@@ -1,1 +1,1 @@
-"""Patched models in the tools of others: each module is for one library, and imports it."""
+"""Patched models in the tools of others: a module for each library, which imports it."""
