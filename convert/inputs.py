@@ -11,7 +11,7 @@ import numpy as np
 from compare.data import Data, read_data, read_texts
 from compare.reader import Reader, open_reader
 from convert.command import Options
-from sparse_attn.conversion import LEAST
+from sparse_attn.conversion import LEAST, take_out_softmax
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share of the texts, and their number
 
@@ -68,9 +68,11 @@ def _sized(texts: int) -> str:
 
 def read_model(options: Options, data: Data, folder: Path | None = None) -> Reader:
     """The model of the options, or the one in a folder in its place."""
-    return open_reader(
+    reader = open_reader(
         options.model if folder is None else str(folder),
         embed=options.pairs is not None,
         task=data.task,
         trust_remote_code=options.trust_remote_code,
     )
+    take_out_softmax(reader.model)
+    return reader

@@ -22,9 +22,9 @@ from sparse_attn.conversion.healing import Healer, Recipe, heal
 from sparse_attn.conversion.plan import Plan, make_plan
 from sparse_attn.files import UnwrittenError, reason, whole
 from sparse_attn.inspection.tokens import longest
-from sparse_attn.layers import root_of
+from sparse_attn.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import is_patched, patch_model
+from sparse_attn.patching import is_patched, mappings_of, patch_model, unpatch_model
 
 __all__ = ["Plan", "convert"]
 
@@ -59,7 +59,8 @@ def convert(
     training raises, patched and with the weights of that step.
 
     Args:
-        model: an encoder, with or without a head, or a causal language model; not patched.
+        model: an encoder, with or without a head, or a causal language model; not patched, unless
+            with softmax alone.
         mapping: a registered name.
         tokenizer: the model's own.
         texts: unlabelled, of the kind that the model will read; pairs for a model of pairs.
@@ -92,6 +93,7 @@ def convert(
     Warns:
         UserWarning: the zeros have stayed below target_zeros.
     """
+    take_out_softmax(model)
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
@@ -131,6 +133,14 @@ def convert(
     if steps:
         heal(root, plan, recipe, tokens, sample, collate, folder, Healer, teacher=teacher)
     return plan
+
+
+def take_out_softmax(model: PreTrainedModel) -> None:
+    """Unpatch a model that computes softmax in every layer, as the baseline of `glue` does."""
+    if is_patched(model):
+        mappings = [m for layer in attention_layers(root_of(model)) for m in mappings_of(layer)]
+        if all(m.name == "softmax" and not m.parameter_values() for m in mappings):
+            unpatch_model(model)
 
 
 def _check_model(root: PreTrainedModel, steps: int) -> None:

@@ -184,6 +184,20 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_patched_with_softmax_is_a_softmax_model(models: Models, tmp_path: Path) -> None:
+    model = patch_model(AutoModel.from_pretrained(models.encoder), "softmax")
+    tokenizer = AutoTokenizer.from_pretrained(models.encoder)
+    convert(model, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "a", steps=0)
+    plain = converted(models.encoder, tmp_path / "b", steps=0)
+    for batch in batches_of(models.encoder):
+        with torch.no_grad():
+            one, other = (m(**batch).last_hidden_state for m in (model, plain))
+        assert torch.equal(one, other)
+    patch_model(sunk := AutoModel.from_pretrained(models.encoder), "softmax", sink=0.0)
+    with pytest.raises(ValueError, match="unpatch_model first"):
+        convert(sunk, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "c", steps=0)
+
+
 def test_another_conversion_in_the_folder_is_refused(models: Models, tmp_path: Path) -> None:
     converted(models.encoder, tmp_path, target_zeros=0.6, steps=0)
     with pytest.raises(ValueError, match=r"target_zeros=0.7: output_dir=.* target_zeros=0.6"):

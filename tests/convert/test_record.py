@@ -100,6 +100,19 @@ def test_the_saved_model_is_the_converted_one(models: Models, tmp_path: Path) ->
     assert not list(out.glob("checkpoint-*"))
 
 
+def test_a_baseline_of_glue_is_converted(models: Models, tmp_path: Path) -> None:
+    """Which was saved patched, with softmax."""
+    patch_model(AutoModel.from_pretrained(models.encoder), "softmax").save_pretrained(
+        tmp_path / "a"
+    )
+    AutoTokenizer.from_pretrained(models.encoder).save_pretrained(tmp_path / "a")
+    found = []
+    for folder, out in ((tmp_path / "a", "b"), (models.encoder, "c")):
+        record = converted(folder, tmp_path / out, "--mapping", "entmax", "--steps", "0")
+        found.append([row["agreement"] for row in record["mappings"]])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("count", [90, 160])
 def test_held_out_texts_are_not_learned(tmp_path: Path, count: int) -> None:
     path = text_file(tmp_path, [f"{text} {i}" for i, text in enumerate(texts(count))])
