@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from sparse_attn import mappings
-from sparse_attn.files import whole
+from sparse_attn.files import beside, remove_beside, sync, whole
 
 SUFFIXES = (".pt2", ".onnx")
+DATA = ".data"
 ONNX_PACKAGES = ("onnx", "onnxscript")
 LARGEST = 2**31 - 2**24  # bytes of weights in an ONNX file, which ends at 2 GB with its graph
 
@@ -35,7 +36,8 @@ def export_model(
     Args:
         model: a Transformers model, patched or not, or another module called by keyword.
         path: ends in `.pt2` or `.onnx`; replaced if it exists. ONNX weights above 2 GB are written
-            beside it, to `path` + `.data`.
+            to a file beside it, which it names: `path`, a token that is new in each export and
+            `.data`. Move both together. Such files of earlier exports to `path` are removed.
         inputs: an example of all that it is to take, batch first, such as
             `tokenizer(texts, return_tensors="pt")`. Its values do not matter.
 
@@ -56,15 +58,35 @@ def export_model(
     if path.suffix == ".onnx" and missing:
         raise ImportError(f"path={str(path)!r}: run `pip install {' '.join(missing)}` for ONNX")
     example = _example(inputs)
-    with whole(path) as draft, _by_name(model) as names, torch.no_grad():
+    with (
+        _weights(path) as weights,
+        whole(path) as draft,
+        _by_name(model) as names,
+        torch.no_grad(),
+    ):
         program = torch.export.export(
             model, (), example, dynamic_shapes={n: _any_size(t) for n, t in example.items()}
         )
         if path.suffix == ".onnx":
-            _save_onnx(program, names, model, path, draft)
+            _save_onnx(program, names, model, path, draft, weights)
         else:
             with draft.open("wb") as file:
                 torch.export.save(program, file)
+
+
+@contextmanager
+def _weights(path: Path) -> Iterator[Path]:
+    """Where a block may write weights: alone of its kind if it succeeds, and removed if not."""
+    weights = beside(path, DATA)
+    try:
+        yield weights
+    except BaseException:
+        with suppress(OSError):
+            weights.unlink(missing_ok=True)
+        raise
+    # the model is written, even if what it no longer names cannot be removed
+    with suppress(OSError):
+        remove_beside(path, DATA, keep=weights)
 
 
 @contextmanager
@@ -125,7 +147,12 @@ def _any_size(tensor: Tensor) -> dict[int, Any]:
 
 
 def _save_onnx(
-    program: ExportedProgram, names: list[str], model: nn.Module, path: Path, draft: Path
+    program: ExportedProgram,
+    names: list[str],
+    model: nn.Module,
+    path: Path,
+    draft: Path,
+    weights: Path,
 ) -> None:
     import onnx_ir
 
@@ -142,4 +169,7 @@ def _save_onnx(
         ) from error
     assert onnx is not None
     size = sum(t.nbytes for t in program.state_dict.values())
-    onnx_ir.save(onnx.model, draft, external_data=f"{path.name}.data" if size > LARGEST else None)
+    large = size > LARGEST
+    onnx_ir.save(onnx.model, draft, external_data=weights.name if large else None)
+    if large:
+        sync(weights)

@@ -38,13 +38,12 @@ def whole(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise UnwrittenError(f"{path}: there is no folder {path.parent}; create it first")
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
+    draft = beside(path, DRAFT)
     try:
-        _remove_drafts(path)
+        remove_beside(path, DRAFT)
         yield draft
         # without it some file systems rename before the bytes are on the disk
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(draft)
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, draft)
         draft.replace(path)
@@ -58,8 +57,20 @@ def whole(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def _remove_drafts(path: Path) -> None:
-    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(DRAFT))
+def beside(path: Path, suffix: str) -> Path:
+    """A new name in the folder of `path`, of its name, a token and the suffix."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{suffix}")
+
+
+def remove_beside(path: Path, suffix: str, keep: Path | None = None) -> None:
+    """Remove the files that `beside` has named, but for one."""
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(suffix))
     for left in path.parent.iterdir():
-        if name.fullmatch(left.name):
+        if left != keep and name.fullmatch(left.name):
             left.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until the bytes of a file are on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

@@ -1,8 +1,11 @@
 """Exported models hold operators of PyTorch or ONNX alone, and are right at sizes not traced."""
 
+import errno
 import logging
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from sparse_attn import Mapping, export_model, exporting, patch_model
+from sparse_attn.files import UnwrittenError
 from sparse_attn.heads import patch_lm_head
 from sparse_attn.kernels import attention
 from tests.commands import python
@@ -163,13 +167,32 @@ def test_tuples_of_tensors_have_numbers(tmp_path: Path) -> None:
 def test_large_weights_are_beside_the_onnx_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A failed export leaves the model that was there, and a new one none of its files."""
     monkeypatch.setattr(exporting, "LARGEST", 10)
-    mapping = Mapping("plif", knots=12)
-    inputs = {"scores": torch.randn(2, 9)}
-    export_model(mapping, tmp_path / "rows.onnx", inputs)
-    assert {path.name for path in tmp_path.iterdir()} == {"rows.onnx", "rows.onnx.data"}
-    (found,) = run(tmp_path / "rows.onnx", inputs).values()
-    torch.testing.assert_close(found, mapping(**inputs))
+    path, inputs = tmp_path / "rows.onnx", {"input": torch.randn(2, 9)}
+    old, new = nn.Linear(9, 9), nn.Linear(9, 9)
+
+    def assert_holds(model: nn.Module, *names: str) -> None:
+        """`path` computes the model, and the folder holds files of these names alone."""
+        found = sorted(file.name for file in tmp_path.iterdir())
+        assert len(found) == len(names)
+        assert all(map(re.fullmatch, names, found))
+        (rows,) = run(path, inputs).values()
+        torch.testing.assert_close(rows, model(**inputs))
+
+    large = ("rows.onnx", r"rows\.onnx\.[0-9a-f]{8}\.data")
+    export_model(old, path, inputs)
+    assert_holds(old, *large)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+        with pytest.raises(UnwrittenError, match="no space"):
+            export_model(new, path, inputs)
+    assert_holds(old, *large)
+    export_model(new, path, inputs)
+    assert_holds(new, *large)
+    monkeypatch.undo()
+    export_model(old, path, inputs)
+    assert_holds(old, "rows.onnx")
 
 
 def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
