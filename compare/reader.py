@@ -206,7 +206,7 @@ def open_reader(
         model,
         model.get_encoder() if alone else model,
         tokenizer,
-        int(min(LONGEST, longest(config, tokenizer))),
+        int(min(LONGEST, longest(config, tokenizer, model))),
         agreement,
         cls is AutoModelForCausalLM,
     )

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch import nn
 
-# the module that defines such a class: ours, with `update(model)`
+# where such a class is defined -> our module for it, whose `update(model)` sets that class
 INTEGRATIONS = {
     "sentence_transformers.base.modules.transformer": (
         "sparse_attn.integrations.sentence_transformers"

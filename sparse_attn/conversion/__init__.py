@@ -106,7 +106,7 @@ def convert(
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"output_dir={str(folder)!r} is a file; name a folder")
-    length = int(min(max_length, longest(root.config, tokenizer)))
+    length = int(min(max_length, longest(root.config, tokenizer, root)))
     tokens = tokenized(tokenizer, texts, length)
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
@@ -152,14 +152,15 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
             f"{name} has an encoder and a decoder, which learn from pairs of texts; convert its "
             "encoder, model.get_encoder()"
         )
-    trained = [weight for weight in root.parameters() if weight.requires_grad]
+    trained = {key: weight for key, weight in root.named_parameters() if weight.requires_grad}
     if steps and not trained:
-        raise ValueError(f"{name}: no weight requires a gradient; thaw some, or set steps=0")
-    if steps and any(weight.dtype.itemsize < 4 for weight in trained):
-        raise ValueError(
-            f"{name}: training needs weights in float32, and some are {root.dtype}; call "
-            "model.float() first, or set steps=0"
-        )
+        raise ValueError(f"{name}: no weight requires a gradient; unfreeze some, or set steps=0")
+    for key, weight in trained.items():
+        if steps and weight.dtype.itemsize < 4:
+            raise ValueError(
+                f"{name}: expected weights in float32 for training, but {key} is {weight.dtype}; "
+                "call model.float() first, or set steps=0"
+            )
 
 
 def _check_target(

@@ -226,6 +226,8 @@ def _measure_dials(
     positions = np.linspace(0, 1, GRID).tolist()
     tries = [(place, position) for place in range(len(plan.layers)) for position in positions]
     for _ in range(1 + HALVINGS):
+        if not tries:
+            break
         values = [(place, dial.value(position)) for place, position in tries]
         measured = _measure_layers(model, plan, values, batches)
         for (place, position), (zeros, loss) in zip(tries, measured, strict=True):
@@ -345,10 +347,11 @@ def hold(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
         if np.abs(short).max() < NEAR:
             return
     assert plan.target is not None
-    if short.mean() > SHORT:
+    reached = float(np.mean(zeros_of(model, batches)))
+    if reached < plan.target - SHORT:
         warnings.warn(
-            f"target_zeros={plan.target:g}: turned {ROUNDS} times, {plan.mapping} has "
-            f"{plan.target - short.mean():.3f} on these texts; accept that, or choose a mapping "
-            "that reaches more, such as sparsegen or top-k-softmax",
+            f"target_zeros={plan.target:g}: {plan.mapping} has {reached:.3f} on these texts after "
+            f"{ROUNDS} corrections; accept that, or choose a mapping that reaches more, such as "
+            "sparsegen or top-k-softmax",
             stacklevel=2,
         )

@@ -71,8 +71,9 @@ class AttentionRecord:
             alone, such as an encoder, have none.
         weights: with weights=True, p of each layer's last call, (B, H, Q, K), on the layer's
             device, in float32 (float64 for float64 inputs).
-        received: with received=True, sum_i p_ij over the valid queries i of each layer's last call,
-            (B, H, K): the mass that key j received, on the layer's device.
+        received: with received=True, sum_i p_ij over the valid queries i of each layer's last call
+            (in cross-attention over all), (B, H, K): the mass that key j received, on the layer's
+            device.
         valid: with weights=True, which keys the queries of that call may attend to, bool,
             broadcastable to its weights; None for all.
         crosses: with weights=True, whether that call was cross-attention.

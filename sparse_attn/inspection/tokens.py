@@ -87,7 +87,15 @@ def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return any(given.get(name) is not None for name in SOURCES)
 
 
-def longest(config: Any, tokenizer: Any) -> float:
-    """Tokens that the model reads at most; a whole number, or inf."""
+def longest(config: Any, tokenizer: Any, model: nn.Module | None = None) -> float:
+    """Tokens that the model reads at most; a whole number, or inf.
+
+    Args:
+        model: of this config; some, such as RoBERTa, begin to count positions after the padding's.
+    """
     positions = getattr(config, "max_position_embeddings", None) or math.inf
+    for name, module in () if model is None else model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            unused = -1 if module.padding_idx is None else module.padding_idx
+            positions = min(positions, module.num_embeddings - unused - 1)
     return min(positions, tokenizer.model_max_length)

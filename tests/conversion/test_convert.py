@@ -1,6 +1,7 @@
 """`convert`: from a softmax model to a sparse one that loads again."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BertConfig,
     PreTrainedModel,
+    RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -19,6 +22,7 @@ from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion import healing, plan, sample_of, tokenized
 from sparse_attn.conversion.healing import Healer, InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
+from sparse_attn.inspection.tokens import longest
 from sparse_attn.layers import attention_layers
 from tests.compare.running import Models, texts
 
@@ -78,8 +82,9 @@ def test_zeros_that_stay_below_the_target_are_told(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "ROUNDS", 1)
-    monkeypatch.setattr(plan, "zeros_of", lambda model, batches: [0.4, 0.6])
-    with pytest.warns(UserWarning, match=r"target_zeros=0.6: turned 1 times, entmax has 0.5.. on"):
+    found = iter([[0.1, 0.1], [0.4, 0.6]])  # before and after the turn
+    monkeypatch.setattr(plan, "zeros_of", lambda model, batches: next(found))
+    with pytest.warns(UserWarning, match=r"target_zeros=0.6: entmax has 0.500 on"):
         converted(models.encoder, tmp_path, target_zeros=0.6, steps=0)
 
 
@@ -137,6 +142,18 @@ def test_batches_of_similar_length_in_a_known_order() -> None:
     assert max(spreads) <= 3
 
 
+@pytest.mark.parametrize(("cls", "limit"), [(RobertaConfig, 30), (BertConfig, 32)])
+def test_tokens_that_a_model_reads(cls: Any, limit: int) -> None:
+    """RoBERTa's first position is the one after its padding's, 1."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = cls(vocab_size=9, max_position_embeddings=32, intermediate_size=8, **sizes)
+    model = AutoModel.from_config(config).eval()
+    assert longest(config, SimpleNamespace(model_max_length=1e30), model) == limit
+    model(torch.full((1, limit), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, limit + 1), 5))
+
+
 def test_a_training_that_diverges_says_so(models: Models, tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="diverged; lower learning_rate"):
         converted(models.encoder, tmp_path, target_zeros=0.6, learning_rate=1e30)
@@ -176,7 +193,13 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     ):
         with pytest.raises(TypeError, match=says):
             convert(model, "entmax", tokenizer, given, output_dir=tmp_path / "out")
-    refused("weights in float32", model.half(), "entmax", tokenizer, TEXTS)
+    refused(
+        r"embeddings.weight is torch.float16; call model.float\(\)",
+        model.half(),
+        "entmax",
+        tokenizer,
+        TEXTS,
+    )
     frozen = model.float().requires_grad_(False)
     refused("no weight requires a gradient", frozen, "entmax", tokenizer, TEXTS)
     patch_model(model, "entmax")
