@@ -208,7 +208,7 @@ def _measure_layers(
     with patched(model, "softmax"):
         layers = attention_layers(model)
         theirs = [states_of(model, batch) for batch in batches]
-        for place, value in tqdm(tries, "Swapping", leave=False, dynamic_ncols=True, disable=None):
+        for place, value in tqdm(tries, "Swapping", leave=False, dynamic_ncols=True):
             swapped = plan.make(layers[place], value)
             with _alone(model, layers[place], swapped), record_attention(model) as record:
                 far = [
@@ -222,12 +222,13 @@ def _measure_layers(
 def _measure_dials(
     model: PreTrainedModel, plan: Plan, dial: Dial, target: float, batches: Sequence[Batch]
 ) -> None:
-    """Every layer along the dial; nearer to its start where the second position is beyond."""
-    positions = np.linspace(0, 1, GRID).tolist()
-    tries = [(place, position) for place in range(len(plan.layers)) for position in positions]
-    for _ in range(1 + HALVINGS):
-        if not tries:
-            break
+    """Every layer along the dial, its end first: a target beyond it is refused soon.
+
+    Nearer to its start where the second position is beyond the target.
+    """
+    places = range(len(plan.layers))
+    tries = [(place, 1.0) for place in places]
+    for turn in range(2 + HALVINGS):
         values = [(place, dial.value(position)) for place, position in tries]
         measured = _measure_layers(model, plan, values, batches)
         for (place, position), (zeros, loss) in zip(tries, measured, strict=True):
@@ -236,11 +237,30 @@ def _measure_dials(
             own.positions.insert(at, position)
             own.zeros.insert(at, zeros)
             own.losses.insert(at, loss)
+        if turn == 0:
+            _check_reach(plan, target)
+            others = np.linspace(0, 1, GRID)[:-1].tolist()
+            tries = [(place, position) for place in places for position in others]
+            continue
         tries = [
             (place, own.positions[1] / 2)
             for place, own in enumerate(plan.layers)
             if own.zeros[0] < target < own.zeros[1]
         ]
+        if not tries:
+            break
+
+
+def _check_reach(plan: Plan, target: float) -> None:
+    """Raise ValueError if the layers' zeros do not add up to the target, in whole per cents."""
+    layers = plan.layers
+    most = sum(int(PERCENT * max(layer.zeros)) for layer in layers) / (PERCENT * len(layers))
+    if most < target:
+        raise ValueError(
+            f"target_zeros={target:g}: {plan.mapping} reaches {most:.3f} on these texts, with its "
+            "parameter at the end of its range; lower it, or choose a mapping that reaches more, "
+            "such as sparsegen or top-k-softmax (a row of n keys has at most 1 - 1/n)"
+        )
 
 
 def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
@@ -248,14 +268,8 @@ def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
 
     Losses between the positions tried are interpolated; shares of zeros are whole per cents.
     """
+    _check_reach(plan, target)
     layers = plan.layers
-    most = sum(int(PERCENT * max(layer.zeros)) for layer in layers) / (PERCENT * len(layers))
-    if most < target:
-        raise ValueError(
-            f"target_zeros={target:g}: {plan.mapping} reaches {most:.3f} here, where every row "
-            "keeps at least one key; lower it, or choose a mapping that reaches more, such as "
-            "sparsegen or top-k-softmax"
-        )
     shares = np.arange(PERCENT + 1) / PERCENT
     # best[z]: the least loss of the layers so far with z per cent of zeros in sum
     best, picks = np.zeros(1), []
