@@ -13,6 +13,7 @@ from compare.comparison import LEAST
 from compare.measure import SAMPLE
 from compare.page import findings, table
 from compare.reader import LONGEST
+from pipeline.report.spread import estimate, paired
 from pipeline.sweep.records import read_records
 from website import results as site
 
@@ -199,6 +200,38 @@ def test_conversion_in_its_guide() -> None:
     assert f"at {alike[0]} and {alike[1]} exact zeros, and as many zeros" in line
     assert f"at random lose {lost[0]} and {lost[1]} points" in line
     assert f"healed on {CONVERTED['entmax-90']['recipe']['number']:,} sentences" in line
+
+
+def test_fine_tuning_of_converted_models() -> None:
+    record = json.loads((RESULTS / "conversion/mrpc.json").read_text())
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for run in record["runs"]:
+        of = found.setdefault(run["model"], defaultdict(dict))
+        for name in ("accuracy", "f1", "zeros"):
+            of[name][run["seed"]] = 100 * run[name]
+    for name, of in found.items():
+        difference = paired(of["accuracy"], found["softmax"]["accuracy"])
+        zeros, accuracy, f1 = (estimate(of[key].values()) for key in ("zeros", "accuracy", "f1"))
+        assert difference
+        assert zeros
+        assert accuracy
+        assert f1
+        cells = [name, str(accuracy.n), f"{zeros.mean:.1f} %"]
+        cells += [accuracy.text("{:.1f}"), f1.text("{:.1f}")]
+        cells += ["-" if name == "softmax" else difference.text("{:+.1f}")]
+        assert f"| {' | '.join(cells)} |" in page("docs/guide/convert.md")
+        assert (max(difference.interval or (0, 0)) < 0) == name.startswith("entmax")
+    later = json.loads((RESULTS / "conversion/mrpc-classifier.json").read_text())
+    swapped, healed = later["mappings"]
+    value = healed["against_softmax"]["value"]
+    low, high = healed["against_softmax"]["interval"]
+    assert (
+        f"goes from {100 * later['softmax']:.2f} to {100 * healed['quality']:.2f} "
+        f"({100 * value:.2f} [{100 * low:.2f}, {100 * high:+.2f}]) with {healed['zeros']:.1%}"
+    ).replace("%", " %") in page("docs/guide/convert.md")
+    assert f"before healing it had {100 * swapped['quality']:.2f}." in page("docs/guide/convert.md")
+    first = {run["seed"]: run for run in record["runs"] if run["model"] == "softmax"}[1]
+    assert first["accuracy"] == later["softmax"]
 
 
 def test_untrained_swap_in_its_guide() -> None:
