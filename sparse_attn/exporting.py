@@ -19,6 +19,7 @@ from sparse_attn.files import beside, remove_beside, sync, whole
 SUFFIXES = (".pt2", ".onnx")
 DATA = ".data"
 ONNX_PACKAGES = ("onnx", "onnxscript")
+OPERATORS = ("aten", "prim", "prims")  # that PyTorch alone can run
 LARGEST = 2**31 - 2**24  # bytes of weights in an ONNX file, which ends at 2 GB with its graph
 
 
@@ -46,7 +47,8 @@ def export_model(
             length 1.
         TypeError: `inputs` is no mapping of tensors.
         ImportError: packages for ONNX are missing, and which.
-        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`).
+        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or it calls
+            operators of other libraries, such as a mixture of experts does.
         UnwrittenError: `path` cannot be written.
     """
     path = Path(path)
@@ -67,6 +69,7 @@ def export_model(
         program = torch.export.export(
             model, (), example, dynamic_shapes={n: _any_size(t) for n, t in example.items()}
         )
+        _check_operators(program)
         if path.suffix == ".onnx":
             _save_onnx(program, names, model, path, draft, weights)
         else:
@@ -144,6 +147,19 @@ def _any_size(tensor: Tensor) -> dict[int, Any]:
     """Which dimensions must be of any size, and which may be fixed if the model asks for it."""
     free = 2 if _is_text(tensor) else 1
     return {i: Dim.DYNAMIC if i < free else Dim.AUTO for i in range(tensor.dim())}
+
+
+def _check_operators(program: ExportedProgram) -> None:
+    graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    for target in {node.target for graph in graphs for node in graph.graph.nodes}:
+        if isinstance(target, torch._ops.OpOverload) and target.namespace not in OPERATORS:
+            remedy = "use a variant of the model in PyTorch's operators"
+            if target.namespace == "transformers":
+                remedy = "call model.set_experts_implementation('batched_mm') first"
+            raise NotImplementedError(
+                f"model: it calls {target}, which loads only where {target.namespace} is "
+                f"installed; {remedy}"
+            )
 
 
 def _save_onnx(

@@ -195,6 +195,18 @@ def test_large_weights_are_beside_the_onnx_file(
     assert_holds(old, "rows.onnx")
 
 
+def test_operators_of_other_libraries(tmp_path: Path) -> None:
+    model = patch_model(BY_NAME["gpt-oss"].build(num_hidden_layers=1), "sparsemax").eval()
+    inputs, path = {"input_ids": tokens(2, 9)}, tmp_path / "model.pt2"
+    with pytest.raises(NotImplementedError, match=r"grouped_mm.*set_experts_implementation"):
+        export_model(model, path, inputs)
+    assert not list(tmp_path.iterdir())
+    model.set_experts_implementation("batched_mm")
+    export_model(model, path, inputs)
+    found = run(path, inputs)["last_hidden_state"]
+    torch.testing.assert_close(found, model(**inputs).last_hidden_state)
+
+
 def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapping, path = Mapping("random-drop-softmax", r=0.3), tmp_path / "rows.onnx"
     with pytest.raises(NotImplementedError, match=r"random-drop-softmax.*export it to \.pt2"):
