@@ -47,8 +47,9 @@ def export_model(
             length 1.
         TypeError: `inputs` is no mapping of tensors.
         ImportError: packages for ONNX are missing, and which.
-        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or it calls
-            operators of other libraries, such as a mixture of experts does.
+        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or ONNX Runtime
+            cannot run it (bfloat16), or it calls operators of other libraries, such as a mixture of
+            experts does.
         UnwrittenError: `path` cannot be written.
     """
     path = Path(path)
@@ -56,9 +57,8 @@ def export_model(
         raise ValueError(
             f"path={str(path)!r}: expected a name that ends in {' or '.join(SUFFIXES)}"
         )
-    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
-    if path.suffix == ".onnx" and missing:
-        raise ImportError(f"path={str(path)!r}: run `pip install {' '.join(missing)}` for ONNX")
+    if path.suffix == ".onnx":
+        _check_onnx(model, path)
     example = _example(inputs)
     with (
         _weights(path) as weights,
@@ -75,6 +75,16 @@ def export_model(
         else:
             with draft.open("wb") as file:
                 torch.export.save(program, file)
+
+
+def _check_onnx(model: nn.Module, path: Path) -> None:
+    if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
+        raise ImportError(f"path={str(path)!r}: run `pip install {' '.join(missing)}` for ONNX")
+    if any(p.dtype == torch.bfloat16 for p in model.parameters()):
+        raise NotImplementedError(
+            "model: its parameters are bfloat16, which ONNX Runtime does not compute; "
+            "call model.float() first"
+        )
 
 
 @contextmanager

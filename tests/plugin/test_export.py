@@ -211,6 +211,8 @@ def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     mapping, path = Mapping("random-drop-softmax", r=0.3), tmp_path / "rows.onnx"
     with pytest.raises(NotImplementedError, match=r"random-drop-softmax.*export it to \.pt2"):
         export_model(mapping, path, {"scores": torch.randn(2, 9)})
+    with pytest.raises(NotImplementedError, match=r"bfloat16.*call model\.float\(\) first"):
+        export_model(nn.Linear(9, 9).bfloat16(), path, {"input": torch.randn(2, 9).bfloat16()})
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install onnx onnxscript"):
