@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(
         prog="sparse-attn",
         description="Other probability mappings than softmax in Transformers: list them, see them.",
-        epilog=f"In a clone also: {', '.join(PROGRAMS)}; see sparse-attn glue --help and so on.",
+        epilog="In a clone also: convert, which makes a model sparse, compare, which shows what it "
+        f"loses untrained, {', '.join(list(PROGRAMS)[2:])}; see sparse-attn convert --help and so on.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):

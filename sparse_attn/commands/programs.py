@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NoReturn
 
 PROGRAMS = {
+    "convert": "convert",
+    "compare": "compare",
     "glue": "glue",
     "images": "experiments.images",
     "multilabel": "experiments.multilabel",
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
     "conversion": "experiments.conversion",
-    "compare": "compare",
-    "convert": "convert",
     "demo": "demo",
     "benchmarks": "benchmarks",
 }
