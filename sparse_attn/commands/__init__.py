@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="sparse-attn",
         description="Other probability mappings than softmax in Transformers: list them, see them.",
         epilog="In a clone also: convert, which makes a model sparse, compare, which shows what it "
-        f"loses untrained, {', '.join(list(PROGRAMS)[2:])}; see sparse-attn convert --help and so on.",
+        f"loses untrained, {', '.join(list(PROGRAMS)[2:])}; see sparse-attn convert --help etc.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):
