@@ -40,7 +40,8 @@ def export_model(
             to a file beside it, which it names: `path`, a token that is new in each export and
             `.data`. Move both together. Such files of earlier exports to `path` are removed.
         inputs: an example of all that it is to take, batch first, such as
-            `tokenizer(texts, return_tensors="pt")`. Its values do not matter.
+            `tokenizer(texts, return_tensors="pt")`. Its values do not matter, and are not
+            written.
 
     Raises:
         ValueError: another suffix; inputs without a batch, of several batch sizes, or token ids of
@@ -73,6 +74,7 @@ def export_model(
         if path.suffix == ".onnx":
             _save_onnx(program, names, model, path, draft, weights)
         else:
+            program.example_inputs = None  # the caller's own text
             with draft.open("wb") as file:
                 torch.export.save(program, file)
 

@@ -127,6 +127,7 @@ def test_a_model_of_several_mappings_runs_where_this_library_is_not(tmp_path: Pa
             assert list(found) == ["logits"]
             torch.testing.assert_close(found["logits"], expected, rtol=1e-5, atol=1e-5)
     program = torch.export.load(paths[0])
+    assert program.example_inputs is None
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert any("aten" in name for name in names)
     assert not any("sparse_attn" in name for name in names)
