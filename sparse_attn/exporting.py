@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,9 +45,9 @@ def export_model(
             written.
 
     Raises:
-        ValueError: another suffix; inputs without a batch, of several batch sizes, or token ids of
-            length 1.
-        TypeError: `inputs` is no mapping of tensors.
+        ValueError: another suffix; inputs that `model.forward` does not name, without a batch, of
+            several batch sizes, or token ids of length 1.
+        TypeError: `model` is no module, or `inputs` no mapping of tensors.
         ImportError: packages for ONNX are missing, and which.
         NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or ONNX Runtime
             cannot run it (bfloat16), or it calls operators of other libraries, such as a mixture of
@@ -58,9 +59,11 @@ def export_model(
         raise ValueError(
             f"path={str(path)!r}: expected a name that ends in {' or '.join(SUFFIXES)}"
         )
+    model = getattr(model, "_orig_mod", model)  # inside torch.compile
+    example = _example(inputs)
+    _check_model(model, example)
     if path.suffix == ".onnx":
         _check_onnx(model, path)
-    example = _example(inputs)
     with (
         _weights(path) as weights,
         whole(path) as draft,
@@ -77,6 +80,19 @@ def export_model(
             program.example_inputs = None  # the caller's own text
             with draft.open("wb") as file:
                 torch.export.save(program, file)
+
+
+def _check_model(model: nn.Module, example: Mapping[str, Tensor]) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a module, got {type(model).__name__}")
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if unknown := [name for name in example if name not in names]:
+        raise ValueError(
+            f"inputs: {type(model).__name__} takes no {', '.join(unknown)}; it takes "
+            f"{', '.join(names) or 'nothing by name'}; correct the names, or pass the model inside "
+            "a wrapper: model.merge_and_unload() of PEFT, model[0].model of Sentence Transformers"
+        )
 
 
 def _check_onnx(model: nn.Module, path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn import DataParallel
 from transformers import AutoModel
 
 from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
@@ -11,7 +12,7 @@ from sparse_attn.files import UnwrittenError
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from tests.bad_input import Wrong
 
-from .families import BY_NAME
+from .families import BY_NAME, tokens
 from .lm_heads import BY_MODEL
 
 BERT = BY_NAME["bert"]
@@ -37,11 +38,11 @@ def attention(mask, **more):
     return sparse_attention(layer, query, query, query, mask, **more)
 
 
-def export(says, error=ValueError, path="model.pt2", **inputs):
-    """The rows of one mapping, which are to be written to `path` in an empty folder."""
+def export(says, error=ValueError, path="model.pt2", model=Mapping, **inputs):
+    """The rows of one mapping or model, which are to be written to `path` in an empty folder."""
     return Wrong(
         f"export_model: {says}",
-        lambda folder: export_model(Mapping("sparsemax"), folder / path, inputs),
+        lambda folder: export_model(model("sparsemax"), folder / path, inputs),
         error,
         says,
     )
@@ -202,5 +203,12 @@ ROWS = [
     export(r"inputs\['scores'\]: expected a tensor.*return_tensors", TypeError, scores=[[1, 2]]),
     export("one batch size, above 0.*'mask': 3", scores=torch.ones(2, 3), mask=torch.ones(3, 3)),
     export("one batch size, above 0.*'scores': 0", scores=torch.tensor(1.0)),
+    export("expected a module, got str", TypeError, model=str, scores=torch.ones(2, 3)),
+    export("Mapping takes no score; it takes scores", score=torch.ones(2, 3)),
+    export(
+        r"takes no input_ids; it takes nothing by name;.*merge_and_unload\(\) of PEFT, ",
+        model=lambda name: DataParallel(patch_model(BERT.build(), name)),
+        input_ids=tokens(),
+    ),
     export("at least 2 tokens.*pass a longer text", input_ids=torch.ones(2, 1, dtype=torch.long)),
 ]

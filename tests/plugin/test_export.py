@@ -155,11 +155,11 @@ def test_families_at_other_sizes(name: str, suffix: str, tmp_path: Path) -> None
         assert_near(found[family.valid(inputs, found)], expected, 1e-5)
 
 
-def test_tuples_of_tensors_have_numbers(tmp_path: Path) -> None:
+def test_tuples_of_tensors_of_a_compiled_model_have_numbers(tmp_path: Path) -> None:
     model = patch_model(BY_NAME["bert"].build(num_hidden_layers=1), "sparsemax")
     inputs = {"input_ids": tokens(2, 4)}
     model.config.output_hidden_states = True
-    export_model(model, tmp_path / "model.pt2", inputs)
+    export_model(torch.compile(model, backend="eager"), tmp_path / "model.pt2", inputs)
     found = run(tmp_path / "model.pt2", inputs)
     assert {"hidden_states.0", "hidden_states.1"} < found.keys()
     torch.testing.assert_close(found["hidden_states.1"], model(**inputs).hidden_states[1])
