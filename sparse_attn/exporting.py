@@ -75,7 +75,7 @@ def export_model(
         )
         _check_operators(program)
         if path.suffix == ".onnx":
-            _save_onnx(program, names, model, path, draft, weights)
+            _save_onnx(program, names, path, draft, weights)
         else:
             program.example_inputs = None  # the caller's own text
             with draft.open("wb") as file:
@@ -102,6 +102,12 @@ def _check_onnx(model: nn.Module, path: Path) -> None:
         raise NotImplementedError(
             "model: its parameters are bfloat16, which ONNX Runtime does not compute; "
             "call model.float() first"
+        )
+    held = {module.name for module in model.modules() if isinstance(module, mappings.Mapping)}
+    if drawn := [name for name in held if "random-drop-softmax" in name]:
+        raise NotImplementedError(
+            f"path={str(path)!r}: ONNX cannot express {drawn[0]}, which draws from the bits of its "
+            "scores; export it to .pt2"
         )
 
 
@@ -193,7 +199,6 @@ def _check_operators(program: ExportedProgram) -> None:
 def _save_onnx(
     program: ExportedProgram,
     names: list[str],
-    model: nn.Module,
     path: Path,
     draft: Path,
     weights: Path,
@@ -203,13 +208,12 @@ def _save_onnx(
     try:
         onnx = torch.onnx.export(program, verbose=False, output_names=names or None)
     except torch.onnx.OnnxExporterError as error:
-        held = {m.name for m in model.modules() if isinstance(m, mappings.Mapping)}
         reason: BaseException = error
         while reason.__cause__ is not None:
             reason = reason.__cause__
         raise NotImplementedError(
-            f"path={str(path)!r}: ONNX cannot express this model, with the mappings "
-            f"{', '.join(sorted(held)) or 'none'} ({reason}); export it to .pt2"
+            f"path={str(path)!r}: PyTorch could not write this model as ONNX ({reason}); "
+            "export it to .pt2"
         ) from error
     assert onnx is not None
     size = sum(t.nbytes for t in program.state_dict.values())

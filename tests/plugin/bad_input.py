@@ -206,7 +206,7 @@ ROWS = [
     export("expected a module, got str", TypeError, model=str, scores=torch.ones(2, 3)),
     export("Mapping takes no score; it takes scores", score=torch.ones(2, 3)),
     export(
-        r"takes no input_ids; it takes nothing by name;.*merge_and_unload\(\) of PEFT, ",
+        r"takes no input_ids; it takes nothing by name;.*merge_and_unload\(\) of PEFT",
         model=lambda name: DataParallel(patch_model(BERT.build(), name)),
         input_ids=tokens(),
     ),

@@ -208,10 +208,19 @@ def test_operators_of_other_libraries(tmp_path: Path) -> None:
     torch.testing.assert_close(found, model(**inputs).last_hidden_state)
 
 
+class Bessel(nn.Module):
+    """An operator that ONNX does not have."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.special.bessel_j0(rows)
+
+
 def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapping, path = Mapping("random-drop-softmax", r=0.3), tmp_path / "rows.onnx"
     with pytest.raises(NotImplementedError, match=r"random-drop-softmax.*export it to \.pt2"):
         export_model(mapping, path, {"scores": torch.randn(2, 9)})
+    with pytest.raises(NotImplementedError, match=r"\(No ONNX .*bessel_j0.*export it to \.pt2"):
+        export_model(Bessel(), path, {"rows": torch.randn(2, 9)})
     with pytest.raises(NotImplementedError, match=r"bfloat16.*call model\.float\(\) first"):
         export_model(nn.Linear(9, 9).bfloat16(), path, {"input": torch.randn(2, 9).bfloat16()})
     assert not list(tmp_path.iterdir())
