@@ -155,6 +155,17 @@ def test_families_at_other_sizes(name: str, suffix: str, tmp_path: Path) -> None
         assert_near(found[family.valid(inputs, found)], expected, 1e-5)
 
 
+def test_windows_and_padding_on_the_left(tmp_path: Path) -> None:
+    """A layer of the mapping and one of softmax, both causal with a window of 4 tokens."""
+    family, path = BY_NAME["mistral"], tmp_path / "model.onnx"
+    model = patch_model(family.build(), "sparsemax", layers=[0])
+    export_model(model, path, {"input_ids": tokens(1, 9), "attention_mask": padding((9,))})
+    mask = padding((7, 4, 1)).flip(-1)
+    inputs = {"input_ids": tokens(3, 7), "attention_mask": mask}
+    found = run(path, inputs)["last_hidden_state"]
+    assert_near(found[mask > 0], family.hidden(model, inputs), 1e-5)
+
+
 def test_tuples_of_tensors_of_a_compiled_model_have_numbers(tmp_path: Path) -> None:
     model = patch_model(BY_NAME["bert"].build(num_hidden_layers=1), "sparsemax")
     inputs = {"input_ids": tokens(2, 4)}
