@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, Trainer
 
+from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Ramp, Recipe, heal, together
-from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, make_plan
+from sparse_attn.conversion.plan import Batch, LayerPlan, Plan
 from sparse_attn.conversion.states import zeros_of
 from sparse_attn.layers import attention_layers
 from sparse_attn.mappings import Mapping, get_spec

@@ -18,8 +18,9 @@ except ImportError as error:
     raise ImportError("convert needs accelerate: pip install accelerate") from error
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
+from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Recipe, heal
-from sparse_attn.conversion.plan import Plan, make_plan
+from sparse_attn.conversion.plan import Plan
 from sparse_attn.files import UnwrittenError, reason, whole
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.layers import attention_layers, root_of

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn import Mapping, patch_model, unpatch_model
-from sparse_attn.conversion.plan import (
-    Batch,
-    LayerPlan,
-    Plan,
-    _choose,
-    make_plan,
-    turn,
-)
+from sparse_attn.conversion.choosing import _choose, make_plan
+from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, turn
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.layers import attention_layers
 from sparse_attn.mappings import get_spec, mapping_names
