@@ -6,7 +6,6 @@ Transformers, `attn_implementation="ORG/REPO:entmax,alpha=1.5"` calls `flash_att
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,7 +56,8 @@ def flash_attn_forward(
         (B, Q, H, D), and None for the weights, which are not kept.
 
     Raises:
-        ValueError: the implementation names no mapping, or a wrong one.
+        ValueError: the implementation names no mapping, a wrong one, or one that learns parameters
+            or takes weights of the keys.
         NotImplementedError: packed sequences, a paged cache or selected keys.
     """
     for name in REFUSED:
@@ -90,13 +90,31 @@ def _mapping(module: nn.Module) -> Mapping:
     config: Any = module.config
     implementation: str = config._attn_implementation
     if implementation not in _mappings:
-        found = re.fullmatch(r"[^:]*:([\w-]+)((?:,\w+=-?[\d.]+)*)", implementation)
-        if found is None:
-            raise ValueError(
-                f"attn_implementation={implementation!r}: expected a mapping after the colon, and "
-                'PARAMETER=NUMBER after each comma, such as "ORG/REPO:r-softmax,r=0.15"'
-            )
-        pairs = (setting.split("=") for setting in found[2].split(",")[1:])
-        parameters: dict[str, Any] = {parameter: float(number) for parameter, number in pairs}
-        _mappings[implementation] = Mapping(found[1], **parameters)
+        _mappings[implementation] = _parsed(implementation)
     return _mappings[implementation]
+
+
+def _parsed(implementation: str) -> Mapping:
+    name, *settings = implementation.partition(":")[2].split(",")
+    try:
+        pairs = [(key, float(number)) for key, number in (text.split("=") for text in settings)]
+    except ValueError:
+        pairs = []
+    parameters: dict[str, Any] = dict(pairs)
+    if not name or len(parameters) < len(settings):
+        raise ValueError(
+            f"attn_implementation={implementation!r}: expected a mapping after the colon, and "
+            "PARAMETER=NUMBER after each comma, each parameter once, such as "
+            '"ORG/REPO:r-softmax,r=0.15"'
+        )
+    mapping = Mapping(name, **parameters)
+    if any(parameter.per_entry for parameter in mapping.spec.parameters):
+        reason = "takes a weight for each key, and a name holds only numbers"
+    elif any(True for _ in mapping.parameters()):
+        reason = "learns parameters, which the model would neither train nor save"
+    else:
+        return mapping
+    raise ValueError(
+        f"attn_implementation={implementation!r}: {name} {reason}; use patch_model of the library "
+        "sparse-attn"
+    )

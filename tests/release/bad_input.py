@@ -28,9 +28,25 @@ ROWS = [
             call(name),
             ValueError,
             f"attn_implementation='{name}': expected a mapping after the colon, and "
-            "PARAMETER=NUMBER after each comma, such as",
+            "PARAMETER=NUMBER after each comma, each parameter once, such as",
         )
-        for name in ("org/repo", "org/repo:r-softmax,0.3", "org/repo:r-softmax,r=high")
+        for name in (
+            *("org/repo", "org/repo:r-softmax,0.3", "org/repo:r-softmax,r=high"),
+            *("org/repo:entmax,alpha=1.2.3", "org/repo:r-softmax,r=.5,r=.1"),
+        )
+    ),
+    *(
+        Wrong(
+            f"hub kernel {name!r}",
+            call(name),
+            ValueError,
+            f"attn_implementation='{name}': .* {reason}.*; use patch_model of the library",
+        )
+        for name, reason in (
+            ("o/r:monotone", "learns parameters"),
+            ("o/r:plif,knots=12", "learns parameters"),
+            ("o/r:weighted-softmax,weights=2", "takes a weight for each key"),
+        )
     ),
     Wrong("hub kernel of no mapping", call("o/r:entmxa"), ValueError, "did you mean entmax?"),
     Wrong(

@@ -108,7 +108,7 @@ def test_its_function_is_the_library_s(package: Path) -> None:
 def test_without_a_mask_its_arguments_hold(
     is_causal: bool | None, window: int | None, queries: int
 ) -> None:
-    config = SimpleNamespace(_attn_implementation="org/sparse:r-softmax,r=0.2")
+    config = SimpleNamespace(_attn_implementation="org/sparse:r-softmax,r=2e-1")
     module: Any = SimpleNamespace(config=config, is_causal=True)
     query, key, value = torch.randn(3, 2, 2, 9, 8).unbind()
     query = query[:, :, :queries]
