@@ -9,18 +9,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from sparse_attn.kernels.cpu import build
 
 ROOT = Path(__file__).parents[1]
 CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")  # of torch: x86-64-v2 (or v1), v3 and v4
+GLIBC = 28  # the newest, 2.28, of torch's own wheels
 
 
 def main() -> None:
@@ -45,7 +47,11 @@ def pure_wheel(folder: Path) -> Path:
 
 
 def platform_wheel(pure: Path, capabilities: Iterable[str]) -> Path:
-    """A wheel beside `pure` that also has the libraries for these machines."""
+    """A wheel beside `pure` that also has the libraries for these machines.
+
+    Raises:
+        SystemExit: they need a newer Linux than torch's own wheels do.
+    """
     with ZipFile(pure) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     for capability in capabilities:
@@ -54,7 +60,15 @@ def platform_wheel(pure: Path, capabilities: Iterable[str]) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         draft = _write(files, "linux_x86_64", Path(folder, pure.name))
         found = json.loads(_run([sys.executable, "-m", "auditwheel", "show", "--json", str(draft)]))
-    return _write(files, found["overall_tag"], pure)
+    tag = found["overall_tag"]
+    version = re.fullmatch(r"manylinux_2_(\d+)_x86_64", tag)
+    if version is None or int(version[1]) > GLIBC:
+        raise SystemExit(
+            f"error: the compiled libraries need {tag}, expected manylinux_2_{GLIBC}_x86_64 or "
+            "older; compile in the image quay.io/pypa/manylinux_2_28_x86_64, or replace what is "
+            "newer in release/manylinux.h"
+        )
+    return _write(files, tag, pure)
 
 
 def compiled(capability: str) -> bytes:
@@ -88,9 +102,11 @@ def _write(files: dict[str, bytes], tag: str, pure: Path) -> Path:
     files[info] = about.encode()
     lines = [f"{name},{_digest(content)},{len(content)}\n" for name, content in files.items()]
     files[record] = "".join([*lines, f"{record},,\n"]).encode()
-    with ZipFile(wheel, "w", ZIP_DEFLATED) as archive:
+    with ZipFile(wheel, "w") as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            entry = ZipInfo(name)  # dated 1980: the same files give the same wheel
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, content, ZIP_DEFLATED)
     return wheel
 
 

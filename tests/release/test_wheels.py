@@ -3,6 +3,7 @@
 import base64
 import csv
 import hashlib
+import json
 import re
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from release import wheels
 from release.wheels import CAPABILITIES, platform_wheel, pure_wheel
 from tests.commands import python
 
@@ -63,11 +65,26 @@ def test_it_needs_no_compiler(wanted: tuple[str, ...], tmp_path: Path) -> None:
         assert not list(nothing.iterdir())
 
 
+@pytest.mark.parametrize("tag", ["linux_x86_64", "manylinux_2_29_x86_64"])
+def test_it_refuses_a_newer_linux(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pure = tmp_path / "sparse_attn-1-py3-none-any.whl"
+    with zipfile.ZipFile(pure, "w") as archive:
+        archive.writestr("sparse_attn-1.dist-info/WHEEL", "")
+    monkeypatch.setattr(wheels, "_run", lambda command: json.dumps({"overall_tag": tag}))
+    with pytest.raises(SystemExit, match=f"need {tag}, expected manylinux_2_28.*; compile in"):
+        platform_wheel(pure, ())
+    assert list(tmp_path.iterdir()) == [pure]
+
+
 def check_record(pure: Path, wheel: Path, libraries: int) -> None:
     """The files of the pure wheel, these libraries, and a record of them all."""
     with zipfile.ZipFile(pure) as before, zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
         new = files.keys() - set(before.namelist())
+        dates = {(entry.external_attr >> 16, entry.date_time) for entry in archive.infolist()}
+    assert dates == {(0o100644, (1980, 1, 1, 0, 0, 0))}
     assert len(new) == libraries
     assert all(name.endswith(".so") and files[name].startswith(b"\x7fELF") for name in new)
     (name,) = (name for name in files if name.endswith("/RECORD"))
