@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
-    import_module("tests.interpreter").hasten()
+    import_module("tests.interpreter").speed_up()
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 

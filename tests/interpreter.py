@@ -30,7 +30,7 @@ def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
 
 
-def hasten() -> None:
+def speed_up() -> None:
     """Use all of this for the rest of this process."""
     ReduceOps.generic_reduce = reduce_by_halves
     InterpretedFunction.__call__ = call_patched

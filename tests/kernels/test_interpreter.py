@@ -24,9 +24,14 @@ def larger(a, b):
 
 
 @triton.jit
-def reduce_kernel(data, out, axis: tl.constexpr, length: tl.constexpr):
+def total(a, b):
+    return a + b
+
+
+@triton.jit
+def reduce_kernel(data, out, axis: tl.constexpr, length: tl.constexpr, combine: tl.constexpr):
     rows, columns = tl.arange(0, 4), tl.arange(0, length)
-    found = tl.reduce(tl.load(data + rows[:, None] * length + columns), axis, larger)
+    found = tl.reduce(tl.load(data + rows[:, None] * length + columns), axis, combine)
     if axis is None:
         tl.store(out, found)
     elif axis == 0:
@@ -36,8 +41,10 @@ def reduce_kernel(data, out, axis: tl.constexpr, length: tl.constexpr):
 
 
 @pytest.mark.parametrize("axis", [0, 1, None])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
-def test_halves(axis, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    ("combine", "dtype"), [(larger, torch.float32), (larger, torch.int32), (total, torch.int32)]
+)
+def test_halves(axis, combine, dtype, monkeypatch):
     data = (100 * torch.randn(4, 16)).to(dtype)
     if dtype.is_floating_point:
         data[1, 3] = math.nan
@@ -45,6 +52,6 @@ def test_halves(axis, dtype, monkeypatch):
     for reduce in (generic_reduce, reduce_by_halves):
         monkeypatch.setattr(ReduceOps, "generic_reduce", reduce)
         found[reduce] = torch.zeros(16, dtype=dtype)
-        reduce_kernel[(1,)](data, found[reduce], axis, 16)
+        reduce_kernel[(1,)](data, found[reduce], axis, 16, combine)
     assert found[generic_reduce].any()
     torch.testing.assert_close(*found.values(), rtol=0, atol=0, equal_nan=True)
