@@ -132,11 +132,15 @@ def test_a_saved_model_has_its_mappings_and_an_adapter_its_own(causal, tasks, tm
         modules_to_save=["sparse_attn"],
         fan_in_fan_out=True,
     )
+    tokenizer.add_tokens("[NEW]")
+    model.resize_token_embeddings(len(tokenizer))
     adapted = get_peft_model(model, lora).eval()
     jitter(adapted)
-    adapted.save_pretrained(tmp_path / "adapter")
-    found = evaluate("sparse-attn", tasks, pretrained=folder, peft=tmp_path / "adapter")
-    agree(found, scored(adapted, folder))
+    adapter = tmp_path / "adapter"
+    adapted.save_pretrained(adapter, save_embedding_layers=True)
+    tokenizer.save_pretrained(adapter)
+    found = evaluate("sparse-attn", tasks, pretrained=folder, peft=adapter, tokenizer=adapter)
+    agree(found, scored(adapted, adapter))
 
 
 def test_values_belong_to_the_mapping_though_lm_eval_has_an_option_of_that_name(causal):

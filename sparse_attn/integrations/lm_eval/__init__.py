@@ -73,6 +73,9 @@ class PatchedLM(HFLM):
         if adapter:  # which may hold learned parameters of the mapping
             from peft import PeftModel
 
+            # as HFLM does, for adapters with tokens of their own
+            if self._model.config.get_text_config().vocab_size != len(self.tokenizer):
+                self._model.resize_token_embeddings(len(self.tokenizer))
             revision = options.get("revision")
             self._model = PeftModel.from_pretrained(self._model, adapter, revision=revision)
 
