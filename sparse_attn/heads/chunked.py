@@ -73,7 +73,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # once_differentiable would drop the term in silence
+        if torch.is_grad_enabled():  # once_differentiable would silently drop the term
             raise RuntimeError(
                 "create_graph=True: nll and loss have no second derivative; use "
                 "log_prob(hidden).gather(...), which holds all scores"

@@ -32,6 +32,9 @@ def progress(shape: str, value: float) -> Wrong:
     )
 
 
+SCORES = {"scores": torch.ones(2, 3)}
+
+
 def attention(mask, **more):
     layer = patch_model(BERT.build(), "softmax").encoder.layer[0].attention.self
     query = torch.randn(3, 4, 9, 4)
@@ -46,6 +49,11 @@ def export(says, error=ValueError, path="model.pt2", model=Mapping, **inputs):
         error,
         says,
     )
+
+
+def made(folder):
+    folder.mkdir()
+    return folder
 
 
 def learned_t():
