@@ -45,20 +45,16 @@ def export_model(
             written.
 
     Raises:
-        ValueError: another suffix; inputs that `model.forward` does not name, without a batch, of
-            several batch sizes, or token ids of length 1.
-        TypeError: `model` is no module, or `inputs` no mapping of tensors.
+        ValueError: another suffix, or a folder; inputs that `model.forward` does not name, without
+            a batch, of several batch sizes, or token ids of length 1.
+        TypeError: `model` is no module, `path` no name, or `inputs` no mapping of tensors.
         ImportError: packages for ONNX are missing, and which.
         NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or ONNX Runtime
             cannot run it (bfloat16), or it calls operators of other libraries, such as a mixture of
             experts does.
         UnwrittenError: `path` cannot be written.
     """
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"path={str(path)!r}: expected a name that ends in {' or '.join(SUFFIXES)}"
-        )
+    path = _checked(path)
     model = getattr(model, "_orig_mod", model)  # inside torch.compile
     example = _example(inputs)
     _check_model(model, example)
@@ -80,6 +76,22 @@ def export_model(
             program.example_inputs = None  # the caller's own text
             with draft.open("wb") as file:
                 torch.export.save(program, file)
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"path: expected a file name, got {type(path).__name__}; export_model(model, path, "
+            "inputs) takes the model first"
+        )
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"path={str(path)!r}: expected a name that ends in {' or '.join(SUFFIXES)}"
+        )
+    if path.is_dir():
+        raise ValueError(f"path={str(path)!r} is a folder; name a file")
+    return path
 
 
 def _check_model(model: nn.Module, example: Mapping[str, Tensor]) -> None:

@@ -211,6 +211,18 @@ ROWS = [
     export(r"inputs\['scores'\]: expected a tensor.*return_tensors", TypeError, scores=[[1, 2]]),
     export("one batch size, above 0.*'mask': 3", scores=torch.ones(2, 3), mask=torch.ones(3, 3)),
     export("one batch size, above 0.*'scores': 0", scores=torch.tensor(1.0)),
+    Wrong(
+        "export_model: a folder",
+        lambda folder: export_model(Mapping("sparsemax"), made(folder / "m.onnx"), SCORES),
+        ValueError,
+        r"m\.onnx' is a folder; name a file",
+    ),
+    Wrong(
+        "export_model: the model second",
+        lambda _: export_model("model.onnx", Mapping("sparsemax"), SCORES),
+        TypeError,
+        "expected a file name, got Mapping; .* takes the model first",
+    ),
     export("expected a module, got str", TypeError, model=str, scores=torch.ones(2, 3)),
     export("Mapping takes no score; it takes scores", score=torch.ones(2, 3)),
     export(
