@@ -121,21 +121,12 @@ def _measure_dials(
     Nearer to its start where the second position is beyond the target.
     """
     places = range(len(plan.layers))
-    tries = [(place, 1.0) for place in places]
-    for turn in range(2 + HALVINGS):
-        values = [(place, dial.value(position)) for place, position in tries]
-        measured = _measure_layers(model, plan, values, batches)
-        for (place, position), (zeros, loss) in zip(tries, measured, strict=True):
-            own = plan.layers[place]
-            at = bisect(own.positions, position)
-            own.positions.insert(at, position)
-            own.zeros.insert(at, zeros)
-            own.losses.insert(at, loss)
-        if turn == 0:
-            _check_reach(plan, target)
-            others = np.linspace(0, 1, GRID)[:-1].tolist()
-            tries = [(place, position) for place in places for position in others]
-            continue
+    _measure_positions(model, plan, dial, [(place, 1.0) for place in places], batches)
+    _check_reach(plan, target)
+    others = np.linspace(0, 1, GRID)[:-1].tolist()
+    tries = [(place, position) for place in places for position in others]
+    _measure_positions(model, plan, dial, tries, batches)
+    for _ in range(HALVINGS):
         tries = [
             (place, own.positions[1] / 2)
             for place, own in enumerate(plan.layers)
@@ -143,6 +134,25 @@ def _measure_dials(
         ]
         if not tries:
             break
+        _measure_positions(model, plan, dial, tries, batches)
+
+
+def _measure_positions(
+    model: PreTrainedModel,
+    plan: Plan,
+    dial: Dial,
+    tries: Sequence[tuple[int, float]],
+    batches: Sequence[Batch],
+) -> None:
+    """Layers at positions of the dial, noted in the plan in rising order."""
+    values = [(place, dial.value(position)) for place, position in tries]
+    measured = _measure_layers(model, plan, values, batches)
+    for (place, position), (zeros, loss) in zip(tries, measured, strict=True):
+        own = plan.layers[place]
+        at = bisect(own.positions, position)
+        own.positions.insert(at, position)
+        own.zeros.insert(at, zeros)
+        own.losses.insert(at, loss)
 
 
 def _check_reach(plan: Plan, target: float) -> None:
