@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from experiments.images.config import CLASSES, NetworkConfig
@@ -43,19 +44,21 @@ def make_network(name: str, config: NetworkConfig) -> nn.Sequential:
     make = _mnist if name == "mnist" else _cifar
     network = nn.Sequential(Unit(), *make(widths, classes))
     _initialize(network, config.output_std)
-    return network
+    # 1.5 times as fast on a CPU
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _mnist(widths: Sequence[int], classes: int) -> list[nn.Module]:
     """28 -> pool 6 -> pool 2; without padding 5 x 5 maps and 5 x 5 pools do not fit twice."""
     first, second, hidden = widths
     return [
+        # pooled before rectified: the same function, of fewer values
         nn.Conv2d(1, first, 5, padding=2),
-        nn.ReLU(),
         nn.MaxPool2d(5, ceil_mode=True),
+        nn.ReLU(),
         nn.Conv2d(first, second, 5, padding=2),
-        nn.ReLU(),
         nn.MaxPool2d(5, ceil_mode=True),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * 2 * 2, hidden),
         nn.ReLU(),

@@ -16,8 +16,10 @@ from pipeline.config import (
 )
 from pipeline.types import SparsitySchedule
 
-# may change on resume: paths, and what to keep
-FREE = ("output_dir", "resume", "keep_model")
+# may change on resume: paths, what to keep, how to read
+FREE = ("output_dir", "resume", "keep_model", "data_dir", "workers")
+# newer than the first records, which lack them: left out at these values
+ADDED = {"count": "true", "count_weight": 1.0, "stop_after": None, "standardize": True}
 BASELINE = "softmax"
 SIGMOID = "sigmoid"
 
@@ -33,6 +35,9 @@ class MethodConfig:
         loss: one of the mapping's losses, such as nll or sparsegen-hinge; the first by default.
         sparsity: fixed: by the parameters; predicted: r (r-softmax) or t (t-softmax) is predicted
             from each row.
+        count: with predicted r, the number of labels from which the loss takes r: true, predicted
+            (the most likely one), or expected (its mean, with its gradient).
+        count_weight: weight of the loss of the predicted number.
         learn: names of parameters to learn.
         schedule: ramp one parameter from `initial` to its value in `params`.
         thresholds: a label applies if p exceeds the best of these on the validation set; by
@@ -43,6 +48,8 @@ class MethodConfig:
     params: dict[str, float] = field(default_factory=dict)
     loss: str | None = None
     sparsity: Literal["fixed", "predicted"] = "fixed"
+    count: Literal["true", "predicted", "expected"] = "true"
+    count_weight: float = 1.0
     learn: list[str] = field(default_factory=list)
     schedule: ScheduleConfig | None = None
     thresholds: list[float] = field(default_factory=list)
@@ -53,12 +60,27 @@ class MethodConfig:
             raise ValueError(
                 f"method.thresholds={self.thresholds}: expected values in (0, 1), each once"
             )
+        predicts = self.mapping == "r-softmax" and self.sparsity == "predicted"
+        check_fields(
+            self,
+            "method",
+            count=(self.count == "true" or predicts, "true, unless r-softmax predicts r"),
+            count_weight=(
+                self.count_weight == 1 or (predicts and 0 <= self.count_weight < float("inf")),
+                "1, or a finite number from 0 on if r-softmax predicts r",
+            ),
+        )
         own = (self.params, self.loss, self.learn, self.schedule, self.sparsity != "fixed")
         if self.mapping == SIGMOID and any(own):
             raise ValueError(
                 "method.mapping=sigmoid: has no params, loss, learn, schedule or predicted "
                 "sparsity; leave them out"
             )
+
+    @property
+    def counted(self) -> bool:
+        """Whether the loss of predicted r is not that of `MultiLabelHead`."""
+        return self.count != "true" or self.count_weight != 1
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
         """The schedule, with its ends checked against the range of the parameter.
@@ -79,7 +101,8 @@ class TrainConfig:
     """Training by Adam at a constant learning rate; keeps the epoch with the best validation F1.
 
     Args:
-        epochs: passes over the training set.
+        epochs: passes over the training set, at most.
+        stop_after: stop after this many epochs without a better validation F1; never by default.
         learning_rate: learning rate of Adam.
         batch_size: rows per step.
         seed: seed of the initial weights, the row order, dropout and synthetic rows.
@@ -88,6 +111,7 @@ class TrainConfig:
     """
 
     epochs: int = 100
+    stop_after: int | None = None
     learning_rate: float = 1e-3
     batch_size: int = 128
     seed: int = 0
@@ -98,7 +122,7 @@ class TrainConfig:
         check_fields(
             self,
             "train",
-            counts=("epochs", "batch_size"),
+            counts=("epochs", "stop_after", "batch_size"),
             learning_rate=(0 < self.learning_rate < float("inf"), "a finite number above 0"),
             seed=valid_seed(self.seed),
             workers=(self.workers >= 0, "0 or more"),
@@ -125,10 +149,9 @@ class RunConfig(DataConfig):
 
     def comparable(self) -> dict[str, Any]:
         """The settings that decide the result; runs that share them are the same run."""
-        content = {key: value for key, value in asdict(self).items() if key not in FREE}
-        _drop_places(content)
-        del content["train"]["workers"]
-        return content
+        content, sections = asdict(self), (*KINDS, "method", "train")
+        used = {key: _deciding(content[key]) for key in sections if content[key] is not None}
+        return _deciding(content | used)
 
 
 @dataclass(frozen=True)
@@ -176,14 +199,16 @@ class SweepConfig:
     def content(self) -> dict[str, Any]:
         """The content of sweep.json: the settings that decide the results."""
         content = asdict(self)
-        del content["output_dir"], content["train"]["workers"]
         for data in content["data"].values():
-            _drop_places(data)
-        return content
+            data.update((kind, _deciding(data[kind])) for kind in KINDS if data[kind] is not None)
+        methods = {label: _deciding(method) for label, method in content["methods"].items()}
+        return _deciding(content) | {"methods": methods, "train": _deciding(content["train"])}
 
 
-def _drop_places(data: dict[str, Any]) -> None:
-    """Remove the paths of a data set, which differ between machines."""
-    for kind in KINDS:
-        if data[kind] is not None:
-            data[kind].pop("data_dir", None)
+def _deciding(section: dict[str, Any]) -> dict[str, Any]:
+    """What decides the result."""
+    return {
+        key: value
+        for key, value in section.items()
+        if key not in FREE and (key not in ADDED or value != ADDED[key])
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
@@ -16,6 +17,7 @@ from sparse_attn import Mapping
 from sparse_attn.commands.reading import resolve_model
 from sparse_attn.heads import MultiLabelHead, patch_multilabel_head
 from sparse_attn.heads.multilabel_threshold import above
+from sparse_attn.losses import label_count_loss
 
 
 class SigmoidHead(nn.Linear):
@@ -48,6 +50,37 @@ class SigmoidHead(nn.Linear):
         return above(log_p, self.threshold)
 
 
+class CountingHead(MultiLabelHead):
+    """A `MultiLabelHead` with predicted r whose loss takes r from another number of labels.
+
+    Balazy et al. 2023 leave open which: the true number (of `MultiLabelHead`), the predicted one,
+    or the expected one, sum_k k p(k), whose gradient reaches the predictor.
+
+    Args:
+        hidden, labels: as `MultiLabelHead`.
+        method: its mapping, `count` and `count_weight`.
+    """
+
+    def __init__(self, hidden: int, labels: int, method: MethodConfig) -> None:
+        super().__init__(hidden, labels, method.mapping, sparsity=method.sparsity)
+        self.method = method
+
+    def loss(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """As that of `MultiLabelHead`, the loss of the number with its weight."""
+        counted = label_count_loss(self.count_scores(hidden), target == 1, reduction=reduction)
+        extra = self.method.count_weight - 1
+        return super().loss(hidden, target, reduction) + extra * counted
+
+    def _arguments(self, prediction: Tensor | None, counts: Tensor | None = None) -> dict[str, Any]:
+        if prediction is not None and counts is not None:
+            if self.method.count == "predicted":
+                counts = None
+            elif self.method.count == "expected":
+                numbers = torch.arange(self.labels + 1).to(prediction)
+                counts = prediction.softmax(-1) @ numbers
+        return super()._arguments(prediction, counts)
+
+
 Head: TypeAlias = MultiLabelHead | SigmoidHead
 
 
@@ -55,6 +88,8 @@ def make_head(method: MethodConfig, hidden: int, labels: int) -> Head:
     """The output layer of a method; raises as `Mapping` and `MultiLabelHead` do."""
     if method.mapping == SIGMOID:
         return SigmoidHead(hidden, labels)
+    if method.counted:
+        return CountingHead(hidden, labels, method)
     parameters: dict[str, Any] = dict(method.params)
     try:
         mapping = Mapping(method.mapping, learn=method.learn, **parameters)
@@ -140,6 +175,11 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
     A patched Transformers model, except for sigmoid, which is not a mapping. Raises as
     `build_model`.
     """
+    if method.counted:
+        raise ValueError(
+            f"method.count={method.count}, count_weight={method.count_weight}: expected true and "
+            "1 for texts, whose head is the library's"
+        )
     # a checkpoint fine-tuned on another task has an output layer of another size
     model = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True

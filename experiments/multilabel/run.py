@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -103,6 +104,7 @@ class Run:
             self.train_epoch,
             self.evaluate,
             epochs=train.epochs,
+            after_epoch=lambda progress: progress.stale >= (train.stop_after or math.inf),
             checkpoint=kept and kept / CHECKPOINT_FILE,
             label=method.mapping,
         )

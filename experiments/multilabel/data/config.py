@@ -22,6 +22,7 @@ class SyntheticConfig:
         validation: share of rows held out to choose the epoch and the threshold.
         test: share of rows held out for the final evaluation.
         hidden: size of the network's hidden layer.
+        standardize: shift and scale each feature to mean 0 and variance 1 over the training rows.
     """
 
     classes: int = 20
@@ -32,6 +33,7 @@ class SyntheticConfig:
     validation: float = 0.1
     test: float = 0.2
     hidden: int = 128
+    standardize: bool = True
 
     def __post_init__(self) -> None:
         check_fields(

@@ -21,7 +21,7 @@ from experiments.multilabel.data.config import (
 )
 from experiments.multilabel.data.images import load_images
 from experiments.multilabel.data.text import load_text
-from experiments.multilabel.models import make_head
+from experiments.multilabel.models import make_head, text_model
 from experiments.multilabel.run import load
 from pipeline.config import ScheduleConfig
 from tests.bad_input import Wrong
@@ -153,6 +153,7 @@ TRAIN = {
     r"train\.learning_rate=inf": {"learning_rate": float("inf")},
     r"train\.batch_size=0": {"batch_size": 0},
     r"train\.seed=-1": {"seed": -1},
+    r"train\.stop_after=0": {"stop_after": 0},
     r"train\.workers=-1": {"workers": -1},
 }
 SWEEP: dict[str, dict[str, Any]] = {
@@ -232,6 +233,25 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (make(ImageConfig, "hub"), ValueError, r"images\.dataset=None: .* which source=hub"),
     (make(ImageConfig, "folder"), ValueError, r"images\.dataset=None: expected a name"),
     (make(ImageConfig, "voc2007", size=0), ValueError, r"images\.size=0: expected at least 1"),
+    (
+        make(MethodConfig, "r-softmax", count="expected"),
+        ValueError,
+        r"method\.count='expected': expected true, unless r-softmax predicts r",
+    ),
+    (
+        make(MethodConfig, "r-softmax", sparsity="predicted", count_weight=-1.0),
+        ValueError,
+        r"method\.count_weight=-1\.0: expected 1, or",
+    ),
+    (
+        lambda folder: text_model(
+            TextConfig("glue", "m", dataset="SST-2"),
+            MethodConfig("r-softmax", sparsity="predicted", count="expected"),
+            2,
+        ),
+        ValueError,
+        r"method\.count=expected, count_weight=1\.0: expected true and 1 for texts",
+    ),
     *((make(TextConfig, model="m", **options), ValueError, says) for says, options in TEXT.items()),
     # methods
     (schedule(MethodConfig("r-softmax", schedule=T)), ValueError, "'t': expected a parameter of"),

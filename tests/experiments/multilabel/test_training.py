@@ -11,10 +11,12 @@ import torch
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import MethodConfig, RunConfig
 from experiments.multilabel.data.synthetic import load_synthetic
-from experiments.multilabel.models import head_of
+from experiments.multilabel.models import head_of, make_head
 from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
 from pipeline.config import ScheduleConfig
 from sparse_attn import register_mapping
+from sparse_attn.heads import MultiLabelHead
+from sparse_attn.losses import label_count_loss, r_softmax_multilabel_loss
 from sparse_attn.mappings import get_spec, registry
 from tests.experiments.multilabel.tiny import DATA, METHODS, run_config, train
 
@@ -54,6 +56,49 @@ def test_synthetic_rows_are_standardised_and_in_one_part_each() -> None:
 def test_a_feature_that_never_occurs_stays_finite() -> None:
     rare = replace(DATA, length=1, features=100)
     assert load_synthetic(rare, 0).test[:]["inputs"].isfinite().all()
+
+
+def test_raw_counts_are_whole_numbers() -> None:
+    raw = load_synthetic(replace(DATA, standardize=False), 0).train[:]["inputs"]
+    assert torch.equal(raw, raw.round())
+    assert raw.max() > 1
+
+
+def test_training_stops_after_epochs_without_a_better_score(config: RunConfig) -> None:
+    stopped = replace(config, train=replace(config.train, epochs=500, stop_after=4))
+    results = assemble(stopped).perform()
+    assert len(results["history"]["score"]) == results["best_epoch"] + 4 < 500
+
+
+NUMBERS = {
+    "true": lambda head, hidden, present: present.sum(-1),
+    "predicted": lambda head, hidden, present: head.count_scores(hidden).argmax(-1),
+    "expected": lambda head, hidden, present: sum(
+        k * head.count_scores(hidden).softmax(-1)[:, k] for k in range(head.labels + 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("count", NUMBERS)
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+def test_the_number_of_labels_that_the_loss_takes(count: str, weight: float) -> None:
+    method = replace(METHODS["r-softmax"], count=count, count_weight=weight)
+    torch.manual_seed(0)
+    head = make_head(method, 6, 5)
+    assert isinstance(head, MultiLabelHead)
+    hidden, present = torch.randn(64, 6), torch.rand(64, 5) < 0.5
+    present[:, 0] = True
+    number = NUMBERS[count](head, hidden, present)
+    r = 1 - number.clamp(min=1) / 5
+    expected = r_softmax_multilabel_loss(head.scores(hidden), present, r)
+    counted = label_count_loss(head.count_scores(hidden), present)
+    torch.testing.assert_close(head.loss(hidden, present), expected + weight * counted)
+    head.loss(hidden, present).backward()
+    ours = head.predictor.weight.grad.clone()
+    head.zero_grad()
+    (weight * label_count_loss(head.count_scores(hidden), present)).backward()
+    reaches = not torch.allclose(ours, head.predictor.weight.grad, atol=1e-6)
+    assert reaches == (count == "expected")
 
 
 @pytest.mark.parametrize("name", METHODS)
