@@ -91,16 +91,6 @@ def test_the_start_explains_softmax_abs() -> None:
     assert f"softmax with it reaches {found}" in page("docs/language-models.md")
 
 
-def test_images_in_their_page() -> None:
-    report = rows("docs/images/report.md", r"^\| ([\w-]+) \| (negll|mse) .*")
-    cells = {line[1]: line[0] for line in report}
-    quoted = rows("docs/images.md", r"^\| ([\w-]+) \| ([\d.]+ ± [\d.]+) \| ([\d.]+) \(")
-    assert len(quoted) == 5
-    for label, error, published in (line.groups() for line in quoted):
-        assert f"| {error} |" in cells[label], label
-        assert published in cells[label], label
-
-
 def test_multilabel_in_its_page() -> None:
     report = (ROOT / "docs/multilabel/report.md").read_text()
     table = report.split("Micro-F1 in %: all decisions")[1].split("\n\n")[1]
@@ -133,7 +123,6 @@ def test_bottleneck_in_its_page() -> None:
     ("folder", "cells", "trials", "finals"),
     [
         ("glue/minilm", 16, 2, 3),
-        ("images/mnist-small", 5, 3, 10),
         ("multilabel/synthetic", 135, 0, 5),
         ("bottleneck/small", 35, 3, 3),
     ],

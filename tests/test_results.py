@@ -16,7 +16,6 @@ from compare.page import make_page
 from convert.page import make_page as conversion_page
 from experiments.bottleneck.__main__ import main as bottleneck
 from experiments.conversion.__main__ import main as conversion_ways
-from experiments.images.__main__ import main as images
 from experiments.language_modeling.__main__ import main as language_modeling
 from experiments.multilabel.__main__ import main as multilabel
 from glue.__main__ import main as glue
@@ -40,7 +39,6 @@ def of_record(make_page: Callable[[dict[str, Any]], Page], arguments: list[str])
 # by folder of docs/: the program, and what it reports on
 REPORTS = {
     "glue-minilm": (glue, "glue/minilm"),
-    "images": (images, "images/mnist-small"),
     "multilabel": (multilabel, "multilabel/synthetic"),
     "bottleneck": (bottleneck, "bottleneck/small"),
     "language-models": (language_modeling, "language_modeling"),
@@ -51,7 +49,6 @@ REPORTS = {
 # a line of the table that `report` prints
 PRINTED = {
     "glue-minilm": r"^r-softmax +\d\d\.\d\d \([+-]\d\.\d\d\*?\)",
-    "images": r"^taylor +0\.0418 ± 0\.0080 +1\.10 ± 0\.20 +0\.785 \(0\.097\) +10$",
     "multilabel": r"^data +softmax",
     "bottleneck": r"^100 +2 +1\.700 ± 0\.006 +1\.703 ± 0\.006",
     "language-models": r"^softmax-abs +1 +0 +0 +138\.97 +132\.47 +-51\.98$",
@@ -132,6 +129,6 @@ def test_hashes_of_runs() -> None:
     assert [path for found, made, path in hashes if found != made] == []
     digest = hashlib.sha256("".join(sorted(found for found, *_ in hashes)).encode()).hexdigest()
     assert (len(hashes), digest) == (
-        1053,
-        "e6646c50f3cea5f7399c9ce372f769b2f222dda704da7641761b07d3377bf06d",
+        988,
+        "068f4717daba380609bb2e1f7a7d5f360dafef948999d0b9cb5358024bed47d9",
     )

@@ -17,8 +17,6 @@ from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
-from experiments.images.__main__ import EXPERIMENT as IMAGES
-from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
@@ -78,12 +76,6 @@ def glue() -> list[str]:
     report = (ROOT / "docs/glue-minilm/report.md").read_text(encoding="utf-8")
     head = report.partition("\n## ")[0].replace("](differences", "](glue-minilm/differences")
     return head.splitlines()[1:]
-
-
-def images() -> list[str]:
-    """Errors on the test images, and differences from softmax."""
-    results = IMAGES.read(_RESULTS / "images/mnist-small")
-    return [*markdown(results_table(results)), *markdown(differences_table(results))]
 
 
 def multilabel() -> list[str]:
@@ -216,7 +208,7 @@ def _family(rows: dict[str, Any]) -> list[str]:
 TABLES = {
     make.__name__: make
     for make in (
-        *(machines, glue, images, multilabel, language_modeling, bottleneck),
+        *(machines, glue, multilabel, language_modeling, bottleneck),
         *(steps, heads, demo, compare, conversion, families),
     )
 }
