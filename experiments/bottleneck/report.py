@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from experiments.bottleneck.config import task
 from pipeline.report import canvas, text
 from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate, estimate
+from pipeline.report.spread import Estimate, estimate, reach
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results
 
+BASELINE = "softmax"
 FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}
 
 
@@ -29,6 +30,7 @@ class Measure:
     key: str
     title: str
     label: str
+    unit: str
     digits: int
     caption: str
     best: Callable[..., str] = min
@@ -41,6 +43,7 @@ KL = Measure(
     "kl",
     "Mean KL",
     "mean KL in nats",
+    "nats",
     3,
     "Mean over contexts of KL(P* || Q) in nats; lower is better.",
 )
@@ -49,6 +52,7 @@ MEASURES = (
         "mode_matching",
         "Mode matching",
         "mode matching in %",
+        "points",
         1,
         "Share of contexts whose most probable word is that of the target, in %; higher is better.",
         best=max,
@@ -58,6 +62,7 @@ MEASURES = (
         "log_error",
         "Error of the log-matrix",
         "squared error of log P",
+        "nats^2",
         1,
         "||log P* - log Q||_F^2 / (N M) in nats^2 per entry. The floor, sum over i >= D + 2 of "
         "sigma_i^2 / (N M) with the singular values of log P* (Eckart-Young), binds linear softmax "
@@ -69,7 +74,12 @@ MEASURES = (
 
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
-    blocks: list[Block] = [_answer(results), _head(results), *map(Status, results.left_out)]
+    blocks: list[Block] = [
+        _answer(results),
+        *_reaches(results),
+        _head(results),
+        *map(Status, results.left_out),
+    ]
     overview = []
     for alpha in results.sweep.alphas:
         blocks.append(Heading(f"alpha = {alpha:g}"))
@@ -101,6 +111,20 @@ def _answer(results: Results) -> Table:
     sizes = len({name for (name, _), runs in results.cells.items() if runs})
     caption = f"At how many of {sizes} sizes a head has the best mean; the tables have the spreads."
     return Table(caption, ["head", *(measure.title for measure in MEASURES)], rows)
+
+
+def _reaches(results: Results) -> list[str]:
+    """How small a difference from softmax would have shown, by measure."""
+    lines = []
+    for measure in MEASURES:
+        found = [
+            results.difference((name, head), (name, BASELINE), measure.of)
+            for name, head in results.cells
+            if head != BASELINE and (name, BASELINE) in results.cells
+        ]
+        said = reach(filter(None, found), f"{{:.{measure.digits}f}}", measure.unit)
+        lines += [f"{measure.title} against that of {BASELINE}. {line}" for line in said]
+    return lines
 
 
 def _head(results: Results) -> str:

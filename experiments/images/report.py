@@ -11,6 +11,7 @@ from experiments.images.published import SOURCE, Published, published
 from pipeline.report import canvas, text
 from pipeline.report.forest import forest
 from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
+from pipeline.report.spread import verdict
 from pipeline.sweep.records import Record
 from pipeline.sweep.results import Results
 
@@ -66,14 +67,11 @@ def _answer(results: Results) -> list[Block]:
     figure = forest({"test error": found}, f"points above {base}; less is better")
     if figure is None:
         return []
-    lines = []
-    for said, side in (("Better than", -1), ("Worse than", 1), ("No difference shown from", 0)):
-        those = [f"{n} {d.text('{:+.2f}')}" for n, d in found.items() if d.side == side]
-        lines += [f"{said} {base}: {text.listing(those)}."] if those else []
     caption = (
         "Mean difference of test errors and its 95 % t interval, not adjusted for their number."
     )
-    return [" ".join(lines), Plot("differences", f"Difference from {base}", caption, figure)]
+    said = verdict(found, str(base), "{:+.2f}", "points", better=-1)
+    return [said, Plot("differences", f"Difference from {base}", caption, figure)]
 
 
 def _head(results: Results) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from statistics import fmean
 
@@ -12,7 +12,7 @@ from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from pipeline.report import text
 from pipeline.report.page import Block, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate
+from pipeline.report.spread import Estimate, reach
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
 
@@ -48,6 +48,7 @@ def make_page(results: Results) -> Page:
         _runs(results),
     ]
     blocks: list[Block] = [
+        *_found(results),
         _answer(results),
         _head(results),
         *(
@@ -59,6 +60,29 @@ def make_page(results: Results) -> Page:
         *map(Status, results.left_out),
     ]
     return Page("Multi-label classification", blocks, [micro])
+
+
+def _found(results: Results) -> list[str]:
+    """What would have shown, and where the verdict turns with the metric."""
+    pairs = {
+        (data, method): [
+            results.difference((data, method), (data, BASELINE), f1(average))
+            for average in ("micro", "samples")
+        ]
+        for data, method in results.cells
+        if method != BASELINE
+    }
+    turns = defaultdict(list)
+    for (data, method), (micro, samples) in pairs.items():
+        if micro and samples and micro.side * samples.side < 0:
+            turns[method].append(data)
+    lines = reach([micro for micro, _ in pairs.values() if micro], "{:.2f}", "points")
+    each = [f"{method} ({text.listing(names)})" for method, names in turns.items()]
+    if each:
+        lines.append(
+            f"The verdict turns with the metric, micro-F1 or samples-F1, for {text.listing(each)}."
+        )
+    return lines
 
 
 def _answer(results: Results) -> Table:

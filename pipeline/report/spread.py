@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -95,3 +95,42 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     known = [value for value in values if value is not None]
     corrected = iter(multipletests(known, method="holm")[1] if known else ())
     return [None if value is None else float(next(corrected)) for value in values]
+
+
+def verdict(
+    found: Mapping[str, Difference], base: str, pattern: str, unit: str, better: int
+) -> str:
+    """Which mappings differ from the baseline, and how small a difference would have shown.
+
+    Args:
+        found: differences from the baseline `base`, by mapping.
+        pattern: as in `Difference.text`.
+        unit: of the differences, such as points.
+        better: 1 if more is better, else -1.
+    """
+    sides = (("Better than", better), ("Worse than", -better), ("No difference shown from", 0))
+    lines = []
+    for said, side in sides:
+        those = [
+            f"{n} {d.text(pattern)}" for n, d in found.items() if d.interval and d.side == side
+        ]
+        lines += [f"{said} {base}: {text.listing(those)}."] if those else []
+    alone = [name for name, difference in found.items() if difference.interval is None]
+    lines += [f"One pair of runs, which settles nothing: {text.listing(alone)}."] if alone else []
+    return " ".join([*lines, *reach(found.values(), pattern.replace("+", ""), unit)])
+
+
+def reach(found: Iterable[Difference], pattern: str, unit: str) -> list[str]:
+    """A sentence on the half widths of the intervals, if there are any."""
+    known = [(d.n, (d.interval[1] - d.interval[0]) / 2) for d in found if d.interval]
+    if not known:
+        return []
+    pairs = text.listing([str(n) for n in sorted({n for n, _ in known})])
+    usual, most = (pattern.format(of(half for _, half in known)) for of in (median, max))
+    span = (
+        f"{usual} {unit}" if len(known) == 1 else f"{usual} {unit} in the median, {most} at most,"
+    )
+    return [
+        f"With {pairs} pairs of seeds the intervals reach {span} to each side: smaller differences "
+        "would hardly show."
+    ]

@@ -5,7 +5,16 @@ import math
 import pytest
 import scipy.stats
 
-from pipeline.report.spread import Difference, Estimate, estimate, holm, paired, paired_p
+from pipeline.report.spread import (
+    Difference,
+    Estimate,
+    estimate,
+    holm,
+    paired,
+    paired_p,
+    reach,
+    verdict,
+)
 
 OURS = {0: 3.0, 1: 5.5, 2: 4.0, 7: 9.0}
 THEIRS = {0: 2.5, 1: 4.0, 2: 4.5, 3: 1.0}
@@ -58,3 +67,22 @@ def test_holm_by_hand() -> None:
 def test_side_of_an_interval() -> None:
     intervals = [(0.1, 0.5), (-0.5, -0.1), (-0.1, 0.5), None]
     assert [Difference(0.2, interval, 3).side for interval in intervals] == [1, -1, 0, 0]
+
+
+def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
+    found = {
+        "a": Difference(-1.0, (-1.5, -0.5), 3),
+        "b": Difference(2.0, (1.0, 3.0), 5),
+        "c": Difference(0.0, (-0.25, 0.25), 3),
+        "d": Difference(9.0, None, 1),
+    }
+    assert verdict(found, "softmax", "{:+.1f}", "points", better=-1) == (
+        "Better than softmax: a -1.0 [-1.5, -0.5]. Worse than softmax: b +2.0 [+1.0, +3.0]. No "
+        "difference shown from softmax: c +0.0 [-0.2, +0.2]. One pair of runs, which settles "
+        "nothing: d. With 3 and 5 pairs of seeds the intervals reach 0.5 points in the median, 1.0 "
+        "at most, to each side: smaller differences would hardly show."
+    )
+    better = verdict({"b": found["b"]}, "softmax", "{:+.1f}", "points", better=1)
+    assert better.startswith("Better than softmax: b +2.0")
+    assert "reach 1.0 points to each side" in better
+    assert reach([found["d"]], "{:.1f}", "points") == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.language_modeling.report.plots import PLOTS, differences
+from experiments.language_modeling.config import BASELINE
+from experiments.language_modeling.report.plots import PLOTS, differences, plot_differences
 from experiments.language_modeling.report.published import PublishedTable, published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
@@ -15,6 +16,7 @@ from experiments.language_modeling.report.tables import (
 )
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status
+from pipeline.report.spread import verdict
 from pipeline.sweep.results import Results
 
 NOTES = (
@@ -76,10 +78,12 @@ def make_page(results: Results) -> Page:
 
 def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> list[Block]:
     blocks: list[Block] = [Heading(task)]
+    if found := differences(results, task):
+        blocks.append(verdict(found, BASELINE, "{:+.2f}", "of perplexity", better=-1))
     rows = [row for table in tables for row in table.rows]
     if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
         blocks.append("No published table has these settings: compare the heads among themselves.")
-    if figure := differences(results, task):
+    if figure := plot_differences(results, task):
         blocks.append(Plot(f"{task}-differences", "Difference from softmax", INTERVALS, figure))
     blocks += [_setup(results, task), heads_table(results, task)]
     blocks += filter(None, [slopes_table(results, task), rates_table(results, task)])

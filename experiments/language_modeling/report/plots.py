@@ -14,18 +14,24 @@ from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.runs import baseline, cells_of, measured
 from pipeline.report import canvas
 from pipeline.report.forest import forest
+from pipeline.report.spread import Difference
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results
 
 
-def differences(results: Results, task: str) -> Figure | None:
-    """Test perplexity minus that of softmax, with its interval."""
+def differences(results: Results, task: str) -> dict[str, Difference]:
+    """Test perplexity of every head minus that of softmax."""
     found = {}
     for cell in cells_of(results, task):
         base = baseline(results, cell)
         if base is not None and base != cell:
             found[cell[1]] = results.difference(cell, base, measured("test_perplexity"))
-    return forest({task: {n: d for n, d in found.items() if d}}, "test perplexity above softmax's")
+    return {head: difference for head, difference in found.items() if difference}
+
+
+def plot_differences(results: Results, task: str) -> Figure | None:
+    """`differences` with their intervals."""
+    return forest({task: differences(results, task)}, "test perplexity above softmax's")
 
 
 def learning(results: Results, task: str) -> Figure | None:
