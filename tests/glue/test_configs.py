@@ -9,7 +9,15 @@ from glue.tasks import get_task
 from tests.commands import ROOT
 from tests.glue.running import parsed
 
-SWEEPS = [ROOT / f"configs/glue/{name}.yaml" for name in ("table2", "table2-paper", "minilm-table")]
+# by config of a sweep: the number of runs that the comment at the top of the file gives
+RUNS = {
+    "table2": 525,
+    "table2-paper": 200,
+    "minilm-table": 160,
+    "mrpc-paper": 40,
+    "mrpc-fair": 56,
+}
+SWEEPS = [ROOT / f"configs/glue/{name}.yaml" for name in RUNS]
 TASKS = sorted({*(ROOT / "configs/glue").rglob("*.yaml")} - {*SWEEPS})
 MAPPINGS = sorted((ROOT / "configs/mapping").rglob("*.yaml"))
 
@@ -40,8 +48,7 @@ def test_sweep_config(sweep: Path) -> None:
         schedule = mapping.schedule_of_run()
         if schedule is not None:
             assert schedule.value(1.0) == mapping.params[schedule.parameter]
-    # the number of runs that the comment at the top of the file gives
-    assert plan.expected({}) == {"table2": 525, "table2-paper": 200, "minilm-table": 80}[sweep.stem]
+    assert plan.expected({}) == RUNS[sweep.stem]
 
 
 def test_sweep_of_the_docs(tmp_path: Path) -> None:
