@@ -24,6 +24,7 @@ zeros: whether exact zeros can occur at valid positions; "depends" on the parame
 rows sum to one at the default parameters, except {masses}
 mixed-NAME is (1 - mix) softmax + mix NAME, with mix = 1 in [0, 1]
 scaled-NAME is NAME((delta + beta (log n)^gamma) z), n the number of valid positions
+detached-r-softmax is r-softmax with the gradient of its authors' code, which holds t constant
 sink, which most take as well, is the score of a virtual key of value 0: rows sum to at most one"""
 
 
@@ -103,10 +104,10 @@ def in_full(mapping: Mapping) -> str:
 
 
 def _explained(spec: MappingSpec) -> str:
-    from sparse_attn.mappings.derived import MIXED, SCALED, SINK, mixed, scaled, with_sink
+    from sparse_attn.mappings.derived import PREFIXES, SINK, with_sink
 
-    made = {MIXED: mixed, SCALED: scaled}
-    documented: Any = next((f for p, f in made.items() if spec.name.startswith(p)), spec.function)
+    made = (make for prefix, make in PREFIXES.items() if spec.name.startswith(prefix))
+    documented: Any = next(made, spec.function)
     if SINK in spec.parameters and documented is spec.function:
         documented = with_sink
     if isinstance(documented, partial):  # whose docstring is Python's

@@ -79,6 +79,7 @@ def r_softmax_multilabel_loss(
     target: Tensor,
     r: Value,
     *,
+    gradient: str = "exact",
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -92,12 +93,14 @@ def r_softmax_multilabel_loss(
         target: as `sparsemax_loss`, with weights y that are 0 or 1.
         r: in [0, 1]; a float or a tensor broadcastable to the rows, with its gradient. For k labels
             the paper uses 1 - k/n.
+        gradient: that of p, as `r_softmax`.
 
     Raises:
-        ValueError: r out of range; on the CPU also a weight that is neither 0 nor 1.
+        ValueError: r out of range, an unknown `gradient`; on the CPU also a weight that is neither
+            0 nor 1.
     """
     rows = labelled_rows(scores, target, mask, binary=True)
-    p = r_softmax(rows.scores, r, mask=rows.valid)
+    p = r_softmax(rows.scores, r, gradient=gradient, mask=rows.valid)
     return rows.reduced(_matched(rows, p), reduction)
 
 

@@ -1,4 +1,4 @@
-"""Mappings made of another: `mixed-NAME`, `scaled-NAME`, and any mapping with a sink."""
+"""Mappings made of another: `mixed-`, `scaled-` and `detached-NAME`, and any with a sink."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.mappings.base import (
+    DERIVED,
     INF,
     MappingSpec,
     ParameterSpec,
@@ -18,6 +19,7 @@ from sparse_attn.mappings.base import (
     on_named_rows,
 )
 from sparse_attn.mappings.pointwise import softmax
+from sparse_attn.mappings.weighted import BALAZY, r_softmax
 
 MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
 MIXED = "mixed-"
@@ -25,6 +27,7 @@ DELTA = ParameterSpec("delta", default=0.0, low=0.0, high_open=True)
 BETA = ParameterSpec("beta", default=0.43, low=0.0, high_open=True)
 GAMMA = ParameterSpec("gamma", default=1.0, low=0.0, high_open=True)
 SCALED = "scaled-"
+DETACHED = "detached-"
 SINK = ParameterSpec("sink", default=0.0, low_open=True, high_open=True)
 
 
@@ -138,6 +141,37 @@ def scaled(spec: MappingSpec) -> MappingSpec:
         kernel=None if spec.kernel is None else replace(spec.kernel, scaled=True),
         source=f"Nakanishi 2025, for {spec.source}",
     )
+
+
+def detached(spec: MappingSpec) -> MappingSpec:
+    """p = r-softmax(z, r), whose gradient holds t = max z - Q(z, r) constant.
+
+    `r_softmax(..., gradient="detached")`, that of the authors' code, by name. No gradient reaches
+    r, which can be scheduled or predicted but not learned. Without a kernel: those compute the
+    exact gradient. Its multi-label loss is that of r-softmax with the same p.
+
+    Raises:
+        ValueError: another mapping than r-softmax.
+    """
+    if spec.function is not r_softmax:
+        raise ValueError(
+            f"mapping={DETACHED + spec.name!r}: only r-softmax has another gradient; use "
+            f"{spec.name}, or the prefix right before r-softmax"
+        )
+    return replace(
+        spec,
+        name=DETACHED + spec.name,
+        function=partial(spec.function, gradient="detached"),
+        log_function=DERIVED,
+        parameters=tuple(replace(p, learnable=False) for p in spec.parameters),
+        losses={name: partial(f, gradient="detached") for name, f in spec.losses.items()},
+        kernel=None,
+        color=None,
+        source=f"{BALAZY}, the authors' code",
+    )
+
+
+PREFIXES = {MIXED: mixed, SCALED: scaled, DETACHED: detached}
 
 
 def _dense_of(spec: MappingSpec, **arguments: Value) -> bool:

@@ -87,7 +87,9 @@ class Mapping(nn.Module):
         for name in self.learned:
             if name not in learnable:
                 can = ", ".join(learnable) or "no parameter"
-                raise TypeError(f"learn={name!r}: {self.name} can learn {can}")
+                fixed = name in known and not any(p.learnable for p in possible if p.name == name)
+                why = "no gradient reaches it; " * fixed
+                raise TypeError(f"learn={name!r}: {why}{self.name} can learn {can}")
 
     @property
     def unused(self) -> list[str]:

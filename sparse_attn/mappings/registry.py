@@ -57,28 +57,35 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
     """The record of the mapping `name`, with the parameter `sink` if asked for.
 
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters;
-    `scaled-NAME` is NAME((delta + beta (log n)^gamma) z).
+    `scaled-NAME` is NAME((delta + beta (log n)^gamma) z); `detached-r-softmax` has the gradient of
+    its authors' code.
 
     Raises:
         ValueError: an unknown name; the message has what it is called here, the nearest names, or
-            all. A mapping that cannot be mixed, scaled or given a sink.
+            all. A mapping that cannot be mixed, scaled, detached or given a sink.
     """
     base = _base(str(name))
     if base not in _SPECS:
         raise ValueError(f"mapping={name!r} is unknown; {_hint(str(name), base)}")
-    if name not in _SPECS and name.startswith(derived.SCALED):
-        return derived.scaled(get_spec(name.removeprefix(derived.SCALED), sink=sink))
+    prefix = _prefix(name)
+    if prefix == derived.SCALED:
+        return derived.scaled(get_spec(name.removeprefix(prefix), sink=sink))
     if sink:
         return derived.with_sink(get_spec(name))
-    if name not in _SPECS:
-        return derived.mixed(get_spec(name.removeprefix(derived.MIXED)))
+    if prefix is not None:
+        return derived.PREFIXES[prefix](get_spec(name.removeprefix(prefix)))
     return _SPECS[name]
+
+
+def _prefix(name: str) -> str | None:
+    """What makes the mapping of this name from another; None for a registered one."""
+    return next((p for p in derived.PREFIXES if name.startswith(p) and name not in _SPECS), None)
 
 
 def _base(name: str) -> str:
     """The mapping that the one of this name is made of."""
-    prefix = next((p for p in (derived.SCALED, derived.MIXED) if name.startswith(p)), None)
-    return name if prefix is None or name in _SPECS else _base(name.removeprefix(prefix))
+    prefix = _prefix(name)
+    return name if prefix is None else _base(name.removeprefix(prefix))
 
 
 def _hint(name: str, base: str) -> str:

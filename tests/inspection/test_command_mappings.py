@@ -40,6 +40,7 @@ def test_table_has_the_whole_registry(capsys: pytest.CaptureFixture[str]) -> Non
         ("temperature-softmax", "flex"),
         ("plif", "no; the reference computes it"),
         ("mixed-entmax", "no; the reference computes it"),
+        ("detached-r-softmax", "no; the reference computes it"),
         ("scaled-entmax", "cpu, triton"),
         ("clipped-softmax", "cpu, triton"),
         ("sigmoid", "cpu, triton"),
@@ -56,7 +57,7 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
     assert f'patch_model(model, "{name}"' in facts["patch"]
     for parameter in (*spec.parameters, *spec.options):
         assert f"{parameter.name} = {parameter.shown_default} in {parameter.range}" in text
-    if name.startswith(("mixed-", "scaled-")):
+    if name.startswith(("mixed-", "scaled-", "detached-")):
         assert text.splitlines()[2].startswith("p = ")
     else:
         formula = str(spec.function.__doc__).splitlines()[0]

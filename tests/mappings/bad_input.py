@@ -109,6 +109,7 @@ NEAREST = {
     "mixed-r-sofmax": "mixed-r-softmax",
     "scaled-sofmax": "scaled-softmax",
     "top-p": "top-p-softmax",
+    "detached-r-sofmax": "detached-r-softmax",
     "mixed-sparsemix": "mixed-sparsemax",
     "mixed-scaled-entmx": "mixed-scaled-entmax",
     "softmax1": "softmax with sink=0",
@@ -148,6 +149,10 @@ ROWS = [
     module("t-softmax", TypeError, "learn='alpha'", learn="alpha"),
     module("top-k-softmax", TypeError, "learn='k'.*can learn sink$", learn="k"),
     module("random-drop-softmax", TypeError, "learn='r'.*can learn sink$", learn="r"),
+    *(module(f"{prefix}detached-r-softmax", TypeError, f"learn='r': no gradient reaches it; {can}$",
+             learn="r")
+      for prefix, can in (("", "detached-r-softmax can learn sink"),
+                          ("mixed-", "mixed-detached-r-softmax can learn mix, sink"))),
     module("relu", TypeError, "learn='r'.*can learn no parameter", learn="r"),
     module("scaled-softmax", ValueError, r"delta=0\.0: .* inside \[0, inf\), such as at 0\.69",
            learn="delta"),
@@ -172,6 +177,9 @@ ROWS = [
     *unknown("mixed-mixed-sparsemax", "mixed-mixed-sparsemax.*parameter mix already"),
     *unknown("scaled-scaled-softmax", "scaled-scaled-softmax.*parameter delta already"),
     *unknown("scaled-clipped-softmax", "clipped-softmax has a parameter gamma already"),
+    *(row for name in ("t-softmax", "sparsemax", "random-drop-softmax", "scaled-r-softmax",
+                       "mixed-r-softmax", "detached-r-softmax")
+      for row in unknown(f"detached-{name}", f"detached-{name}': only r-softmax has .*use {name}")),
     *unknown("scaled-weighted-softmax", "a value for each score.*use it alone"),
 
     module("scaled-softmax", ValueError, r"delta=-1\.0 is out of range.*\[0, inf\)", delta=-1.0),

@@ -26,6 +26,8 @@ UNITS = {
     "offset": (-1.0, 0.4, 1.5),
 }
 
+PREFIXES = ("mixed-", "scaled-", "detached-")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -66,7 +68,7 @@ class Case:
     @property
     def derived(self) -> bool:
         """Made of another mapping, with no function of its own."""
-        return "sink" in self.params or self.name.startswith(("mixed-", "scaled-"))
+        return "sink" in self.params or self.name.startswith(PREFIXES)
 
     def log_row(self, row: np.ndarray) -> np.ndarray:
         """log p of the reference, for the valid entries of one row."""
@@ -85,7 +87,7 @@ class Case:
 
 def function_of(name: str, log: bool = False, sink: bool = False) -> Callable[..., torch.Tensor]:
     """The public function of a mapping, or that of its log form."""
-    if sink or name.startswith(("mixed-", "scaled-")):
+    if sink or name.startswith(PREFIXES):
         spec = get_spec(name, sink=sink)
         return spec.log_function if log else spec.function
     return getattr(functional, ("log_" if log else "") + name.replace("-", "_"))

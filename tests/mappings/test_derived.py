@@ -1,4 +1,4 @@
-"""Sinks and `scaled-NAME`; `mixed-NAME` has a file of its own."""
+"""Sinks, `scaled-NAME` and `detached-r-softmax`; `mixed-NAME` has a file of its own."""
 
 import math
 
@@ -11,10 +11,11 @@ from torch.autograd import gradcheck
 from sparse_attn import Mapping, mapping_names
 from sparse_attn import functional as maps
 from sparse_attn.kernels import attention
+from sparse_attn.losses import r_softmax_multilabel_loss
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import ALSO_CALLED
 
-from .cases import CHECK, close, defaults, forms, random_mask, random_scores
+from .cases import CHECK, close, defaults, finite, forms, function_of, random_mask, random_scores
 from .test_properties import grid, row_strategy
 
 LIBRARY = [n for n in mapping_names() if get_spec(n).function.__module__.startswith("sparse_attn")]
@@ -141,6 +142,79 @@ def test_a_description_makes_what_learns_again(name, learned, start, heads):
     again = Mapping(made["mapping"], learn=made["learn"], num_heads=heads, **made["params"])
     assert again.describe() == made
     assert again.get_parameter(f"raw_{learned}").numel() == (heads or 1)
+
+
+def slope(result, leaf):
+    """The gradient of a sum of the result with different weights."""
+    weights = torch.linspace(-1, 2, result.numel()).view(result.shape).to(result)
+    (gradient,) = torch.autograd.grad(finite(result), leaf, weights, retain_graph=True)
+    return gradient
+
+
+def differs(result, other, leaf):
+    return (slope(result, leaf) - slope(other, leaf)).abs().max() > 1e-3
+
+
+@forms
+def test_detached_holds_the_threshold_constant(log):
+    scores, mask = random_scores(4, 9).requires_grad_(), random_mask(4, 9)
+    p, exact = (
+        function_of(name, log)(scores, r=0.4, mask=mask)
+        for name in ("detached-r-softmax", "r-softmax")
+    )
+    assert torch.equal(p, exact)
+    authors = maps.r_softmax(scores, 0.4, gradient="detached", mask=mask, log=log)
+    assert torch.equal(slope(p, scores), slope(authors, scores))
+    assert differs(p, exact, scores)
+
+
+def test_detached_record():
+    spec, exact = get_spec("detached-r-softmax"), get_spec("r-softmax")
+    assert spec.kernel is None
+    assert [p.learnable for p in spec.parameters] == [False]
+    assert (spec.zeros, spec.mass, spec.dial, spec.predicts) == (True, "one", exact.dial, "r")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mixed-{}", {"mix": 0.3}),
+        ("scaled-{}", {"beta": 0.7}),
+        ("mixed-scaled-{}", {"mix": 0.3, "beta": 0.7}),
+        ("{}", {"sink": 0.5}),
+        ("scaled-{}", {"sink": 0.5}),
+    ],
+)
+def test_detached_in_another(name, values):
+    """It stays detached, without a kernel, and learns what is not r."""
+    scores = random_scores(3, 9, scale=1.0, dtype=torch.float32).requires_grad_()
+    ours, exact = (
+        Mapping(name.format(n), r=0.4, learn=tuple(values), **values)
+        for n in ("detached-r-softmax", "r-softmax")
+    )
+    assert ours.spec.kernel is None
+    p, expected = ours(scores), exact(scores)
+    assert torch.equal(p, expected)
+    assert differs(p, expected, scores)
+    assert all(slope(p, learned).abs() > 0 for learned in ours.parameters())
+    with pytest.raises(TypeError, match="learn='r': no gradient reaches it; "):
+        Mapping(name.format("detached-r-softmax"), learn="r")
+
+
+def test_detached_loss():
+    """The one of the multi-label head, whose p is r-softmax."""
+    scores, target = random_scores(3, 6).requires_grad_(), random_mask(3, 6)
+    loss = get_spec("detached-r-softmax").losses["r-softmax"]
+    ours, exact = loss(scores, target, 0.4), r_softmax_multilabel_loss(scores, target, 0.4)
+    assert torch.equal(ours, exact)
+    p = maps.r_softmax(scores, 0.4, gradient="detached")
+    eta = target / target.sum(-1, keepdim=True)
+    matched = (p - eta).masked_fill(~target, 0.0).square().sum(-1).mean()
+    margin = eta[..., :, None] - scores[..., :, None] + scores[..., None, :]
+    pairs = target[..., :, None] & ~target[..., None, :]
+    hinge = margin.relu().masked_fill(~pairs, 0.0).sum((-2, -1)).mean()
+    close(slope(ours, scores), slope(matched + hinge, scores))
+    assert differs(ours, exact, scores)
 
 
 @pytest.mark.parametrize("name", ["mixed-scaled-softmax", "scaled-plif"])

@@ -33,7 +33,12 @@ SINKS: list[tuple[str, dict[str, Any]]] = [
     ("softmax", {"sink": 0.5}),
     ("scaled-entmax", {"alpha": 1.5, "sink": 0.5}),
 ]
-MAPPINGS = [*((name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)), *SINKS]
+DETACHED = ("detached-r-softmax", {"r": 0.3})
+MAPPINGS = [
+    *((name, SETTINGS.get(name, {})) for name in (*mapping_names(), MIXED)),
+    DETACHED,
+    *SINKS,
+]
 # Whose weights a rounding of the scores does not turn into others.
 CALM = [entry for entry in MAPPINGS if entry[0] not in {c.name for c in CASES if c.chaotic}]
 FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-softmax")]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from sparse_attn import patch_model
+from sparse_attn import Mapping, patch_model
+from sparse_attn.functional import r_softmax
 from sparse_attn.kernels import dispatch
 from sparse_attn.mappings import get_spec
 
@@ -56,6 +57,32 @@ def test_gradients_are_those_of_the_reference():
     for name, gradient in fused.items():
         largest = exact[name].abs().max().clamp(min=0.1)  # of key biases it is 0
         assert (gradient - exact[name]).abs().max() <= 2e-5 * largest, name
+
+
+def test_a_detached_gradient_is_never_that_of_the_kernels(calls, monkeypatch):
+    inputs = BERT.inputs()
+    towards = torch.randn(3, inputs["input_ids"].shape[1], BERT.build().config.hidden_size)
+
+    def run(name, **options):
+        model = patch_model(BERT.build(), name, r=0.3)
+        hidden = model(**inputs, **options).last_hidden_state
+        (hidden * towards).sum().backward()
+        return hidden, gradients(model)
+
+    detached, ours = run("detached-r-softmax")
+    assert [name for name, _ in calls] == ["reference"] * BERT.modules
+    hidden, exact = run("r-softmax", output_attentions=True)
+    assert torch.equal(detached, hidden)
+
+    def authors(self, scores, mask=None, dim=-1, sink=None):
+        return r_softmax(scores, 0.3, gradient="detached", mask=mask, dim=dim)
+
+    monkeypatch.setattr(Mapping, "forward", authors)
+    _, expected = run("r-softmax", output_attentions=True)
+    for name, gradient in ours.items():
+        assert torch.equal(gradient, expected[name]), name
+    moved = [name for name, gradient in ours.items() if not gradient.allclose(exact[name])]
+    assert any("query" in name for name in moved)
 
 
 @pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
