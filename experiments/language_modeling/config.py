@@ -124,6 +124,18 @@ class RunConfig(SetupConfig):
             seed=valid_seed(self.seed),
             checkpoint_minutes=(self.checkpoint_minutes >= 0, "0 or more"),
         )
+        stages = {"train": self.train, "finetune": self.finetune}
+        for name, stage in stages.items() if self.head.kind == "factored" else ():
+            if stage is not None:
+                check_fields(
+                    stage,
+                    name,
+                    optimizer=(stage.optimizer == "sgd", "sgd: a factored head has no other"),
+                    average_from=(
+                        stage.average_from == "never",
+                        "never: a factored head has no average of its weights",
+                    ),
+                )
 
     def comparable(self) -> dict[str, Any]:
         """The settings that decide the result; runs that share them are the same run."""

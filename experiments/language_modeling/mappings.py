@@ -1,10 +1,13 @@
 """Mappings used by experiments only; importing this module registers them."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from sparse_attn import register_mapping
-from sparse_attn.mappings import pointwise_spec
+from sparse_attn.losses import bouchard_loss
+from sparse_attn.mappings import get_spec, pointwise_spec
 
 
 def log_g(scores: Tensor) -> Tensor:
@@ -18,3 +21,13 @@ def log_g(scores: Tensor) -> Tensor:
 
 source = "Kanai et al. 2018, table 1, with an epsilon"
 register_mapping(pointwise_spec("relu-eps", log_g, source=source))
+register_mapping(
+    replace(
+        get_spec("softmax"),
+        name="bouchard",
+        losses={"bouchard": bouchard_loss},
+        kernel=None,
+        color=None,
+        source="Bouchard 2007, section 2; de Brebisson & Vincent 2016, section 2",
+    )
+)

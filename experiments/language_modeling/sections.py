@@ -8,6 +8,12 @@ from typing import Literal, NamedTuple
 from pipeline.config import check_fields
 
 INF = float("inf")
+# losses of `FactoredSphericalHead`, by mapping; its squared error has no probabilities
+OBJECTIVES = {
+    "spherical-softmax": "spherical",
+    "taylor-softmax": "taylor",
+    "bouchard": "bouchard",
+}
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,11 @@ class HeadConfig:
     """The output layer.
 
     Args:
-        kind: linear, mixture (see components) or adaptive (see cutoffs).
-        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or
-            relu-eps, which the experiment adds.
+        kind: linear, mixture (see components), adaptive (see cutoffs) or factored: linear, trained
+            by plain SGD at a cost independent of the vocabulary.
+        mapping: a registered mapping, such as softmax, sigsoftmax, plif, taylor-softmax, or one
+            that the experiment adds: relu-eps, or bouchard, softmax trained by Bouchard's bound. A
+            factored head takes spherical-softmax, taylor-softmax or bouchard.
         params: mapping parameters, such as `--head.params.knots 1000`.
         learn: names of parameters to learn, such as `--head.learn "[bias]"`.
         mapping_lr: learning rate of the mapping; the stage's by default.
@@ -51,7 +59,7 @@ class HeadConfig:
         cutoffs: cumulative cluster sizes of the adaptive head, such as [2000, 10000].
     """
 
-    kind: Literal["linear", "mixture", "adaptive"] = "linear"
+    kind: Literal["linear", "mixture", "adaptive", "factored"] = "linear"
     mapping: str = "softmax"
     params: dict[str, float] = field(default_factory=dict)
     learn: list[str] = field(default_factory=list)
@@ -66,9 +74,17 @@ class HeadConfig:
     cutoffs: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        dense = self.kind != "factored"
         check_fields(
             self,
             "head",
+            mapping=(
+                dense or self.mapping in OBJECTIVES,
+                f"{', '.join(OBJECTIVES)}: the mappings whose losses a factored head has",
+            ),
+            params=(dense or self.params.get("eps", INF) > 0, "eps above 0 in a factored head"),
+            learn=(dense or not self.learn, "none: a factored head has a fixed mapping"),
+            tie=(dense or not self.tie, "false: a factored head has weights of its own"),
             mapping_lr=(self.mapping_lr is None or 0 <= self.mapping_lr < INF, "0 or more"),
             counts=("components",),
             dropout=(0 <= self.dropout < 1, "a number in [0, 1)"),
@@ -85,7 +101,7 @@ class HeadConfig:
         mapping = "-".join((self.mapping, *self.learn))
         if self.kind == "mixture":
             return {"softmax": "mos", "sigsoftmax": "moss"}.get(mapping, f"mos-{mapping}")
-        return mapping if self.kind == "linear" else f"adaptive-{mapping}"
+        return mapping if self.kind == "linear" else f"{self.kind}-{mapping}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.corpus import Corpus, batchify
+from experiments.language_modeling.factored import REFRESH, clipped_step, factored_layer, write_back
 from experiments.language_modeling.measures import mean_nll
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.optimizer import (
@@ -134,6 +135,9 @@ class Training:
 
     def _begin_stage(self, averaging: bool) -> None:
         self._make_optimizer(averaging)
+        self.layer = None
+        if self.config.head.kind == "factored":
+            self.layer = factored_layer(self.model)
         self.rows = batchify(self.corpus.train, self.stage.batch).to(self.device)
         self.state = self.model.initial_state(self.stage.batch)
 
@@ -166,26 +170,43 @@ class Training:
             self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
         ):
             hidden, penalty, self.state = self.model.regularized(tokens, self.state)
-            loss = self.model.head.loss(hidden, targets, chunk=self.config.chunk)
+            if self.layer is None:
+                loss = self.model.head.loss(hidden, targets, chunk=self.config.chunk)
+            else:
+                loss = self.layer(hidden, targets)
         value = loss.item()
         if not math.isfinite(value):
             raise self._diverged(f"the loss of step {progress.step + 1} is {value}")
         self.optimizer.zero_grad()
         (loss + penalty).backward()
-        if stage.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), stage.clip)
         factor = schedule(stage, progress.step, self._share_done())
-        set_learning_rate(self.optimizer, factor * (drawn / stage.bptt if stage.vary else 1.0))
-        self.optimizer.step()
+        self._update(factor * (drawn / stage.bptt if stage.vary else 1.0))
         progress.step += 1
         progress.position = end
         progress.loss += value * targets.numel()
         progress.tokens += targets.numel()
         return end - start
 
+    def _update(self, factor: float) -> None:
+        """Clip all gradients together and step, at `factor` times the learning rates."""
+        stage, step = self.stage, self.progress.step + 1
+        if self.layer is not None:
+            try:
+                clipped_step(self.layer, self.model, stage, factor * stage.learning_rate)
+            except ValueError:
+                raise self._diverged(f"the gradient of step {step} is not finite") from None
+            if step % REFRESH == 0:
+                self.layer.matrix.refresh()
+        elif stage.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), stage.clip)
+        set_learning_rate(self.optimizer, factor)
+        self.optimizer.step()
+
     def _end_epoch(self) -> None:
         """Evaluate, record, keep the best weights, and decide how to continue."""
         progress, stage, evaluation = self.progress, self.stage, self.config.evaluation
+        if self.layer is not None:
+            write_back(self.layer, self.model)
         with averaged(self.optimizer):
             nll = mean_nll(
                 self.model,
@@ -264,6 +285,7 @@ class Training:
             "progress": asdict(self.progress),
             "model": self.model.state_dict(),
             "best": self.best,
+            "layer": None if self.layer is None else self.layer.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "state": self.state,
             "random": torch.get_rng_state(),
@@ -278,6 +300,8 @@ class Training:
         self._begin_stage(self.progress.averaging)
         self.model.load_state_dict(content["model"])
         self.best = content["best"]
+        if self.layer is not None:
+            self.layer.load_state_dict(content["layer"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.state = tuple(part.to(self.device) for part in content["state"])
         torch.set_rng_state(content["random"])

@@ -52,10 +52,15 @@ def build_head(config: HeadConfig, hidden: int, embedding: nn.Embedding) -> Head
             f"head.mapping={mapping.name}: it returns zeros, whose -log p is infinite, and has no "
             f"other loss; expected one without zeros, or {' or '.join(own_losses())}"
         )
+    if config.kind in ("mixture", "adaptive") and mapping.spec.own_loss is not None:
+        raise ValueError(
+            f"head.kind={config.kind}: it trains by -log p, and {mapping.name} by a loss of its "
+            "own; expected head.kind linear"
+        )
     if config.kind == "adaptive":
         return AdaptiveHead(hidden, vocab, config.cutoffs, mapping=mapping)
     tie = embedding if config.tie else None
-    if config.kind == "linear":
+    if config.kind in ("linear", "factored"):
         return LinearHead(hidden, vocab, mapping, bias=config.bias, tie=tie)
     return MixtureHead(
         hidden,

@@ -24,7 +24,9 @@ from experiments.language_modeling.simlex import simlex
 from tests.bad_input import Wrong
 from tests.experiments.language_modeling.toys import Bigram, Recurrent, stream, write_ptb
 
-CONFIG = Path(__file__).parents[3] / "configs/language_modeling/ptb-small.yaml"
+CONFIGS = Path(__file__).parents[3] / "configs/language_modeling"
+CONFIG = CONFIGS / "ptb-small.yaml"
+FACTORED = ("--config", str(CONFIGS / "heads/factored-spherical.yaml"))
 
 
 def train(*arguments: str) -> Callable[[Path], None]:
@@ -121,6 +123,26 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (train("--measures.rank_contexts", "99"), "contexts=99: expected 1 to 79"),
         (train("--measures.simlex", "nowhere.txt"), "No such file.*nowhere.txt"),
         (train("--measures.dynamic", "{}"), "batch=100: expected at most 40"),
+        (
+            train("--head.kind", "factored"),
+            r"head\.mapping='softmax': expected spherical-softmax, ",
+        ),
+        (train(*FACTORED, "--head.mapping", "mse"), "expected spherical-softmax, taylor-softmax"),
+        (
+            train(*FACTORED, "--head.params.eps", "0"),
+            r"head\.params={'eps': 0.0}: expected eps abo",
+        ),
+        (train(*FACTORED, "--head.learn", "[eps]"), r"head\.learn=\['eps'\]: expected none"),
+        (train(*FACTORED, "--head.tie", "true"), r"head\.tie=True: expected false"),
+        (train(*FACTORED), r"train\.optimizer='adam': expected sgd: a factored head"),
+        (
+            train(*FACTORED, "--train.optimizer", "sgd", "--train.average_from", "0"),
+            r"train\.average_from=0: expected never: a factored head",
+        ),
+        (
+            train("--head.kind", "mixture", "--head.mapping", "bouchard"),
+            r"head\.kind=mixture: it trains by -log p, and bouchard by a loss of its own",
+        ),
         (train("--head.mapping", "r-softmax"), "returns zeros, whose -log p is infinite"),
         (report(), "holds no record of a run"),
         (report(config="{"), r"config\.json is not readable"),

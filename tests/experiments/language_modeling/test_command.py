@@ -41,11 +41,13 @@ def test_configs_parse_and_come_back_from_their_record(file: Path):
 
 @pytest.mark.parametrize("file", HEADS, ids=lambda path: path.stem)
 def test_heads_lie_over_a_model(file: Path):
-    config = parse_run(CONFIGS / "ptb-awd.yaml", file)
-    assert config.model.hidden == 1150
+    model, hidden = ("ptb-ff", 809) if "factored" in file.stem else ("ptb-awd", 1150)
+    config = parse_run(CONFIGS / f"{model}.yaml", file)
+    assert config.model.hidden == hidden
     assert build_head(config.head, 400, nn.Embedding(10, 400)).vocab == 10
     known = {"normalized-relu": "relu-eps", "abs": "softmax-abs"}
-    known |= {short: f"{short}-softmax" for short in ("taylor", "spherical")}
+    squares = ("taylor", "spherical", "factored-taylor", "factored-spherical")
+    known |= {short: f"{short}-softmax" for short in squares}
     assert config.head.name == known.get(file.stem, file.stem)
 
 
@@ -139,5 +141,5 @@ def test_sweeps_parse_and_come_back_from_their_record(file: Path):
     sweep = parse("sweep", "--config", file)
     content = json.loads(json.dumps(sweep.content()))
     assert from_dict(SweepConfig, {"output_dir": "x", **content}).content() == content
-    heads = [build_head(head, 200, nn.Embedding(10, 200)) for head in sweep.heads.values()]
+    heads = [build_head(head, 200, nn.Embedding(5000, 200)) for head in sweep.heads.values()]
     assert len(heads) == len(EXPERIMENT.plan(sweep).cells)

@@ -56,6 +56,8 @@ class CutOffError(Exception):
 
 
 SHORT = StageConfig(batch=4, bptt=7, learning_rate=1.0, vary=True, epochs=2)
+PLAIN = replace(STAGE, average_from="never")
+FACTORED = HeadConfig(kind="factored", mapping="taylor-softmax", tie=False, start="prior")
 ADAM = replace(SHORT, optimizer="adam", learning_rate=0.01, schedule="linear")
 
 
@@ -110,7 +112,7 @@ def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("minutes", [0.0, 10.0])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "factored"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
     config: RunConfig,
@@ -123,6 +125,8 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
     config = replace(config, checkpoint_minutes=minutes)
     if optimizer == "adam":
         config = replace(config, train=ADAM, finetune=None)
+    if optimizer == "factored":
+        config = replace(config, head=FACTORED, train=PLAIN, finetune=PLAIN)
     whole = replace(config, output_dir=config.output_dir + "-whole")
     drawn, last = 0, math.inf
 
