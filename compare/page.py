@@ -128,8 +128,8 @@ def _unit(record: dict[str, Any]) -> str:
 def findings(record: dict[str, Any]) -> list[str]:
     """On which side of 0 the intervals lie, and which differences have none."""
     measure, judged = measure_of(record), record["metric"] is not None
-    differences = _differences(record)
-    ours, random = differences.values()
+    against = differences(record)
+    ours, random = against.values()
     said = []
     if known := {name: found for name, found in ours.items() if found.interval}:
         parts = [
@@ -147,7 +147,7 @@ def findings(record: dict[str, Any]) -> list[str]:
             if better
             else f"None is {what}, by its interval, than as many zeros at random."
         )
-    for what, found in differences.items():
+    for what, found in against.items():
         if names := [name for name, difference in found.items() if not difference.interval]:
             said.append(
                 f"Nothing can be said of {text.listing(names)} against {what}: "
@@ -157,7 +157,7 @@ def findings(record: dict[str, Any]) -> list[str]:
     return said or ["Nothing can be said: there are no labels, and no control has as many zeros."]
 
 
-def _differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
+def differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
     """By what the mappings are compared with, and by mapping."""
     measure = measure_of(record)
     return {
@@ -170,8 +170,8 @@ def _differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
 
 def notes(record: dict[str, Any]) -> list[str]:
     """What the numbers mean."""
-    differences = [each for some in _differences(record).values() for each in some.values()]
-    count = sum(each.interval is not None for each in differences)
+    found = [each for some in differences(record).values() for each in some.values()]
+    count = sum(each.interval is not None for each in found)
     made = [
         "exact zeros: share among the pairs of valid queries and keys, over all layers, heads and "
         "texts.",
@@ -224,7 +224,7 @@ def results(record: dict[str, Any]) -> list[Block]:
         Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
     ]
     if record["metric"] is not None:
-        found = {"": _differences(record)["softmax"]}
+        found = {"": differences(record)["softmax"]}
         figure = forest(found, f"{measured}: difference from softmax")
         if figure is not None:
             filled = "Lines: 95 % intervals; filled where they exclude 0."

@@ -56,7 +56,7 @@ def _mean(runs: Runs, column: str) -> float:
     return sum(map(value, runs)) / len(runs)
 
 
-def _difference(runs: Runs) -> tuple[float, float, float]:
+def difference(runs: Runs) -> tuple[float, float, float]:
     """From softmax, the mean of the seeds, with what their intervals cover together."""
     found = [run["difference"] for run in runs]
     lows, highs = zip(*(one["interval"] for one in found), strict=True)
@@ -64,7 +64,7 @@ def _difference(runs: Runs) -> tuple[float, float, float]:
 
 
 def _shown(runs: Runs) -> str:
-    value, low, high = (text.rounded(number, "{:+.2f}") for number in _difference(runs))
+    value, low, high = (text.rounded(number, "{:+.2f}") for number in difference(runs))
     return f"{value} [{low}, {high}]"
 
 
@@ -140,7 +140,7 @@ def _plot(finished: dict[str, Runs], sparse: dict[str, Runs]) -> Figure:
     if CONTINUED in finished:
         axes.axhline(_mean(finished[CONTINUED], "Spearman"), color=canvas.GREY, lw=1.2, ls=":")
     for way, look in canvas.looks(list(sparse), None).items():
-        value, low, high = _difference(sparse[way])
+        value, low, high = difference(sparse[way])
         axes.errorbar(
             [_mean(sparse[way], "zeros")],
             [softmax + value],

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from matplotlib.figure import Figure
 
 from pipeline.report import canvas
+from pipeline.report.canvas import Axes
 from pipeline.report.spread import Difference
 
 
@@ -36,11 +37,8 @@ def forest(
         axes.axvline(0, color="black", lw=1, ls="--")
         for name, difference in found.items():
             row, colour = names.index(name), looks[name]["color"]
-            if difference.interval:
-                axes.plot(difference.interval, [row, row], color=colour, lw=2)
             filled = difference.side != 0 if settled is None else (task, name) in settled
-            fill = colour if filled else "white"
-            axes.plot([difference.value], [row], "o", color=colour, markerfacecolor=fill, ms=7)
+            mark(axes, row, difference.value, difference.interval, colour, filled)
         first = place % 2 == 0  # the panel to its right shares the rows
         axes.set_yticks(range(len(names)), [canvas.name(n) for n in names] if first else [])
         axes.set_ylim(len(names) - 0.5, -0.5)
@@ -49,3 +47,21 @@ def forest(
     for axes in panels:
         axes.set_xlim(min(low for low, _ in reach), max(high for _, high in reach))
     return figure
+
+
+def mark(
+    axes: Axes,
+    row: float,
+    value: float,
+    interval: tuple[float, float] | None,
+    colour: str,
+    filled: bool,
+    size: float = 7,
+) -> None:
+    """A disc or, if not filled, a ring on the line of its interval; a cross without one."""
+    if interval is None:
+        axes.plot([value], [row], "x", color=colour, ms=size)
+        return
+    axes.plot(interval, [row, row], color=colour, lw=2 * min(1, size / 6))
+    fill = colour if filled else "white"
+    axes.plot([value], [row], "o", color=colour, markerfacecolor=fill, ms=size)

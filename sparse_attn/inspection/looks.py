@@ -67,7 +67,7 @@ def styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     or of the palette. The others get colours that the figure leaves free. Labels of one mapping
     differ in marker and line.
     """
-    keys = [_mapping_in(label) or label for label in labels]
+    keys = [mapping_in(label) or label for label in labels]
     colours = {key: _colour(key) for key in keys}
     # the rarest first
     free = (c for c in reversed(PALETTE.values()) if c not in colours.values())
@@ -82,7 +82,7 @@ def styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _mapping_in(label: str) -> str | None:
+def mapping_in(label: str) -> str | None:
     """The longest name of a mapping in a label, or one that the label shortens."""
     named = [n for n in mapping_names() if n in label or n.startswith(f"{label}-")]
     return max(named, key=lambda n: (n in label, len(n)), default=None)
@@ -107,12 +107,16 @@ def single(height: float = 3.8) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def panels(titles: Sequence[str], height: float, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in rows, two in each, `height` high and with their titles."""
+def panels(
+    titles: Sequence[str], height: float | Sequence[float], columns: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels in rows, two in each, with their titles; `height` is one or each row's."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
-    figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
-    made = [figure.add_subplot(rows, columns, place + 1) for place in range(len(titles))]
+    heights = list(height) if isinstance(height, Sequence) else [height] * rows
+    figure = Figure(figsize=(WIDTH, sum(heights) + 0.4), layout="constrained")
+    grid = figure.add_gridspec(rows, columns, height_ratios=heights)
+    made = [figure.add_subplot(grid[place]) for place in range(len(titles))]
     for axes, title in zip(made, titles, strict=True):
         axes.set_title(title, fontsize=11)
         tidy(axes)

@@ -1,0 +1,70 @@
+"""Records that do not fit docs/differences.schema.json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bad_input import Wrong
+from website.differences.studies import read_entries
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def run(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], Any]:
+    """Reads a sweep whose first record is changed."""
+
+    def call(folder: Path) -> Any:
+        theirs, ours = RESULTS / "bottleneck/small", folder / "results/bottleneck/other"
+        ours.mkdir(parents=True)
+        (ours / "sweep.json").write_text((theirs / "sweep.json").read_text())
+        record = json.loads((theirs / "runs.jsonl").read_text().splitlines()[0])
+        change(record)
+        (ours / "runs.jsonl").write_text(json.dumps(record) + "\n")
+        return read_entries(folder / "results")
+
+    return call
+
+
+def comparison(folder: Path) -> Any:
+    """Reads a comparison that does not say how many rows there were."""
+    record = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())
+    del record["rows"]
+    (folder / "results/compare").mkdir(parents=True)
+    (folder / "results/compare/other.json").write_text(json.dumps(record))
+    return read_entries(folder / "results")
+
+
+ROWS = [
+    Wrong(
+        "a record without a device",
+        run(lambda record: record["results"].pop("device")),
+        ValueError,
+        r"other/runs\.jsonl line 1: results\.device: expected string, got nothing; "
+        r"docs/contribute-results\.md",
+    ),
+    Wrong(
+        "a record with an unknown status",
+        run(lambda record: record.update(status="done")),
+        ValueError,
+        r'status: expected one of finished, diverged, failed, got "done"',
+    ),
+    Wrong(
+        "a record with a negative index",
+        run(lambda record: record.update(index=-1)),
+        ValueError,
+        r"index: expected at least 0, got -1",
+    ),
+    Wrong(
+        "a record whose config is a list",
+        run(lambda record: record.update(config=[1])),
+        ValueError,
+        r"config: expected object, got \[1\]",
+    ),
+    Wrong(
+        "a comparison without rows",
+        comparison,
+        ValueError,
+        r"other\.json: rows: expected integer, got nothing",
+    ),
+]

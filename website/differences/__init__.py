@@ -1,0 +1,1 @@
+"""Differences from softmax of every study in results/: entries, their figure and their page."""

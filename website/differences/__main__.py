@@ -1,0 +1,54 @@
+"""The differences from softmax of every study in results/, as entries, a figure and a page.
+
+Run as:
+    python -m website.differences
+
+It writes differences.json, differences.png and does-it-help.md into docs/.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pipeline.files import write_text
+from pipeline.report import canvas
+from pipeline.report.page import Plot
+from website import ROOT
+from website.differences.page import make_page
+from website.differences.studies import read_entries
+
+LINKS = """
+The entries as JSON: [differences.json](differences.json), by
+[differences.schema.json](differences.schema.json). All is made by `python -m website.differences`;
+[add your runs](contribute-results.md). Not here: what a conversion
+[costs a later fine-tuning](guide/convert.md#fine-tune-first), the demo's task, and
+[speed](results.md#speed).
+"""
+
+
+def write(results: Path, folder: Path) -> str:
+    """Write the three files, and return what was found.
+
+    Raises:
+        ValueError: a record does not fit; nothing is written.
+    """
+    entries = read_entries(results)
+    if not entries:
+        raise ValueError(f"{results}: no study there compares a mapping with softmax")
+    page = make_page(entries)
+    for plot in page.blocks:
+        if isinstance(plot, Plot):
+            canvas.save(plot.figure, folder / f"{plot.name}.png")
+    lines = ",\n".join(json.dumps(vars(entry)) for entry in entries)
+    write_text(folder / "differences.json", f"[\n{lines}\n]\n")
+    write_text(folder / "does-it-help.md", page.markdown() + LINKS)
+    return str(page.blocks[0])
+
+
+if __name__ == "__main__":
+    try:
+        print(write(ROOT / "results", ROOT / "docs"))
+    except ValueError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,146 @@
+"""An entry of docs/differences.json, and the schema that entries and records have to fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from website import ROOT
+
+BASELINE = "softmax"
+SCHEMA = ROOT / "docs/differences.schema.json"
+_TYPES: dict[str, tuple[type, ...]] = {
+    "array": (list,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "null": (type(None),),
+    "number": (int, float),
+    "object": (dict,),
+    "string": (str,),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mapping against a baseline on one task by one metric; the schema describes the fields."""
+
+    study: str
+    task: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    mapping: str
+    baseline: str
+    difference: float
+    low: float | None
+    high: float | None
+    confidence: float
+    interval_over: str
+    seeds: int
+    diverged: int
+    tuned_on_scored_rows: bool
+    zeros: float | None
+    device: str
+    source: str
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def side(self) -> int | None:
+        """1 if better, -1 if worse, 0 if not told apart; None without an interval."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        above = 1 if low > 0 else -1 if high < 0 else 0
+        return above if self.higher_is_better else -above
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval."""
+        low, high = self.interval or (0.0, 0.0)
+        return (high - low) / 2
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a comparison: it has an interval that its settings were not chosen by."""
+        return self.interval is not None and not self.tuned_on_scored_rows
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """One of the definitions: entry, run or comparison."""
+    found: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"][name]
+    return found
+
+
+def check(value: Any, name: str, where: str) -> None:
+    """Raise ValueError, naming `where` and the key, for a value that does not fit a definition."""
+    fault = next(_faults(value, schema(name), ""), None)
+    if fault:
+        raise ValueError(f"{where}: {fault}; docs/contribute-results.md says what a {name} holds")
+
+
+def _faults(value: Any, wanted: dict[str, Any], key: str) -> Iterator[str]:
+    """JSON Schema's type, enum, minimum, required, properties, additionalProperties and items."""
+    at = key or "the whole"
+    types = wanted.get("type", [])
+    names = [types] if isinstance(types, str) else types
+    if names and not any(_is(value, name) for name in names):
+        yield f"{at}: expected {' or '.join(names)}, got {_short(value)}"
+    elif "enum" in wanted and value not in wanted["enum"]:
+        yield f"{at}: expected one of {', '.join(map(str, wanted['enum']))}, got {_short(value)}"
+    elif isinstance(value, dict):
+        inner = wanted.get("properties", {})
+        for name in wanted.get("required", ()):
+            if name not in value:
+                types = inner.get(name, {}).get("type", "a value")
+                kind = types if isinstance(types, str) else " or ".join(types)
+                yield f"{_join(key, name)}: expected {kind}, got nothing"
+        for name, part in value.items():
+            if name in inner:
+                yield from _faults(part, inner[name], _join(key, name))
+            elif wanted.get("additionalProperties") is False:
+                yield f"{_join(key, name)}: expected no such key, got {_short(part)}"
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _faults(part, wanted.get("items", {}), f"{key}[{place}]")
+    elif "minimum" in wanted and value is not None and value < wanted["minimum"]:
+        yield f"{at}: expected at least {wanted['minimum']}, got {_short(value)}"
+
+
+def _is(value: Any, name: str) -> bool:
+    # bool is an int to Python and none to JSON
+    return isinstance(value, _TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _short(value: Any) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def read(path: Path, name: str) -> list[Any]:
+    """The content of a JSON file, or of each line of a JSONL file, that fits a definition.
+
+    Raises:
+        ValueError: something is no JSON or does not fit; names the file, line and key.
+    """
+    content, packed = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
+    found = []
+    for number, part in enumerate(content.splitlines() if packed else [content], start=1):
+        where = f"{path} line {number}" if packed else str(path)
+        try:
+            found.append(json.loads(part))
+        except ValueError as error:
+            raise ValueError(f"{where}: expected JSON, got {error}") from None
+        check(found[-1], name, where)
+    return found

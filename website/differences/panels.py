@@ -1,0 +1,91 @@
+"""Entries side by side: those of one study, metric and task, drawn as one forest plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pipeline.report import canvas
+from pipeline.report.forest import mark
+from website.differences.entries import Entry
+
+# more tasks of a study than these share a panel
+FEW = 4
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Entries with one axis.
+
+    Attributes:
+        task: the task, or how many there are.
+    """
+
+    task: str
+    entries: list[Entry]
+
+    @property
+    def first(self) -> Entry:
+        """Whose study, metric and unit are those of all."""
+        return self.entries[0]
+
+    @property
+    def rows(self) -> list[list[Entry]]:
+        """The entries of each mapping."""
+        found: dict[tuple[str, str], list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.mapping, entry.source), []).append(entry)
+        return list(found.values())
+
+
+def panels_of(entries: Sequence[Entry]) -> list[Panel]:
+    """The panels of all studies, in the order of the entries."""
+    found: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for entry in entries:
+        found.setdefault((entry.study, entry.metric), {}).setdefault(entry.task, []).append(entry)
+    made = []
+    for by_task in found.values():
+        if len(by_task) > FEW:
+            made.append(Panel(f"{len(by_task)} tasks", [*chain(*by_task.values())]))
+        else:
+            made += [Panel(task, some) for task, some in by_task.items()]
+    return made
+
+
+def draw(panels: Sequence[Panel]) -> Figure:
+    """A panel per study, task and metric; better is to the right in all of them."""
+    sizes = [0.9 + sum(max(0.2, 0.045 * len(row)) for row in p.rows) for p in panels]
+    heights = [max(sizes[place : place + 2]) for place in range(0, len(sizes), 2)]
+    titles = [f"{panel.first.study}\n{panel.task}" for panel in panels]
+    looks = canvas.looks(
+        list(dict.fromkeys(e.mapping for panel in panels for e in panel.entries)), None
+    )
+    figure, drawn = canvas.panels(titles, heights)
+    for axes, panel in zip(drawn, panels, strict=True):
+        axes.title.set_fontsize(9)
+        axes.axvline(0, color="black", lw=1, ls="--")
+        for row, some in enumerate(panel.rows):
+            alone = len(some) == 1
+            places = [row] if alone else np.linspace(row - 0.4, row + 0.4, len(some))
+            for place, entry in zip(places, some, strict=True):
+                colour, filled = looks[entry.mapping]["color"], entry.side not in (0, None)
+                size = 6.0 if alone else 2.6
+                mark(axes, place, entry.difference, entry.interval, colour, filled, size)
+        axes.set_yticks(range(len(panel.rows)), list(map(_label, panel.rows)), fontsize=8)
+        axes.set_ylim(len(panel.rows) - 0.5, -0.5)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.set_xlabel(f"{panel.first.metric}\n{panel.first.unit}: better →", fontsize=8)
+        if not panel.first.higher_is_better:
+            axes.invert_xaxis()
+    return figure
+
+
+def _label(entries: list[Entry]) -> str:
+    """The mapping, with its zeros where they are known."""
+    name = canvas.name(entries[0].mapping)
+    zeros = entries[0].zeros
+    return name if zeros is None or len(entries) > 1 else f"{name} ({100 * zeros:.0f} %)"

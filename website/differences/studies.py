@@ -1,0 +1,197 @@
+"""Entries of every study in results/, by the readers and paired differences of its own report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compare.page import differences as compared
+from compare.page import measure_of
+from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
+from experiments.bottleneck.report import MEASURES
+from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
+from experiments.conversion.report import difference as converted
+from experiments.images.__main__ import EXPERIMENT as IMAGES
+from experiments.images.report import baseline, error, negll
+from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
+from experiments.language_modeling.report.plots import differences as of_heads
+from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
+from experiments.multilabel.measures import f1
+from glue.__main__ import EXPERIMENT as GLUE
+from glue.report.runs import Sweep
+from glue.report.table import make_rows
+from pipeline.experiment import Experiment
+from pipeline.files import read_json
+from pipeline.report import text
+from pipeline.report.spread import LEVEL, Difference
+from pipeline.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
+from pipeline.sweep.results import Results, Value
+from website.differences.entries import BASELINE, Entry, check, read
+
+REMEDY = "mend it or take it out"
+
+
+class Measure(NamedTuple):
+    """How runs are judged; `better` is 1 if more is better, else -1."""
+
+    name: str
+    unit: str
+    better: int
+
+
+class Found(NamedTuple):
+    """What a study's report says of a mapping on a task."""
+
+    task: str
+    mapping: str
+    measure: Measure
+    difference: Difference
+    over: str = "seeds"
+    zeros: float | None = None
+    baseline: str = BASELINE
+    tuned_on_scored_rows: bool = False
+
+
+def _glue(results: Results) -> Iterator[Found]:
+    sweep = Sweep(**vars(results))
+    for row in make_rows(sweep):
+        if found := row.difference:
+            # with one pair, the report's interval is about that pair and not about the mapping
+            ends = (100 * found.low, 100 * found.high) if found.seeds > 1 else None
+            points = Difference(100 * found.value, ends, found.seeds)
+            measure = Measure(str(row.metric), "points", 1)
+            over = "seeds and examples"
+            cell = row.task, row.mapping
+            yield Found(*cell, measure, points, over, row.sparsity, BASELINE, not sweep.fair)
+
+
+def _by_seed(
+    results: Results, base: str | None, measures: Iterable[tuple[Measure, Value]]
+) -> Iterator[Found]:
+    """Of every mapping and measure, over the seeds that the baseline has too."""
+    for measure, value in measures:
+        for task, mapping in results.cells:
+            if base is not None and mapping != base and (task, base) in results.cells:
+                found = results.difference((task, mapping), (task, base), value)
+                if found:
+                    yield Found(task, mapping, measure, found, baseline=base)
+
+
+def _images(results: Results) -> Iterator[Found]:
+    measures = (Measure("test error", "points", -1), error), (Measure("-log p", "nats", -1), negll)
+    return _by_seed(results, baseline(results), measures)
+
+
+def _multilabel(results: Results) -> Iterator[Found]:
+    averages = ("micro", "samples")
+    measures = [(Measure(f"{name}-F1", "points", 1), f1(name)) for name in averages]
+    return _by_seed(results, BASELINE, measures)
+
+
+def _bottleneck(results: Results) -> Iterator[Found]:
+    signed = [(m, 1 if m.best is max else -1) for m in MEASURES]
+    measures = [(Measure(m.title, m.unit, better), m.of) for m, better in signed]
+    return _by_seed(results, BASELINE, measures)
+
+
+def _language_modeling(results: Results) -> Iterator[Found]:
+    measure = Measure("test perplexity", "perplexity", -1)
+    for task in results.tasks:
+        for head, found in of_heads(results, task).items():
+            yield Found(task, head, measure, found)
+
+
+def _conversion(results: Results) -> Iterator[Found]:
+    for task, way in results.cells:
+        if runs := results.finished((task, way)):
+            value, *ends = converted(runs)
+            found = Difference(value, (ends[0], ends[1]), len(runs))
+            zeros = sum(run["zeros"] for run in runs) / len(runs)
+            yield Found(task, way, Measure("Spearman x 100", "points", 1), found, "examples", zeros)
+
+
+SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found]]]] = {
+    "glue": (GLUE, _glue),
+    "multilabel": (MULTILABEL, _multilabel),
+    "images": (IMAGES, _images),
+    "language_modeling": (LANGUAGE_MODELING, _language_modeling),
+    "bottleneck": (BOTTLENECK, _bottleneck),
+    "conversion": (CONVERSION, _conversion),
+}
+# a file a model: softmax and other mappings in it
+MODELS = ("compare", "conversion")
+
+
+def read_entries(results: Path) -> list[Entry]:
+    """The entries of all studies below a folder such as results/, those of one study together.
+
+    Raises:
+        ValueError: a record does not fit the schema or its sweep; names the file.
+    """
+    found = [*_of_sweeps(results), *_of_models(results)]
+    for entry in found:
+        check(vars(entry), "entry", entry.source)
+    return found
+
+
+def _of_sweeps(root: Path) -> Iterator[Entry]:
+    for name, (experiment, differences) in SWEEPS.items():
+        files = [path for file in (SWEEP_FILE, PACKED_FILE) for path in (root / name).rglob(file)]
+        for folder in sorted({path.parent for path in files}):
+            for path in (*folder.glob(PACKED_FILE), *sorted((folder / FOLDER).glob("*.json"))):
+                read(path, "run")
+            results = experiment.read(folder)
+            if results.faults:
+                raise ValueError(f"{folder}: {results.faults[0]}; {REMEDY}")
+            for found in differences(results):
+                cell = found.task, found.mapping
+                diverged = results.diverged(cell) if cell in results.cells else 0
+                yield _entry(found, root, folder, folder, results.devices, diverged)
+
+
+def _of_models(root: Path) -> Iterator[Entry]:
+    for path in sorted(path for name in MODELS for path in (root / name).rglob("*.json")):
+        if any((folder / SWEEP_FILE).exists() for folder in path.parents[:2]):
+            continue
+        if "runs" in read_json(path, str(path.parent), REMEDY):
+            continue  # of another program, gathered by hand
+        (record,) = read(path, "comparison")
+        judged, zeros = measure_of(record), {m["mapping"]: m["zeros"] for m in record["mappings"]}
+        unit = "perplexity" if record["metric"] == "perplexity" else "points"
+        measure = Measure(judged.name, unit, judged.better)
+        for mapping, difference in compared(record)["softmax"].items():
+            one = difference._replace(n=1)
+            found = Found(record["source"], mapping, measure, one, "examples", zeros[mapping])
+            yield _entry(found, root, path.parent, path, [record["device"]], 0)
+
+
+def _entry(
+    found: Found, root: Path, folder: Path, source: Path, devices: Sequence[str], diverged: int
+) -> Entry:
+    low, high = found.difference.interval or (None, None)
+    return Entry(
+        study=folder.relative_to(root).as_posix(),
+        task=found.task,
+        metric=found.measure.name,
+        unit=found.measure.unit,
+        higher_is_better=found.measure.better > 0,
+        mapping=found.mapping,
+        baseline=found.baseline,
+        difference=_rounded(found.difference.value),
+        low=None if low is None else _rounded(low),
+        high=None if high is None else _rounded(high),
+        confidence=1 - LEVEL,
+        interval_over=found.over,
+        seeds=found.difference.n,
+        diverged=diverged,
+        tuned_on_scored_rows=found.tuned_on_scored_rows,
+        zeros=None if found.zeros is None else _rounded(found.zeros),
+        device=text.listing(devices),
+        source=source.relative_to(root.parent).as_posix(),
+    )
+
+
+def _rounded(value: float) -> float:
+    """Six digits: the last ones depend on the processor."""
+    return float(f"{value:.6g}")
