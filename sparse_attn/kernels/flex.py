@@ -21,8 +21,8 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         return "FlexAttention is called without attention sinks"
     if spec.log_g is None or spec.weights is not None:
         return f"{spec.name} is not pointwise with fixed log g, which FlexAttention needs"
-    if len(spec.parameters) > 1 or any(p.per_entry for p in spec.parameters):
-        return f"{spec.name} has more than one parameter, or one for each score"
+    if any(p.per_entry for p in spec.parameters):
+        return f"{spec.name} has a parameter for each score"
     if inputs.key_lengths is not None:
         return "it would compute the padding that key_lengths leaves out"
     if inputs.cu_seqlens is not None:
@@ -69,8 +69,7 @@ def _score_mod(inputs: AttentionInputs) -> Callable[..., Tensor]:
     log_g = inputs.mapping.spec.log_g
     assert log_g is not None
     softcap = inputs.softcap
-    parameters = inputs.mapping.spec.parameters
-    takes = inputs.parameter(parameters[0].name) if parameters else None
+    values = [inputs.parameter(p.name) for p in inputs.mapping.spec.parameters]
     bias = None if inputs.bias is None else inputs.bias.expand(inputs.shape)
     valid = inputs.valid()
     valid = None if valid is None else valid.expand(inputs.shape)
@@ -86,7 +85,7 @@ def _score_mod(inputs: AttentionInputs) -> Callable[..., Tensor]:
             inside = inside & valid[b, h, i, j]
         # g(-inf) is not 0 for even functions
         score = torch.where(inside, score, 0.0)
-        log_weight = log_g(score) if takes is None else log_g(score, takes[h])
+        log_weight = log_g(score, *(value[h] for value in values))
         # log 0 is the lowest finite number, which the kernel's change of base would turn into -inf
         return torch.where(inside, log_weight.clamp(min=LOG_ZERO), -torch.inf)
 

@@ -24,6 +24,7 @@ from sparse_attn.mappings.base import (
 
 BIAS = ParameterSpec("bias", default=0.0, low_open=True, high_open=True)
 EPS = ParameterSpec("eps", default=0.0198, low=0.0, high_open=True)
+CENTER = ParameterSpec("center", default=0.0, low_open=True, high_open=True)
 
 
 def normalize(
@@ -88,6 +89,15 @@ def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
     size = size.clamp(min=torch.finfo(z.dtype).tiny)
     rest = ((z / size).square() + eps / size / size).masked_fill(nothing, 1.0)
     return (2 * size.log() + rest.log()).masked_fill(nothing, torch.finfo(z.dtype).min)
+
+
+def _log_spherical_g(z: Tensor, eps: Value, center: Value) -> Tensor:
+    most = torch.finfo(z.dtype).max
+    return _log_square_plus((z - center).clamp(-most, most), eps)
+
+
+def _never_zero(eps: Value, **_: Value) -> bool:
+    return above_zero(eps=eps)
 
 
 def _log_taylor_g(z: Tensor) -> Tensor:
@@ -161,7 +171,7 @@ def taylor_softmax(
 ) -> Tensor:
     """p_i = g(z_i) / sum_j g(z_j) with g(z) = 1 + z + z^2/2 >= 1/2, smallest at z = -1.
 
-    Equal to `spherical_softmax(scores + 1, eps=1.0)`.
+    Equal to `spherical_softmax(scores, eps=1.0, center=-1.0)`.
     Source: de Brebisson & Vincent 2016, tables 1 to 6 (Taylor softmax).
     Arguments, returns and errors as `softmax`.
     """
@@ -169,21 +179,38 @@ def taylor_softmax(
 
 
 def spherical_softmax(
-    scores: Tensor, eps: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+    scores: Tensor,
+    eps: Value = EPS.default,
+    center: Value = CENTER.default,
+    *,
+    mask: Tensor | None = None,
+    dim: int = -1,
+    log: bool = False,
 ) -> Tensor:
-    """p_i = (z_i^2 + eps) / sum_j (z_j^2 + eps), even in z.
+    """p_i = g(z_i) / sum_j g(z_j) with g(z) = (z - center)^2 + eps, even around the center.
 
-    eps bounds the slope of the log-likelihood by 1/sqrt(eps); eps = 0 is invariant to the scale of
-    z, with a row of zeros uniform. At z = 0 every gradient is 0: do not start there.
+    The paper's a z^2 + b z + c, a > 0, without roots or with one, is center = -b / (2a) and eps =
+    (4ac - b^2) / (4a^2): a factor of g cancels. eps bounds the slope of the log-likelihood by
+    1/sqrt(eps); a row of g = 0 is uniform. With center = 0, eps = 0 is invariant to the scale of z.
+    At z = center every gradient to z is 0: do not start there.
     Source: de Brebisson & Vincent 2016, tables 1 and 3 to 6 (spherical softmax).
 
     Args:
         eps: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
+        center: in (-inf, inf), in units of the scores; likewise.
 
-    Other arguments, returns and errors as `softmax`; ValueError also for eps out of range.
+    Other arguments, returns and errors as `softmax`; ValueError also for these out of range.
     """
     return on_rows(
-        normalize, scores, eps, mask=mask, dim=dim, log=log, checks=(EPS,), log_g=_log_square_plus
+        normalize,
+        scores,
+        eps,
+        center,
+        mask=mask,
+        dim=dim,
+        log=log,
+        checks=(EPS, CENTER),
+        log_g=_log_spherical_g,
     )
 
 
@@ -231,9 +258,11 @@ SPECS = (
     _library(
         spherical_softmax,
         EPS,
+        CENTER,
         zeros=True,
-        dense=above_zero,
-        log_g=_log_square_plus,
+        dense=_never_zero,
+        log_g=_log_spherical_g,
+        kernel={"constants": (CENTER.name,)},
         source=f"{BREBISSON}, tables 1 and 3 to 6",
     ),
     _library(softmax_abs, log_g=torch.abs, source=f"{BREBISSON}, tables 1 and 5"),

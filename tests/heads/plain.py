@@ -80,6 +80,11 @@ CASES = [
     Case("sigsoftmax", lambda z, m: z + log_sigmoid(z + m.raw_bias), {"learn": ["bias"]}),
     Case("taylor-softmax", lambda z, m: (1 + z + z**2 / 2).log()),
     Case("spherical-softmax", lambda z, m: (z**2 + 0.0198).log()),
+    Case(
+        "spherical-softmax",
+        lambda z, m: ((z - m.raw_center) ** 2 + F.softplus(m.raw_eps)).log(),
+        {"center": 0.75, "learn": ["eps", "center"]},
+    ),
     Case("softmax-abs", lambda z, m: z.abs()),
     Case("normalized-sigmoid", lambda z, m: log_sigmoid(z)),
     Case("temperature-softmax", lambda z, m: z / 0.7, {"temperature": 0.7}),

@@ -82,6 +82,9 @@ def test_other_eps():
         Mapping("spherical-softmax", eps=0.5),
         Mapping("spherical-softmax", eps=0.5, learn="eps"),
         Mapping("spherical-softmax", eps=0.0),
+        Mapping("spherical-softmax", center=2.53),
+        Mapping("spherical-softmax", center=-0.3, eps=0.5, learn="center"),
+        Mapping("spherical-softmax", center=2.53, eps=0.0),
     ):
         head = LinearHead(HIDDEN, VOCAB, mapping).double()
         match_prior(head, COUNTS)

@@ -75,6 +75,7 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
         ("softmax:sink=0", {"patch": '"softmax", sink=0)', "mass": "at most one", "fused": "cpu"}),
         ("scaled-entmax:alpha=1.2,sink=-1", {"patch": "alpha=1.2, sink=-1, delta=0, beta=0.43"}),
         ("clipped-softmax:zeta=1.2", {"fused": "no", "mass": "at most one, at the default"}),
+        ("spherical-softmax:center=-1,eps=1", {"patch": "eps=1, center=-1)", "fused": "flex"}),
         ("plif:knots=8", {"patch": "bound=20, knots=8", "sink": "sink=SCORE"}),
     ],
 )

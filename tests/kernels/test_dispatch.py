@@ -8,6 +8,7 @@ import torch
 from sparse_attn import Mapping, MappingSpec, mapping_names, register_mapping
 from sparse_attn import functional as maps
 from sparse_attn.kernels import attention, dispatch
+from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.mappings import ParameterSpec
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.pointwise import normalize
@@ -223,11 +224,46 @@ def test_learned_parameters_of_ones_own_get_their_gradients(learn):
 @pytest.mark.usefixtures("clean_registry")
 @each(CPU, TRITON, FLEX)
 def test_mappings_of_ones_own_that_are_refused(backend):
-    """By flex those of two parameters, and by the kernels all."""
-    for name in ("own-rows", "own-pointwise-2", "own-pointwise")[: 2 if backend == FLEX else 3]:
+    """By flex those without log g, and by the kernels all."""
+    for name in ("own-rows", "own-pointwise-2", "own-pointwise")[: 1 if backend == FLEX else 3]:
         register_mapping(OWN[name])
         with pytest.raises(NotImplementedError, match=name):
             solved(Mapping(name), backend.impl)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        Mapping("spherical-softmax", eps=0.25, center=0.75),
+        Mapping("spherical-softmax", eps=[0.25, 0.5], center=[0.75, -1.0], num_heads=2),
+    ],
+)
+def test_flex_takes_several_parameters(mapping):
+    inputs = Inputs(Problem("softmax"))
+    with torch.no_grad():
+        ours, exact = (
+            attention(inputs.query, inputs.key, inputs.value, mapping, impl=impl)
+            for impl in (FLEX.impl, "reference")
+        )
+    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"center": 0.75}, {"learn": "center"}, {"center": [0.0, 0.0], "num_heads": 2}],
+)
+def test_a_center_is_never_that_of_the_kernels(given):
+    """Which have 0: at 0 they compute the call, else the reference, or an error if they must."""
+    q = torch.randn(1, 2, 3, 4)
+    plain, centered = (
+        AttentionInputs(q, q, q, Mapping("spherical-softmax", **options)) for options in ({}, given)
+    )
+    assert plain.kernel_reason is None
+    assert dispatch.choose(centered, None) == "reference"
+    for backend in (CPU, TRITON):
+        with pytest.raises(NotImplementedError, match="the kernels have center = 0 alone"):
+            dispatch.choose(centered, backend.impl)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

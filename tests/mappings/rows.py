@@ -116,9 +116,9 @@ def taylor_softmax(z):
     return log(g) - log(g.sum())
 
 
-def spherical_softmax(z, eps):
-    """g = z^2 + eps; eps = 0 with z = 0 is 0/0 and means uniform."""
-    g = z**2 + eps
+def spherical_softmax(z, eps=0.0198, center=0.0):
+    """g = (z - center)^2 + eps; eps = 0 with z = center is 0/0 and means uniform."""
+    g = (z - center) ** 2 + eps
     return log(g) - log(g.sum()) if g.any() else np.full(len(z), -np.log(len(z)))
 
 

@@ -53,12 +53,12 @@ def test_calls_its_function(name, argument, value):
         scores_of(3, 4, 5),
         random_mask(3, 4, 5),
     )
-    expected = function_of(name)(scores, value, mask=mask)
+    expected = function_of(name)(scores, **{argument: value}, mask=mask)
     assert torch.equal(module(scores, mask), expected)
     assert torch.equal(module(scores, mask=mask), expected)
     moved = module(scores.movedim(-1, 0), mask.movedim(-1, 0), dim=0).movedim(0, -1)
     close(moved, expected, **FLOAT32)
-    expected = function_of(name, log=True)(scores, value, mask=mask)
+    expected = function_of(name, log=True)(scores, **{argument: value}, mask=mask)
     assert torch.equal(module.log(scores, mask), expected)
     assert torch.equal(module.log(scores.mT, mask.mT, dim=-2).mT, expected)
 

@@ -209,6 +209,16 @@ def test_symmetries_of_the_even_mappings(row, eps):
     assert torch.equal(maps.spherical_softmax(-row, eps), maps.spherical_softmax(row, eps))
     assert torch.equal(maps.softmax_abs(-row), maps.softmax_abs(row))
     close(maps.taylor_softmax(-2 - row), maps.taylor_softmax(row))
+    close(maps.spherical_softmax(row, 1.0, -1.0), maps.taylor_softmax(row))
+
+
+@given(row=row_strategy(), a=grid(0.25, 4), b=grid(-4, 4), rest=grid(0.25, 4))
+def test_spherical_softmax_is_any_quadratic_without_roots(row, a, b, rest):
+    """a z^2 + b z + c over its sum, with center and eps as the docstring has them; any a scales."""
+    c = b * b / (4 * a) + rest  # 4 a c - b^2 = 4 a rest > 0
+    g = a * row**2 + b * row + c
+    eps, center = (4 * a * c - b * b) / (4 * a * a), -b / (2 * a)
+    close(maps.spherical_softmax(row, eps, center), g / g.sum(), rtol=1e-9, atol=1e-12)
 
 
 # Weighted softmax

@@ -1,6 +1,7 @@
 """What was saved comes back with the same outputs."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -26,6 +27,17 @@ def test_every_mapping_comes_back(mapping, tmp_path):
     loaded = load_pretrained(AutoModel, tmp_path)
     assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
     assert loaded.config.sparse_attn == model.config.sparse_attn
+
+
+def test_a_config_from_before_a_parameter_existed(tmp_path):
+    """Spherical softmax had no center."""
+    model = patch_model(BERT.build(), "spherical-softmax", eps=0.3)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    text = path.read_text()
+    path.write_text(re.sub(r'"center": 0\.0,\s*', "", text))
+    assert path.read_text() != text
+    assert torch.equal(BERT.hidden(load_pretrained(AutoModel, tmp_path)), BERT.hidden(model))
 
 
 @pytest.mark.parametrize("per", ["layer", "head"])
