@@ -32,6 +32,8 @@ def measure(config: MeasureConfig) -> None:
 
     for name, value in measure(config).items():
         shown = value
+        if name == "function":  # the report draws it
+            continue
         if name == "rank":
             shown = {key: part for key, part in value.items() if key != "spectrum"}
         print(f"{name}: {shown}")

@@ -20,7 +20,7 @@ from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.rank import exact_rank, numerical_rank
 from experiments.language_modeling.sections import DynamicConfig, EvaluationConfig
 from experiments.language_modeling.simlex import read_pairs, simlex
-from sparse_attn.inspection import slope_statistics
+from sparse_attn.inspection import learned_function, slope_statistics
 
 EXACT_CONTEXTS = 2000
 
@@ -38,12 +38,14 @@ def check_measures(corpus: Corpus, wanted: MeasuresConfig) -> None:
 def measures(
     model: LanguageModel, corpus: Corpus, evaluation: EvaluationConfig, wanted: MeasuresConfig
 ) -> dict[str, Any]:
-    """Top-10 error, slopes of a PLIF, and the requested measures."""
+    """Top-10 error, what a PLIF or monotone network learned, and the requested measures."""
     found: dict[str, Any] = {
         "top_10_error": top_k_error(model, corpus.test, evaluation.test_batch, evaluation.segment)
     }
     if model.head.mapping.name == "plif":
         found["slopes"] = slope_statistics(model.head.mapping)
+    if model.head.mapping.spec.weights is not None:
+        found["function"] = learned_function(model.head.mapping)
     if wanted.simlex is not None:
         found["simlex"] = asdict(simlex(model.embedding.weight, corpus.vocabulary, wanted.simlex))
     if wanted.rank_contexts is not None:

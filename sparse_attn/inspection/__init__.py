@@ -3,12 +3,13 @@
 from sparse_attn.inspection.page import attention_page, write_page
 from sparse_attn.inspection.record import AttentionRecord, ZeroCounts
 from sparse_attn.inspection.recording import record_attention
-from sparse_attn.inspection.slopes import slope_statistics
+from sparse_attn.inspection.slopes import learned_function, slope_statistics
 
 __all__ = [
     "AttentionRecord",
     "ZeroCounts",
     "attention_page",
+    "learned_function",
     "record_attention",
     "slope_statistics",
     "write_page",

@@ -1,4 +1,4 @@
-"""The slopes of a learned piecewise linear map."""
+"""What a learned monotone mapping has learned."""
 
 from __future__ import annotations
 
@@ -25,3 +25,22 @@ def slope_statistics(mapping: Mapping) -> dict[str, float]:
         "min": slopes.min().item(),
         "max": slopes.max().item(),
     }
+
+
+def learned_function(mapping: Mapping, points: int = 101) -> list[tuple[float, float]]:
+    """(z, f(z) - f(0)) of a learned p = softmax(f(z)), z `points` numbers on [-bound, bound].
+
+    The constant of f does not change p. Source: Ganea et al. 2019, figure 4.
+
+    Raises:
+        ValueError: the mapping is not a PLIF or a monotone network.
+    """
+    log_g = mapping.spec.log_g
+    if mapping.name not in ("plif", "monotone") or log_g is None:
+        raise ValueError(f"mapping={mapping.name}: expected plif or monotone, which learn f")
+    bound = mapping.parameter_values()["bound"]
+    device = next(mapping.parameters()).device
+    z = torch.linspace(-bound, bound, points, dtype=torch.float64, device=device)
+    with torch.no_grad():
+        f, zero = (log_g(x, **mapping.arguments()) for x in (z, z.new_zeros(1)))
+    return list(zip(z.tolist(), (f - zero).tolist(), strict=True))

@@ -7,10 +7,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from sparse_attn import Mapping
 from sparse_attn.heads import LinearHead, MixtureHead, parameter_groups
-from sparse_attn.inspection import slope_statistics
+from sparse_attn.inspection import learned_function, slope_statistics
 from sparse_attn.mappings import get_spec
 from tests.heads.plain import (
     BY_NAME,
@@ -227,4 +228,22 @@ def test_no_slope_statistics_of_other_mappings(name):
         slope_statistics(Mapping(name))
 
 
-# The monotone network
+def test_the_learned_function_has_the_slopes_of_the_mapping():
+    """Four bins on [-2, 2] and five points: those at the knots."""
+    mapping = Mapping("plif", knots=4, bound=2.0)
+    slopes = torch.tensor([0.5, 2.0, 1.0, 3.0])
+    mapping.raw_slopes.data = torch.log(torch.expm1(slopes))
+    z, f = zip(*learned_function(mapping, 5), strict=True)
+    assert z == (-2.0, -1.0, 0.0, 1.0, 2.0)
+    assert f == pytest.approx((-2.5, -2.0, 0.0, 1.0, 4.0), abs=1e-6)
+
+
+def test_the_learned_function_of_a_monotone_network():
+    mapping = Mapping("monotone", units=2, bound=3.0)
+    mapping.offset.data = torch.tensor([-1.0, 0.5])
+    gain, slope = (F.softplus(mapping.get_parameter(f"raw_{name}")) for name in ("gain", "slope"))
+    for z, f in learned_function(mapping, 7):
+        steps = torch.sigmoid(slope * z + mapping.offset) - torch.sigmoid(mapping.offset)
+        assert f == pytest.approx((gain * steps).sum().item(), abs=1e-5)
+    with pytest.raises(ValueError, match="expected plif or monotone"):
+        learned_function(Mapping("softmax"))

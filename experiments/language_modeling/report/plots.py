@@ -85,6 +85,28 @@ def spectrum(results: Results, task: str) -> Figure | None:
     return figure
 
 
+def function(results: Results, task: str) -> Figure | None:
+    """f(z) - f(0) of every learned function against the identity."""
+    cells = cells_of(results, task)
+    learned = {
+        cell[1]: run["function"]
+        for cell in cells
+        for run in reversed(results.finished(cell))
+        if "function" in run
+    }
+    if not learned:
+        return None
+    looks = canvas.looks([label for _, label in cells], BASELINE)
+    figure, axes = canvas.single(height=5.0)
+    axes.axline((0, 0), slope=1, color=canvas.GREY, lw=1, ls="--")
+    for label, points in learned.items():
+        plain = {key: looks[label][key] for key in ("color", "linestyle")}
+        axes.plot(*zip(*points, strict=True), **plain, label=_drawn(label))
+    axes.set(xlabel="z", ylabel="f(z) - f(0)")
+    canvas.legend_below(figure, axes)
+    return figure
+
+
 PLOTS = {
     "learning": (
         "Validation perplexity by epoch",
@@ -95,6 +117,12 @@ PLOTS = {
         "Singular values of the log-probability matrix",
         "Of the first seed; dashed: the threshold below which they count as 0.",
         spectrum,
+    ),
+    "function": (
+        "The learned function",
+        "f(z) - f(0) of p = softmax(f(z)), of the first seed; dashed: the identity, which is "
+        "softmax.",
+        function,
     ),
 }
 

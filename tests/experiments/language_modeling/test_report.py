@@ -11,7 +11,7 @@ import pytest
 
 from experiments.language_modeling.__main__ import EXPERIMENT
 from experiments.language_modeling.config import RunConfig
-from experiments.language_modeling.report.plots import learning
+from experiments.language_modeling.report.plots import function, learning
 from experiments.language_modeling.report.published import CONFIGS, PublishedRow, published_tables
 from experiments.language_modeling.sections import HeadConfig, StageConfig
 from pipeline.config import ReportConfig
@@ -156,6 +156,24 @@ def test_plots_where_there_is_something_to_show(tmp_path: Path):
     assert (len(point.get_xdata()), len(curve.get_xdata())) == (1, 2)
     curve.remove()
     assert blank_panels(figure) == []
+
+
+def test_learned_functions_are_drawn_beside_the_identity(tmp_path: Path):
+    runs, learned = tmp_path / "runs", [[-2.0, -3.0], [0.0, 0.0], [2.0, 1.0]]
+    write(runs / "a")
+    assert "a-function" not in page_of(runs, tmp_path / "without")
+    write(runs / "a", HeadConfig(mapping="plif"), function=learned)
+    write(runs / "a", HeadConfig(mapping="monotone"), function=learned[::2])
+    page = page_of(runs, tmp_path / "page")
+    assert "![The learned function](a-function.png)" in page
+    figure = function(EXPERIMENT.read(runs), "a")
+    assert figure is not None
+    identity, *lines = figure.axes[0].lines
+    assert identity.get_slope() == 1
+    assert {line.get_label(): line.get_xydata().tolist() for line in lines} == {
+        "plif": learned,
+        "monotone": learned[::2],
+    }
 
 
 def test_slopes_and_dynamic_evaluation(tmp_path: Path):

@@ -248,6 +248,8 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     }
     assert found["rank"]["float64"] == {"rank": 10, "contexts": 40}
     assert found["slopes"]["min"] > 0
+    assert found["function"][50] == pytest.approx((0.0, 0.0), abs=1e-9)
+    assert (found["function"][0][0], found["function"][-1][0]) == (-20.0, 20.0)
     assert found["simlex"]["pairs_found"] == 3
     assert "dynamic" not in found
     # a second time keeps what is there; without learning, dynamic evaluation is evaluation
