@@ -38,12 +38,7 @@ def make_page(entries: Sequence[Entry]) -> Page:
         table,
         *_flips(entries),
         Heading("The differences"),
-        Plot(
-            "differences",
-            "Differences from softmax by study, task and metric",
-            CAPTION,
-            draw(panels),
-        ),
+        Plot("differences", "Differences from softmax, by task and metric", CAPTION, draw(panels)),
     ]
     for study in dict.fromkeys(entry.study for entry in entries):
         some = [entry for entry in entries if entry.study == study]
