@@ -96,10 +96,11 @@ def test_the_first_line_counts_what_counts() -> None:
     sparse = replace(WORSE, zeros=0.5)
     page = make_page([ENTRY, sparse, EVEN, ALONE, tuned])
     assert page.blocks[0] == (
-        "Of 3 comparisons with softmax, in 1 study, 1 better, 1 worse and 1 not told apart, by "
-        "95 % intervals that are not adjusted for their number: if no mapping differed, about 0.2 "
-        "would seem to. In attention: 0 better, 1 worse and 0 not told apart. As an output layer "
-        "or a loss: 1 better, 0 worse and 1 not told apart."
+        "In attention, of 1 comparison with softmax, 0 better, 1 worse and 0 not told apart; by "
+        "chance about 0.1 would seem to differ. As an output layer or a loss, of 2 comparisons "
+        "with softmax, 1 better, 0 worse and 1 not told apart; by chance about 0.1 would seem to "
+        "differ. By 95 % intervals that are not adjusted for their number; each metric of the same "
+        "runs counts."
     )
     shown = page.markdown()
     assert "not counted: some/study (1)." in shown

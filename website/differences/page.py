@@ -47,21 +47,23 @@ def make_page(entries: Sequence[Entry]) -> Page:
 
 
 def _answer(entries: Sequence[Entry]) -> str:
-    """How many are better and worse: in all, in attention, and elsewhere."""
+    """How many are better and worse, in attention and elsewhere."""
     known = [entry for entry in entries if entry.counts]
-    total, studies = len(known), len({entry.study for entry in known})
     places = {
         "In attention": [entry for entry in known if entry.zeros is not None],
         "As an output layer or a loss": [entry for entry in known if entry.zeros is None],
     }
-    by_place = [f"{place}: {_sides(some)}." for place, some in places.items() if some]
+    by_place = [
+        f"{place}, of {text.counted(len(some), 'comparison')} with softmax, {_sides(some)}; by "
+        f"chance about {_chance(len(some))} would seem to differ."
+        for place, some in places.items()
+        if some
+    ]
     return " ".join(
         [
-            f"Of {text.counted(total, 'comparison')} with softmax, in "
-            f"{studies} {'study' if studies == 1 else 'studies'}, "
-            f"{_sides(known)}, by {100 * (1 - LEVEL):g} % intervals that are not adjusted for "
-            f"their number: if no mapping differed, about {_chance(total)} would seem to.",
             *by_place,
+            f"By {100 * (1 - LEVEL):g} % intervals that are not adjusted for their number; each "
+            "metric of the same runs counts.",
         ]
     )
 
