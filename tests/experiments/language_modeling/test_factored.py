@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.language_modeling import training
 from experiments.language_modeling.__main__ import EXPERIMENT
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.models import build_head
@@ -59,7 +60,10 @@ def trained(config: RunConfig, **head: Any) -> tuple[dict[str, Any], dict[str, T
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mapping", OBJECTIVES)
-def test_a_factored_run_is_the_dense_one(config: RunConfig, mapping: str, bias: bool):
+def test_a_factored_run_is_the_dense_one(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, mapping: str, bias: bool
+):
+    monkeypatch.setattr(training, "REFRESH", 3)
     head = {"mapping": mapping, "bias": bias, "start": "prior" if bias else "zero"}
     dense, expected = trained(config, **head)
     factored, found = trained(config, kind="factored", **head)
