@@ -114,7 +114,11 @@ def test_text_classifiers_that_predict_r(name: str) -> None:
 
 def test_bottleneck_in_its_page() -> None:
     quoted = rows("docs/bottleneck.md", r"^\| [\d,]+ \|.*$")
-    lines = (ROOT / "docs/bottleneck/report.md").read_text().splitlines()
+    lines = [
+        line
+        for name in ("bottleneck", "bottleneck-alphas")
+        for line in (ROOT / f"docs/{name}/report.md").read_text().splitlines()
+    ]
     assert len(quoted) > 10
     assert [line[0] for line in quoted if line[0] not in lines] == []
 
@@ -125,6 +129,7 @@ def test_bottleneck_in_its_page() -> None:
         ("glue/minilm", 16, 2, 3),
         ("multilabel/synthetic", 135, 0, 5),
         ("bottleneck/small", 50, 3, 3),
+        ("bottleneck/small-alphas", 30, 3, 3),
     ],
 )
 def test_every_cell_of_a_sweep_has_the_same_budget(

@@ -41,6 +41,7 @@ REPORTS = {
     "glue-minilm": (glue, "glue/minilm"),
     "multilabel": (multilabel, "multilabel/synthetic"),
     "bottleneck": (bottleneck, "bottleneck/small"),
+    "bottleneck-alphas": (bottleneck, "bottleneck/small-alphas"),
     "language-models": (language_modeling, "language_modeling"),
     "compare": (partial(of_record, make_page), "compare/minilm-sts-b.json"),
     "conversion": (partial(of_record, conversion_page), "conversion/minilm/entmax-90.json"),
@@ -129,6 +130,6 @@ def test_hashes_of_runs() -> None:
     assert [path for found, made, path in hashes if found != made] == []
     digest = hashlib.sha256("".join(sorted(found for found, *_ in hashes)).encode()).hexdigest()
     assert (len(hashes), digest) == (
-        1078,
-        "2280ff4c6e95431082998cb8e0788d7b8936901744aecced36125de03a81b225",
+        1258,
+        "de3260f738dfb3ed849ccb854e5d0402540ca106fb11d2585c2b28ea842ad942",
     )
