@@ -21,6 +21,7 @@ from experiments.language_modeling.rank import exact_rank, numerical_rank
 from experiments.language_modeling.sections import DynamicConfig, EvaluationConfig
 from experiments.language_modeling.simlex import read_pairs, simlex
 from sparse_attn.inspection import learned_function, slope_statistics
+from sparse_attn.inspection.slopes import LEARNED
 
 EXACT_CONTEXTS = 2000
 
@@ -44,7 +45,7 @@ def measures(
     }
     if model.head.mapping.name == "plif":
         found["slopes"] = slope_statistics(model.head.mapping)
-    if model.head.mapping.spec.weights is not None:
+    if model.head.mapping.name in LEARNED:
         found["function"] = learned_function(model.head.mapping)
     if wanted.simlex is not None:
         found["simlex"] = asdict(simlex(model.embedding.weight, corpus.vocabulary, wanted.simlex))

@@ -82,7 +82,10 @@ class HeadConfig:
                 dense or self.mapping in OBJECTIVES,
                 f"{', '.join(OBJECTIVES)}: the mappings whose losses a factored head has",
             ),
-            params=(dense or self.params.get("eps", INF) > 0, "eps above 0 in a factored head"),
+            params=(
+                dense or (set(self.params) <= {"eps"} and self.params.get("eps", INF) > 0),
+                "eps alone in a factored head, and above 0",
+            ),
             learn=(dense or not self.learn, "none: a factored head has a fixed mapping"),
             tie=(dense or not self.tie, "false: a factored head has weights of its own"),
             mapping_lr=(self.mapping_lr is None or 0 <= self.mapping_lr < INF, "0 or more"),

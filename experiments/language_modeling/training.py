@@ -193,8 +193,8 @@ class Training:
         if self.layer is not None:
             try:
                 clipped_step(self.layer, self.model, stage, factor * stage.learning_rate)
-            except ValueError:
-                raise self._diverged(f"the gradient of step {step} is not finite") from None
+            except ValueError as error:
+                raise self._diverged(f"step {step} of the factored head: {error}") from None
             if step % REFRESH == 0:
                 self.layer.matrix.refresh()
         elif stage.clip is not None:

@@ -60,14 +60,18 @@ class MethodConfig:
             raise ValueError(
                 f"method.thresholds={self.thresholds}: expected values in (0, 1), each once"
             )
-        predicts = self.mapping == "r-softmax" and self.sparsity == "predicted"
+        exact = self.mapping == "r-softmax" and self.sparsity == "predicted"
+        predicts = exact or (self.mapping == "detached-r-softmax" and self.sparsity == "predicted")
         check_fields(
             self,
             "method",
-            count=(self.count == "true" or predicts, "true, unless r-softmax predicts r"),
+            count=(
+                self.count == "true" or exact or (self.count == "predicted" and predicts),
+                "true; predicted if r is predicted; expected if its gradient reaches r as well",
+            ),
             count_weight=(
                 self.count_weight == 1 or (predicts and 0 <= self.count_weight < float("inf")),
-                "1, or a finite number from 0 on if r-softmax predicts r",
+                "1, or a finite number from 0 on if r is predicted",
             ),
         )
         own = (self.params, self.loss, self.learn, self.schedule, self.sparsity != "fixed")
@@ -146,6 +150,14 @@ class RunConfig(DataConfig):
     train: TrainConfig = field(default_factory=TrainConfig)
     keep_model: bool = True
     resume: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train.stop_after is not None and self.method.schedule is not None:
+            raise ValueError(
+                f"train.stop_after={self.train.stop_after}: expected none beside method.schedule, "
+                "whose ramp would not end"
+            )
 
     def comparable(self) -> dict[str, Any]:
         """The settings that decide the result; runs that share them are the same run."""

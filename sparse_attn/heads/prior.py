@@ -23,8 +23,9 @@ def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float
     At W h = 0, near the start of training, the head then predicts word frequencies. C is free: the
     most frequent word gets the score 0. The g of spherical, Taylor and abs increases only to the
     right of its minimum, where it has no slope; there the rarest word gets the score at which g is
-    twice its minimum (or 1 beyond a minimum of 0), and all others lie above. Scores are found by
-    bisection on the mapping with its current parameters.
+    twice its minimum (or 1 beyond a minimum of 0), and all others lie above. The minimum is that of
+    a grid that is finest at 0: far from there the rarest word lies further above it. Scores are
+    found by bisection on the mapping with its current parameters.
 
     Args:
         head: with a bias, and a pointwise mapping whose g increases, at least right of its minimum.

@@ -7,6 +7,8 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings import Mapping
 
+LEARNED = ("plif", "monotone")  # softmax(f(z)) of a learned f
+
 
 def slope_statistics(mapping: Mapping) -> dict[str, float]:
     """mean, std, min and max of the slopes s_i = softplus(raw_slopes) of a PLIF over its K bins.
@@ -36,7 +38,7 @@ def learned_function(mapping: Mapping, points: int = 101) -> list[tuple[float, f
         ValueError: the mapping is not a PLIF or a monotone network.
     """
     log_g = mapping.spec.log_g
-    if mapping.name not in ("plif", "monotone") or log_g is None:
+    if mapping.name not in LEARNED or log_g is None:
         raise ValueError(f"mapping={mapping.name}: expected plif or monotone, which learn f")
     bound = mapping.parameter_values()["bound"]
     device = next(mapping.parameters()).device

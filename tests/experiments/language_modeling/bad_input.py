@@ -130,8 +130,9 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (train(*FACTORED, "--head.mapping", "mse"), "expected spherical-softmax, taylor-softmax"),
         (
             train(*FACTORED, "--head.params.eps", "0"),
-            r"head\.params={'eps': 0.0}: expected eps abo",
+            r"head\.params={'eps': 0.0}: expected eps alone",
         ),
+        (train(*FACTORED, "--head.params.center", "1.5"), r"'center': 1.5}: expected eps alone"),
         (train(*FACTORED, "--head.learn", "[eps]"), r"head\.learn=\['eps'\]: expected none"),
         (train(*FACTORED, "--head.tie", "true"), r"head\.tie=True: expected false"),
         (train(*FACTORED), r"train\.optimizer='adam': expected sgd: a factored head"),

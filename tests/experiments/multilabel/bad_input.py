@@ -236,7 +236,22 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
     (
         make(MethodConfig, "r-softmax", count="expected"),
         ValueError,
-        r"method\.count='expected': expected true, unless r-softmax predicts r",
+        r"method\.count='expected': expected true; predicted if r is",
+    ),
+    (
+        make(MethodConfig, "detached-r-softmax", sparsity="predicted", count="expected"),
+        ValueError,
+        r"method\.count='expected': expected true; predicted if r is",
+    ),
+    (
+        lambda folder: RunConfig(
+            output_dir="x",
+            synthetic=SyntheticConfig(),
+            method=MethodConfig("r-softmax", schedule=ScheduleConfig("r", 0.0)),
+            train=TrainConfig(stop_after=3),
+        ),
+        ValueError,
+        r"train\.stop_after=3: expected none beside method\.schedule",
     ),
     (
         make(MethodConfig, "r-softmax", sparsity="predicted", count_weight=-1.0),
