@@ -91,17 +91,19 @@ def test_the_start_explains_softmax_abs() -> None:
     assert f"softmax with it reaches {found}" in page("docs/language-models.md")
 
 
-def test_multilabel_in_its_page() -> None:
-    report = (ROOT / "docs/multilabel/report.md").read_text()
+@pytest.mark.parametrize(("name", "part"), [("multilabel", 0), ("multilabel-rates", 1)])
+def test_multilabel_in_its_page(name: str, part: int) -> None:
+    report = (ROOT / f"docs/{name}/report.md").read_text()
     table = report.split("Micro-F1 in %: all decisions")[1].split("\n\n")[1]
     lines = [re.sub(r"\s+", "", line) for line in table.splitlines()]
-    quoted = rows("docs/multilabel.md", r"^\| (n\d\d-labels\d+) \|(.*)$")
+    text = (ROOT / "docs/multilabel.md").read_text().split("### With the best rate")[part]
+    quoted = list(re.finditer(r"^\| (n\d\d-labels[\w-]+) \|(.*)$", text, re.MULTILINE))
     assert len(quoted) > 4
-    for name, cells in (line.groups() for line in quoted):
-        found = next(line for line in lines if line.startswith(f"|{name}|"))
+    for data, cells in (line.groups() for line in quoted):
+        found = next(line for line in lines if line.startswith(f"|{data}|"))
         means = [cell.split("±")[0] for cell in found.split("|")[2:-1]]
         quotes = [cell.strip() for cell in cells.split("|")[:-1]]
-        assert quotes == [f"{float(mean):.1f}" for mean in means], name
+        assert quotes == [f"{float(mean):.1f}" for mean in means], data
 
 
 @pytest.mark.parametrize("name", ["topics", "sst2"])
@@ -128,6 +130,7 @@ def test_bottleneck_in_its_page() -> None:
     [
         ("glue/minilm", 16, 2, 3),
         ("multilabel/synthetic", 135, 0, 5),
+        ("multilabel/synthetic-rates", 60, 3, 5),
         ("bottleneck/small", 50, 3, 3),
         ("bottleneck/small-alphas", 30, 3, 3),
     ],

@@ -19,7 +19,7 @@ Points = list[tuple[int, str]]  # x, data set
 
 
 def series(results: Results, axis: str) -> dict[int, Points]:
-    """The data sets along an axis, ascending, by number of classes.
+    """The standardised data sets along an axis, ascending, by number of classes.
 
     Along `labels`, the data sets of the greatest length; along `length`, the ones whose mean number
     of labels is half the number of classes.
@@ -27,6 +27,7 @@ def series(results: Results, axis: str) -> dict[int, Points]:
     found: dict[int, Points] = defaultdict(list)
     data = results.sweep.data.items()
     configs = {name: one.synthetic for name, one in data if one.synthetic is not None}
+    configs = {name: config for name, config in configs.items() if config.standardize}
     longest = max((config.length for config in configs.values()), default=0)
     for name, config in configs.items():
         half = config.labels == config.classes // 2
@@ -110,7 +111,8 @@ def plot_curves(results: Results) -> Figure | None:
 
 
 def _curve(results: Results, name: str, method: str) -> list[float]:
-    """Mean validation micro-F1 in % after each epoch."""
-    runs = results.finished((name, method))
-    epochs = zip(*(run["history"]["score"] for run in runs), strict=True)
-    return [100 * fmean(scores) for scores in epochs]
+    """Mean validation micro-F1 in % after each epoch; of a run that has stopped, its best."""
+    runs = [run["history"]["score"] for run in results.finished((name, method))]
+    longest = max(map(len, runs), default=0)
+    filled = [scores + [max(scores)] * (longest - len(scores)) for scores in runs]
+    return [100 * fmean(scores) for scores in zip(*filled, strict=True)]

@@ -109,11 +109,15 @@ def _head(results: Results) -> str:
     runs = [(cell[0], run) for cell in results.cells for run in results.finished(cell)]
     untested = {task for task, run in runs if run["measured_on"] == "validation"}
     names = text.listing([name for name in results.tasks if name in untested])
+    train = sweep.train
+    most = ""
+    if train.stop_after is not None:
+        most = f", or until {train.stop_after:,} bring no better one"
     return (
         f"{text.counted(len(sweep.data), 'data set')}, "
         f"{text.counted(len(sweep.methods), 'method')}, {text.counted(sweep.seeds, 'seed')}. "
-        f"Adam, learning rate {chosen}, {text.counted(sweep.train.epochs, 'epoch')}, batches of "
-        f"{sweep.train.batch_size}. Epoch and threshold are those of the best micro-F1 on the "
+        f"Adam, learning rate {chosen}, {text.counted(train.epochs, 'epoch')}{most}, batches of "
+        f"{train.batch_size}. Epoch and threshold are those of the best micro-F1 on the "
         "validation set; F1 is that on the test set, looked at once, at the end"
         f"{f' (on the validation set again for {names})' if names else ''}. {results.standing}"
     )

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -211,3 +212,18 @@ def test_data_that_lie_on_no_axis_still_give_a_page(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert "png" not in page
     assert rows_of(page, "Micro-F1 in %")["few"]
+
+
+def test_a_curve_goes_on_at_the_best_score_of_a_run_that_has_stopped(tmp_path: Path) -> None:
+    for record in write_sweep(sweep_config(tmp_path)):
+        if record.index == 0 and record.results:
+            history = {"loss": [1.0, 0.5, 0.2], "score": [0.5, 0.25, 0.75]}
+            results = {**record.results, "history": history}
+            write_record(tmp_path, replace(record, results=results))
+    results = EXPERIMENT.read(tmp_path)
+    others = [run["history"]["score"] for run in results.finished(("half", "softmax"))[1:]]
+    mean = 100 * fmean([0.75, *map(max, others)])
+    figure = plot_curves(results)
+    assert figure is not None
+    ends = [line.get_ydata()[2] for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
+    assert mean in [pytest.approx(end) for end in ends]
