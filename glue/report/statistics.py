@@ -1,4 +1,4 @@
-"""Statistics of differences: intervals, p-values, detectable effects and expected best scores."""
+"""Statistics of differences: intervals, p-values and expected best scores."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
-from statsmodels.stats.power import TTestPower
 
 from glue.metric import METRICS
-from pipeline.report.spread import LEVEL, paired_p
+from pipeline.report.spread import LEVEL, detectable_effect, paired_p
 
 RESAMPLES = 9999
-POWER = 0.8
 _SEED = 20240229
 # indices per batch of resamples: 9999 resamples of a large dev set would exhaust memory
 _BATCH = 2**22
@@ -166,23 +164,6 @@ def _f1(references: np.ndarray, predictions: np.ndarray) -> float:
     """2 TP / (#(reference = 1) + #(prediction = 1)); 0 if both are 0."""
     positive = int(references.sum() + predictions.sum())
     return 2 * int((references * predictions).sum()) / positive if positive else 0.0
-
-
-def detectable_effect(differences: Sequence[float]) -> float | None:
-    """delta with P(paired t-test at 5 % rejects | true difference delta) = 0.8, for n pairs.
-
-    delta = effect size (Cohen's d, from the noncentral t) times the differences' standard
-    deviation. None for fewer than two pairs or constant differences.
-    """
-    if len(differences) < 2:
-        return None
-    spread = float(np.std(differences, ddof=1))
-    if spread < 1e-12:
-        return None
-    effect = TTestPower().solve_power(
-        nobs=len(differences), alpha=LEVEL, power=POWER, alternative="two-sided"
-    )
-    return float(effect) * spread
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:

@@ -1,19 +1,22 @@
-"""Statistics over seeds: mean and standard deviation, and paired differences."""
+"""Statistics over seeds: mean and standard deviation, paired differences and their power."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 from pipeline.report import text
 
 LEVEL = 0.05
+POWER = 0.8
 
 
 class Estimate(NamedTuple):
@@ -34,12 +37,16 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean over n pairs with the same seed, its 95 % t interval and p; None for one pair."""
+    """Mean over n pairs with the same seed, its 95 % t interval and p; None for one pair.
+
+    `detectable` is `detectable_effect`'s.
+    """
 
     value: float
     interval: tuple[float, float] | None
     n: int
     p: float | None = None
+    detectable: float | None = None
 
     @property
     def side(self) -> int:
@@ -77,7 +84,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     if n == 1:
         return Difference(value, None, n)
     half = float(scipy.stats.t.ppf(1 - LEVEL / 2, n - 1)) * stdev(pairs) / math.sqrt(n)
-    return Difference(value, (value - half, value + half), n, paired_p(pairs))
+    interval = value - half, value + half
+    return Difference(value, interval, n, paired_p(pairs), detectable_effect(pairs))
 
 
 def paired_p(differences: Sequence[float]) -> float:
@@ -85,6 +93,24 @@ def paired_p(differences: Sequence[float]) -> float:
     if len(differences) < 2 or float(np.std(differences)) < 1e-12:
         return 0.0 if np.any(differences) else 1.0
     return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def detectable_effect(differences: Sequence[float]) -> float | None:
+    """delta with P(paired t-test at 5 % rejects | true difference delta) = 0.8, for n pairs.
+
+    delta = effect size (Cohen's d, from the noncentral t) times the differences' standard
+    deviation. None for fewer than two pairs or constant differences.
+    """
+    if len(differences) < 2:
+        return None
+    spread = float(np.std(differences, ddof=1))
+    return None if spread < 1e-12 else _effect_size(len(differences)) * spread
+
+
+@cache
+def _effect_size(pairs: int) -> float:
+    test = {"alpha": LEVEL, "power": POWER, "alternative": "two-sided"}
+    return float(TTestPower().solve_power(nobs=pairs, **test))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -121,16 +147,16 @@ def verdict(
 
 
 def reach(found: Iterable[Difference], pattern: str, unit: str) -> list[str]:
-    """A sentence on the half widths of the intervals, if there are any."""
-    known = [(d.n, (d.interval[1] - d.interval[0]) / 2) for d in found if d.interval]
+    """A sentence on the detectable effects, if there are any."""
+    known = [(d.n, d.detectable) for d in found if d.detectable]
     if not known:
         return []
     pairs = text.listing([str(n) for n in sorted({n for n, _ in known})])
-    usual, most = (pattern.format(of(half for _, half in known)) for of in (median, max))
-    span = (
-        f"{usual} {unit}" if len(known) == 1 else f"{usual} {unit} in the median, {most} at most,"
-    )
+    usual, most = (pattern.format(of(effect for _, effect in known)) for of in (median, max))
+    span = f"{usual} {unit}"
+    if len(known) > 1:
+        span += f" in the median, {most} at most"
     return [
-        f"With {pairs} pairs of seeds the intervals reach {span} to each side: smaller differences "
-        "would hardly show."
+        f"The true difference that a t-test of {pairs} pairs of seeds finds with probability "
+        f"{100 * POWER:g} %: {span}."
     ]

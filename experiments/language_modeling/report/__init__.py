@@ -79,7 +79,7 @@ def make_page(results: Results) -> Page:
 def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> list[Block]:
     blocks: list[Block] = [Heading(task)]
     if found := differences(results, task):
-        blocks.append(verdict(found, BASELINE, "{:+.2f}", "of perplexity", better=-1))
+        blocks.append(verdict(found, BASELINE, "{:+.2f}", "points of perplexity", better=-1))
     rows = [row for table in tables for row in table.rows]
     if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
         blocks.append("No published table has these settings: compare the heads among themselves.")

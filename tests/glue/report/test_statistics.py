@@ -213,19 +213,3 @@ def test_expected_best_agrees_with_every_draw() -> None:
     for k, value in enumerate(statistics.expected_best(scores), start=1):
         draws = [max(draw) for draw in itertools.product(scores, repeat=k)]
         assert value == pytest.approx(np.mean(draws), abs=1e-12)
-
-
-@pytest.mark.parametrize("seeds", [2, 3, 10])
-def test_detectable_effect_has_the_power_it_claims(seeds: int) -> None:
-    differences = np.random.default_rng(seeds).normal(0, 1, seeds)
-    found = statistics.detectable_effect(differences)
-    assert found is not None
-    shift = found / differences.std(ddof=1) * np.sqrt(seeds)
-    limit = scipy.stats.t.ppf(0.975, seeds - 1)
-    beyond = scipy.stats.nct(seeds - 1, shift)
-    assert beyond.sf(limit) + beyond.cdf(-limit) == pytest.approx(0.8, abs=1e-3)
-
-
-def test_detectable_effect_needs_spread() -> None:
-    assert statistics.detectable_effect([0.1]) is None
-    assert statistics.detectable_effect([0.1, 0.1]) is None
