@@ -91,6 +91,17 @@ def test_the_start_explains_softmax_abs() -> None:
     assert f"softmax with it reaches {found}" in page("docs/language-models.md")
 
 
+def test_bouchards_bound_in_its_page() -> None:
+    start, bound = sorted(
+        language_models("ptb-ff-bouchard"), key=lambda record: record["valid_perplexity"]
+    )
+    assert (len(start["epochs"]), len(bound["epochs"])) == (1, 20)
+    text = page("docs/language-models.md")
+    for record in (start, bound):
+        assert f"{record['valid_perplexity']:,.1f}" in text
+        assert f"{100 * record['top_10_error']:.1f} %" in text
+
+
 @pytest.mark.parametrize(("name", "part"), [("multilabel", 0), ("multilabel-rates", 1)])
 def test_multilabel_in_its_page(name: str, part: int) -> None:
     report = (ROOT / f"docs/{name}/report.md").read_text()

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
+import experiments.language_modeling.mappings  # noqa: F401  # a label that names one has its colour
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.runs import baseline, cells_of, measured
 from pipeline.report import canvas
