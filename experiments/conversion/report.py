@@ -11,6 +11,7 @@ from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
 from glue.report import statistics
 from pipeline.report import canvas, text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from pipeline.report.spread import Difference, paired
 from pipeline.sweep.results import Results
 
 NEAR = 0.02  # ways whose shares of zeros differ by less are compared by quality
@@ -56,16 +57,20 @@ def _mean(runs: Runs, column: str) -> float:
     return sum(map(value, runs)) / len(runs)
 
 
-def difference(runs: Runs) -> tuple[float, float, float]:
-    """From softmax, the mean of the seeds, with what their intervals cover together."""
-    found = [run["difference"] for run in runs]
-    lows, highs = zip(*(one["interval"] for one in found), strict=True)
-    return sum(one["value"] for one in found) / len(found), min(lows), max(highs)
+def difference(runs: Runs) -> Difference:
+    """From softmax; one run has its interval over examples, several have one over runs."""
+    values = {place: run["difference"]["value"] for place, run in enumerate(runs)}
+    # softmax is the model as it was, the same for every seed
+    found = paired(values, dict.fromkeys(values, 0.0))
+    assert found is not None
+    if len(runs) > 1:
+        return found
+    low, high = runs[0]["difference"]["interval"]
+    return found._replace(interval=(low, high))
 
 
 def _shown(runs: Runs) -> str:
-    value, low, high = (text.rounded(number, "{:+.2f}") for number in difference(runs))
-    return f"{value} [{low}, {high}]"
+    return difference(runs).text("{:+.2f}")
 
 
 def _answer(finished: dict[str, Runs]) -> str:
@@ -140,11 +145,12 @@ def _plot(finished: dict[str, Runs], sparse: dict[str, Runs]) -> Figure:
     if CONTINUED in finished:
         axes.axhline(_mean(finished[CONTINUED], "Spearman"), color=canvas.GREY, lw=1.2, ls=":")
     for way, look in canvas.looks(list(sparse), None).items():
-        value, low, high = difference(sparse[way])
+        found = difference(sparse[way])
+        assert found.interval is not None
         axes.errorbar(
             [_mean(sparse[way], "zeros")],
-            [softmax + value],
-            yerr=[[value - low], [high - value]],
+            [softmax + found.value],
+            yerr=[[abs(found.value - end)] for end in found.interval],
             **{**look, "linestyle": "none"},
             label=way,
             elinewidth=1,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +17,7 @@ FORMAT = 1
 SWEEP_FILE = "sweep.json"
 FOLDER = "runs"
 PACKED_FILE = "runs.jsonl"
+LOCK_FILE = ".lock"
 Stage = Literal["trial", "final", "grid"]
 
 
@@ -127,17 +131,42 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
     return content
 
 
+@contextmanager
+def locked(sweep: Path) -> Iterator[None]:
+    """Lock a sweep's folder while the block runs; ValueError if another process holds the lock."""
+    # the lock is released when the process ends, however it ends
+    with (sweep / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{sweep}: another process is running this sweep; wait for it, or stop it first"
+            ) from None
+        yield
+
+
 def pack(sweep: Path) -> Path:
-    """Replace the record files by one file with a line each; returns its path."""
+    """Replace the record files, their folder and the lock by a file with a line for each record.
+
+    Returns its path.
+
+    Raises:
+        ValueError: a record is unreadable, there is none, or the sweep is running.
+    """
     records, packed = read_records(sweep), sweep / PACKED_FILE
     if records.faults:
         raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
     if not records.by_hash:
         raise ValueError(f"results_dir={sweep}: holds no record of a sweep; name its output_dir")
     lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
-    write_text(packed, "".join(lines))
-    for path in (sweep / FOLDER).glob("*.json"):
-        path.unlink()
+    with locked(sweep):
+        write_text(packed, "".join(lines))
+        for record in records.by_hash.values():
+            (sweep / FOLDER / f"{record.stem}.json").unlink(missing_ok=True)
+        (sweep / LOCK_FILE).unlink()
+    folder = sweep / FOLDER
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
     return packed
 
 

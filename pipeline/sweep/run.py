@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,15 +17,16 @@ from pipeline.sweep.pool import Failure, JobT, LocalPool, Pool
 from pipeline.sweep.records import (
     FOLDER,
     FORMAT,
+    LOCK_FILE,
     PACKED_FILE,
     SWEEP_FILE,
     Record,
     Records,
+    locked,
     read_records,
     write_record,
 )
 
-LOCK_FILE = ".lock"
 ATTEMPTS = 2
 NAMED = 2  # runs named in the progress bar
 
@@ -135,15 +135,7 @@ def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
         ValueError: another process holds the lock, or has claimed it for another sweep.
     """
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    # the lock is released when the process ends, however it ends
-    with (folder / LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"output_dir={folder}: another process is running this sweep; wait for it, or stop "
-                "it first"
-            ) from None
+    with locked(folder):
         check_folder(folder, content)
         write_json(folder / SWEEP_FILE, _with_format(content))
         yield

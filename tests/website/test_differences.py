@@ -1,7 +1,7 @@
 """docs/differences.json, its schema, figure and page."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,19 +14,23 @@ from website.differences import entries, panels
 from website.differences.__main__ import write
 from website.differences.entries import Entry
 from website.differences.page import make_page
+from website.differences.studies import read_entries
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = [Entry(**found) for found in json.loads((ROOT / "docs/differences.json").read_text())]
 ENTRY = Entry(
     **{"study": "some/study", "task": "one", "metric": "accuracy", "unit": "points"},
     **{"higher_is_better": True, "mapping": "sparsemax", "baseline": "softmax"},
-    **{"difference": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95, "interval_over": "seeds"},
+    **{"control": False, "difference": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95},
+    **{"detectable": 0.75, "interval_over": "seeds"},
     **{"seeds": 3, "diverged": 0, "tuned_on_scored_rows": False, "zeros": None},
-    **{"device": "a CPU", "source": "results/some/study"},
+    **{"device": "a CPU", "source": "results/some/study", "record": None},
 )
 WORSE = replace(ENTRY, low=-1.5, high=-0.5, difference=-1.0)
 EVEN = replace(ENTRY, low=-1.0, high=3.0)
 ALONE = replace(ENTRY, low=None, high=None)
+CONTROL = replace(ENTRY, mapping="temperature-softmax", control=True)
+LOST = replace(ALONE, mapping="t-softmax", difference=None, seeds=0, diverged=3)
 
 
 def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
@@ -89,22 +93,57 @@ def test_sides() -> None:
     assert EVEN.half == 2
     assert not replace(ENTRY, tuned_on_scored_rows=True).counts
     assert not ALONE.counts
+    assert not CONTROL.counts
 
 
-def test_the_first_line_counts_what_counts() -> None:
-    tuned = replace(ENTRY, study="tuned", tuned_on_scored_rows=True)
+def test_the_first_line_counts_attention() -> None:
+    tuned = replace(ENTRY, study="tuned", tuned_on_scored_rows=True, zeros=0.5)
     sparse = replace(WORSE, zeros=0.5)
-    page = make_page([ENTRY, sparse, EVEN, ALONE, tuned])
+    one = replace(ENTRY, study="one", interval_over="examples", zeros=0.25)
+    twice = replace(one, study="again", task="named otherwise")
+    like = replace(one, mapping="of the same study")
+    page = make_page([sparse, replace(CONTROL, zeros=0.0), tuned, one, like, twice])
     assert page.blocks[0] == (
-        "In attention, of 1 comparison with softmax, 0 better, 1 worse and 0 not told apart; by "
-        "chance about 0.1 would seem to differ. As an output layer or a loss, of 2 comparisons "
-        "with softmax, 1 better, 0 worse and 1 not told apart; by chance about 0.1 would seem to "
-        "differ. By 95 % intervals that are not adjusted for their number; each metric of the same "
-        "runs counts."
+        "In attention, several training runs: of 1 comparison with softmax, 0 better, 1 worse and "
+        "0 not told apart; by chance about 0.1 would seem to differ. In attention, one model, "
+        "intervals over its examples: of 2 comparisons with softmax, 2 better, 0 worse and 0 not "
+        "told apart; by chance about 0.1 would seem to differ. 95 % intervals, not adjusted for "
+        "their number; controls do not count."
     )
     shown = page.markdown()
-    assert "not counted: some/study (1)." in shown
     assert "not counted: tuned (1)." in shown
+    assert "- Controls, which are not counted: temperature-softmax (some/study)." in shown
+
+
+def test_other_layers_have_a_line_for_each_study_and_no_sum() -> None:
+    second = replace(WORSE, metric="F1")
+    other = replace(WORSE, study="other", baseline="softmax-fine", task="two")
+    shown = make_page([ENTRY, second, EVEN, ALONE, CONTROL, other]).markdown()
+    assert "- some/study: 1 task, accuracy, against softmax: 1 better, 0 worse and 1 not" in shown
+    assert "- other: 1 task, accuracy, against softmax-fine: 0 better, 1 worse" in shown
+    assert "F1, against" not in shown
+    assert "not counted: some/study (1)." in shown
+
+
+def test_what_diverged_is_named() -> None:
+    some = replace(ENTRY, mapping="entmax", diverged=1)
+    shown = make_page([ENTRY, some, LOST]).markdown()
+    assert "entmax (some/study, one, accuracy: 1 diverged) and t-softmax" in shown
+    assert "t-softmax (some/study, one, accuracy: 3 diverged, no difference)." in shown
+    assert "| t-softmax | softmax | - | 0 | - | diverged or not finite |" in shown
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (-0.71, -0.0012, "-0.355 \\[-0.710, -0.001\\]"),
+        (-0.71, -0.5, "-0.35 \\[-0.71, -0.50\\]"),
+        (0.0, 0.0, "-0.35 \\[+0.00, +0.00\\]"),
+    ],
+)
+def test_digits_show_the_sign_of_the_ends(low: float, high: float, shown: str) -> None:
+    entry = replace(ENTRY, difference=-0.3549, low=low, high=high)
+    assert f"| {shown} |" in make_page([entry]).markdown()
 
 
 def test_flips_are_named() -> None:
@@ -134,7 +173,69 @@ def test_better_is_to_the_right_and_marks_say_what_was_found() -> None:
     assert blank_panels(figure) == []
 
 
+def test_records_of_one_study_are_told_apart() -> None:
+    first, second = (replace(ENTRY, source=name, record=name) for name in ("minilm", "a-long-name"))
+    figure = panels.draw(panels.panels_of([first, second]))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["minilm: sparsemax", "a-long-name: sparsemax"]
+    assert "| a-long-name: sparsemax |" in make_page([first, second]).markdown()
+
+
+def test_nothing_is_cut_in_the_published_figure() -> None:
+    found = [entry for entry in PUBLISHED if entry.difference is not None and not entry.control]
+    figure = panels.draw(panels.panels_of(found))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for words in (axes.title, axes.xaxis.label, *axes.get_yticklabels()):
+            box = words.get_window_extent()
+            assert box.x0 >= 0, words
+            assert box.x1 <= figure.bbox.width, words
+
+
 def test_many_tasks_share_a_panel() -> None:
     tasks = [replace(ENTRY, task=str(number)) for number in range(panels.FEW + 1)]
     assert [panel.task for panel in panels.panels_of(tasks)] == ["5 tasks"]
     assert len(panels.panels_of(tasks[:-1])) == panels.FEW
+
+
+def sweep(folder: Path, study: str, change: Callable[[dict[str, Any]], object]) -> list[Entry]:
+    """The entries of a committed sweep, of its first task and with changed records."""
+    theirs, ours = ROOT / "results" / study, folder / "results" / study
+    ours.mkdir(parents=True)
+    (ours / "sweep.json").write_text((theirs / "sweep.json").read_text())
+    records = [json.loads(line) for line in (theirs / "runs.jsonl").read_text().splitlines()]
+    task = min(record["task"] for record in records)
+    records = [record for record in records if record["task"] == task]
+    for record in records:
+        change(record)
+    (ours / "runs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return read_entries(folder / "results")
+
+
+def test_a_head_whose_runs_all_diverged_is_an_entry(tmp_path: Path) -> None:
+    def diverge(record: dict[str, Any]) -> None:
+        if record["mapping"] == "plif" and record["stage"] == "final":
+            record.update(status="diverged", results=None, error="NaN")
+
+    found = [e for e in sweep(tmp_path, "bottleneck/small", diverge) if e.mapping == "plif"]
+    assert [(e.difference, e.seeds, e.diverged) for e in found] == [(None, 0, 3)] * 3
+
+
+def test_multilabel_is_compared_with_the_softmax_of_most_thresholds(tmp_path: Path) -> None:
+    def on_validation(record: dict[str, Any]) -> None:
+        if record["mapping"] == "sigmoid":
+            record["results"]["measured_on"] = "validation"
+
+    found = sweep(tmp_path, "multilabel/synthetic", on_validation)
+    assert {entry.baseline for entry in found} == {"softmax-fine"}
+    assert {entry.mapping for entry in found if entry.control} == {"softmax"}
+    assert {entry.mapping for entry in found if entry.tuned_on_scored_rows} == {"sigmoid"}
+
+
+def test_controls_of_the_published_entries() -> None:
+    assert {entry.mapping for entry in PUBLISHED if entry.control} == {
+        "random drop",
+        "softmax",
+        "softmax, continued training",
+        "temperature-softmax",
+    }

@@ -35,10 +35,12 @@ class Entry:
     higher_is_better: bool
     mapping: str
     baseline: str
-    difference: float
+    control: bool
+    difference: float | None
     low: float | None
     high: float | None
     confidence: float
+    detectable: float | None
     interval_over: str
     seeds: int
     diverged: int
@@ -46,6 +48,12 @@ class Entry:
     zeros: float | None
     device: str
     source: str
+    record: str | None
+
+    @property
+    def label(self) -> str:
+        """The mapping, behind the record that it is of where a study has one for each model."""
+        return self.mapping if self.record is None else f"{self.record}: {self.mapping}"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -68,8 +76,8 @@ class Entry:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a comparison: it has an interval that its settings were not chosen by."""
-        return self.interval is not None and not self.tuned_on_scored_rows
+        """Whether it is a comparison: no control, and settings not chosen by the score."""
+        return self.interval is not None and not self.tuned_on_scored_rows and not self.control
 
 
 @cache

@@ -8,37 +8,42 @@ from statistics import median
 
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
-from pipeline.report.spread import LEVEL
-from sparse_attn.inspection.looks import mapping_in
-from website.differences.entries import BASELINE, Entry
+from pipeline.report.spread import LEVEL, POWER, Difference
+from website.differences.entries import Entry
 from website.differences.panels import Panel, draw, panels_of
 
 SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "one pair of runs"}
 CAPTION = (
-    "Difference from softmax and its 95 % interval; better is to the right. A ring: the interval "
-    "contains 0. A cross: one pair of runs, without an interval. In brackets: exact zeros in "
-    "attention, where they are known. Where a panel has several tasks, each has a mark in every "
-    "row, in the order of the tables below."
+    "Difference from softmax and its 95 % interval by each study's first metric, without controls; "
+    "better is to the right. A ring: the interval contains 0. A cross: one pair of runs, without "
+    "an interval. In brackets: exact zeros in attention, where they are known. Where a panel has "
+    "several tasks, each has a mark in every row, in the order of the tables below."
 )
-HALF = (
-    "Half width: of the intervals, in the median, which is the smallest effect that would usually "
-    "have shown. By chance: how many intervals would leave out 0 if no mapping differed. Pairs: of "
-    "runs with the same seed."
+POWER_CAPTION = (
+    f"{100 * POWER:g} % power: the true difference that a t-test of so many pairs of runs with the "
+    "same seed finds with that probability, in the median. Half width: of the intervals over "
+    "examples of one model, in the median, which show a true difference of that size about half of "
+    "the time. By chance: how many intervals would leave out 0 if no mapping differed."
 )
+ATTENTION = {
+    "several training runs": lambda entry: entry.interval_over != "examples",
+    "one model, intervals over its examples": lambda entry: entry.interval_over == "examples",
+}
 
 
 def make_page(entries: Sequence[Entry]) -> Page:
     """The answer to "does it help?"."""
-    panels = panels_of(entries)
-    table = _reach(panels)
+    table, first = _reach(panels_of(entries)), _first_metric(entries)
+    shown = [entry for entry in first if entry.difference is not None and not entry.control]
+    figure = draw(panels_of(shown))
     blocks: list[Block] = [
-        _answer(entries),
+        *_answer(first),
         *_limits(entries),
         Heading("What could have been found"),
         table,
         *_flips(entries),
         Heading("The differences"),
-        Plot("differences", "Differences from softmax, by task and metric", CAPTION, draw(panels)),
+        Plot("differences", "Differences from softmax, by task", CAPTION, figure),
     ]
     for study in dict.fromkeys(entry.study for entry in entries):
         some = [entry for entry in entries if entry.study == study]
@@ -46,26 +51,50 @@ def make_page(entries: Sequence[Entry]) -> Page:
     return Page("Does it help?", blocks, [table])
 
 
-def _answer(entries: Sequence[Entry]) -> str:
-    """How many are better and worse, in attention and elsewhere."""
+def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
+    """Those by the metric that comes first for their study and task."""
+    first: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        first.setdefault((entry.study, entry.task), entry.metric)
+    return [entry for entry in entries if entry.metric == first[entry.study, entry.task]]
+
+
+def _answer(entries: Sequence[Entry]) -> list[Block]:
+    """How many are better and worse: in attention, and for each study of other layers."""
     known = [entry for entry in entries if entry.counts]
-    places = {
-        "In attention": [entry for entry in known if entry.zeros is not None],
-        "As an output layer or a loss": [entry for entry in known if entry.zeros is None],
-    }
-    by_place = [
-        f"{place}, of {text.counted(len(some), 'comparison')} with softmax, {_sides(some)}; by "
-        f"chance about {_chance(len(some))} would seem to differ."
-        for place, some in places.items()
-        if some
-    ]
-    return " ".join(
-        [
-            *by_place,
-            f"By {100 * (1 - LEVEL):g} % intervals that are not adjusted for their number; each "
-            "metric of the same runs counts.",
-        ]
+    attention = _once([entry for entry in known if entry.zeros is not None])
+    said = []
+    for name, of in ATTENTION.items():
+        if some := list(filter(of, attention)):
+            said.append(
+                f"In attention, {name}: of {text.counted(len(some), 'comparison')} with softmax, "
+                f"{_sides(some)}; by chance about {_chance(len(some))} would seem to differ."
+            )
+    lines = []
+    by_study: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
+    for entry in known:
+        if entry.zeros is None:
+            by_study[entry.study, entry.metric, entry.baseline].append(entry)
+    for (study, metric, base), some in by_study.items():
+        tasks = text.counted(len({entry.task for entry in some}), "task")
+        lines.append(f"{study}: {tasks}, {metric}, against {base}: {_sides(some)}.")
+    said.append(
+        f"{100 * (1 - LEVEL):g} % intervals, not adjusted for their number; controls do not count."
     )
+    rest: list[Block] = ["Other output layers and losses, by each study's first metric:"]
+    return [" ".join(said), *([*rest, Bullets(lines)] if lines else [])]
+
+
+def _once(entries: Sequence[Entry]) -> list[Entry]:
+    """Without measurements that stand in another study too: all their six digits are the same."""
+    first: dict[tuple[object, ...], str] = {}
+    kept = []
+    for entry in entries:
+        key = entry.metric, entry.difference, entry.interval, entry.zeros
+        # within a study, equal numbers are of two mappings
+        if first.setdefault(key, entry.study) == entry.study:
+            kept.append(entry)
+    return kept
 
 
 def _sides(entries: Sequence[Entry]) -> str:
@@ -79,39 +108,41 @@ def _chance(count: int) -> str:
 
 def _limits(entries: Sequence[Entry]) -> list[Block]:
     """What is not counted, and what the intervals do not know."""
+    known = [entry for entry in entries if entry.difference is not None]
+    alone = [entry for entry in known if entry.side is None]
+    tuned = [entry for entry in known if entry.tuned_on_scored_rows]
+    controls = [entry for entry in known if entry.control]
+    lost = [entry for entry in entries if entry.diverged or entry.difference is None]
     said = {
-        "One pair of runs settles nothing and is not counted: {}.": [
-            entry for entry in entries if entry.side is None
-        ],
-        "Settings were chosen by the very scores that are compared, which is not counted: {}.": [
-            entry for entry in entries if entry.tuned_on_scored_rows
-        ],
-        "The interval is over examples, of one model each, and knows no other training runs: {}.": [
-            entry for entry in entries if entry.counts and entry.interval_over == "examples"
-        ],
-        "Softmax itself, otherwise set or trained, counts as another mapping: {}.": [
-            entry for entry in entries if entry.counts and mapping_in(entry.mapping) == BASELINE
-        ],
-        "Some runs of the mapping diverged and are in no mean: {}.": [
-            entry for entry in entries if entry.diverged
+        "One pair of runs settles nothing and is not counted: {}.": _by_study(alone),
+        "Settings were chosen by the very scores that are compared, which is not counted: {}.": (
+            _by_study(tuned)
+        ),
+        "Controls, which are not counted: {}.": list(
+            dict.fromkeys(f"{entry.label} ({entry.study})" for entry in controls)
+        ),
+        "Runs diverged, or a value is not finite; what is left has no such run in its mean: {}.": [
+            f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.diverged} "
+            f"diverged{', no difference' if entry.difference is None else ''})"
+            for entry in lost
         ],
     }
-    lines = []
-    for sentence, some in said.items():
-        if some:
-            studies = [entry.study for entry in some]
-            each = [f"{study} ({studies.count(study)})" for study in dict.fromkeys(studies)]
-            lines.append(sentence.format(text.listing(each)))
-    return [Bullets(lines)] if lines else []
+    lines = [sentence.format(text.listing(names)) for sentence, names in said.items() if names]
+    return ["What the counts leave out:", Bullets(lines)] if lines else []
+
+
+def _by_study(entries: Sequence[Entry]) -> list[str]:
+    studies = [entry.study for entry in entries]
+    return [f"{study} ({studies.count(study)})" for study in dict.fromkeys(studies)]
 
 
 def _reach(panels: Sequence[Panel]) -> Table:
-    """Verdicts and half widths of each panel."""
+    """Verdicts of each panel, and what would have shown."""
     rows = []
     for panel in panels:
-        some = [entry for entry in panel.entries if entry.interval]
-        sides = [entry.side for entry in some if entry.counts]
-        halves = [entry.half for entry in some]
+        sides = [entry.side for entry in panel.entries if entry.counts]
+        effects = [entry.detectable for entry in panel.entries if entry.detectable is not None]
+        halves = [e.half for e in panel.entries if e.interval and e.interval_over == "examples"]
         seeds = sorted({entry.seeds for entry in panel.entries})
         rows.append(
             [
@@ -121,12 +152,12 @@ def _reach(panels: Sequence[Panel]) -> Table:
                 text.listing(list(map(str, seeds))),
                 *(str(sides.count(side)) for side in (1, -1, 0)),
                 _chance(len(sides)) if sides else text.NOTHING,
-                f"{median(halves):.3g}" if some else text.NOTHING,
-                f"{min(halves):.2g} to {max(halves):.2g}" if some else text.NOTHING,
+                *(f"{median(some):.3g}" if some else text.NOTHING for some in (effects, halves)),
             ]
         )
     headers = ["study: task", "metric", "unit", "pairs", *(SIDES[side] for side in (1, -1, 0))]
-    return Table(HALF, [*headers, "by chance", "half width", "narrowest to widest"], rows)
+    power = f"{100 * POWER:g} % power"
+    return Table(POWER_CAPTION, [*headers, "by chance", power, "half width"], rows)
 
 
 def _flips(entries: Sequence[Entry]) -> list[Block]:
@@ -160,22 +191,31 @@ def _rows(entries: Sequence[Entry]) -> Table:
         [
             entry.task,
             entry.metric,
-            entry.mapping,
+            entry.label,
+            entry.baseline,
             _difference(entry),
             str(entry.seeds),
             text.NOTHING if entry.zeros is None else f"{100 * entry.zeros:.1f} %",
-            "chosen by the score" if entry.tuned_on_scored_rows else SIDES[entry.side],
+            _verdict(entry),
         ]
         for entry in entries
     ]
-    headers = ["task", "metric", "mapping", "difference [95 %]", "pairs", "zeros", ""]
+    headers = ["task", "metric", "mapping", "baseline", "difference [95 %]", "pairs", "zeros", ""]
     return Table("", headers, rows)
 
 
+def _verdict(entry: Entry) -> str:
+    if entry.difference is None:
+        return "diverged or not finite"
+    said = "chosen by the score" if entry.tuned_on_scored_rows else SIDES[entry.side]
+    return f"control: {said}" if entry.control else said
+
+
 def _difference(entry: Entry) -> str:
-    pattern = "{:+.3f}" if entry.unit.startswith("nats") else "{:+.2f}"
-    value = text.rounded(entry.difference, pattern)
-    if entry.interval is None:
-        return value
-    low, high = (text.rounded(end, pattern) for end in entry.interval)
-    return f"{value} [{low}, {high}]"
+    if entry.difference is None:
+        return text.NOTHING
+    digits, ends = 3 if entry.unit.startswith("nats") else 2, entry.interval or ()
+    # an end that is shown as 0 would contradict the verdict
+    while any(end and not float(f"{end:.{digits}f}") for end in ends):
+        digits += 1
+    return Difference(entry.difference, entry.interval, entry.seeds).text(f"{{:+.{digits}f}}")

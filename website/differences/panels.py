@@ -58,13 +58,12 @@ def panels_of(entries: Sequence[Entry]) -> list[Panel]:
 
 def draw(panels: Sequence[Panel]) -> Figure:
     """A panel per study, task and metric; better is to the right in all of them."""
-    sizes = [0.9 + sum(max(0.2, 0.045 * len(row)) for row in p.rows) for p in panels]
-    heights = [max(sizes[place : place + 2]) for place in range(0, len(sizes), 2)]
-    titles = [f"{panel.first.study}\n{panel.task}" for panel in panels]
+    heights = [0.9 + sum(max(0.2, 0.045 * len(row)) for row in p.rows) for p in panels]
+    titles = [f"{panel.first.study}: {panel.task}" for panel in panels]
     looks = canvas.looks(
         list(dict.fromkeys(e.mapping for panel in panels for e in panel.entries)), None
     )
-    figure, drawn = canvas.panels(titles, heights)
+    figure, drawn = canvas.panels(titles, heights, columns=1)
     for axes, panel in zip(drawn, panels, strict=True):
         axes.title.set_fontsize(9)
         axes.axvline(0, color="black", lw=1, ls="--")
@@ -74,11 +73,15 @@ def draw(panels: Sequence[Panel]) -> Figure:
             for place, entry in zip(places, some, strict=True):
                 colour, filled = looks[entry.mapping]["color"], entry.side not in (0, None)
                 size = 6.0 if alone else 2.6
+                assert entry.difference is not None
                 mark(axes, place, entry.difference, entry.interval, colour, filled, size)
         axes.set_yticks(range(len(panel.rows)), list(map(_label, panel.rows)), fontsize=8)
         axes.set_ylim(len(panel.rows) - 0.5, -0.5)
         axes.tick_params(axis="x", labelsize=8)
-        axes.set_xlabel(f"{panel.first.metric}\n{panel.first.unit}: better →", fontsize=8)
+        axes.set_xlabel(
+            f"{panel.first.metric} against {panel.first.baseline}, {panel.first.unit}: better →",
+            fontsize=8,
+        )
         if not panel.first.higher_is_better:
             axes.invert_xaxis()
     return figure
@@ -86,6 +89,6 @@ def draw(panels: Sequence[Panel]) -> Figure:
 
 def _label(entries: list[Entry]) -> str:
     """The mapping, with its zeros where they are known."""
-    name = canvas.name(entries[0].mapping)
+    name = entries[0].label.replace("$", r"\$")
     zeros = entries[0].zeros
     return name if zeros is None or len(entries) > 1 else f"{name} ({100 * zeros:.0f} %)"

@@ -12,6 +12,7 @@ from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES
 from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
 from experiments.conversion.report import difference as converted
+from experiments.conversion.ways import CONTINUED, RANDOM
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import baseline, error, negll
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
@@ -27,9 +28,12 @@ from pipeline.report import text
 from pipeline.report.spread import LEVEL, Difference
 from pipeline.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
 from pipeline.sweep.results import Results, Value
+from sparse_attn.inspection.looks import mapping_in
+from sparse_attn.mappings import controls, get_spec
 from website.differences.entries import BASELINE, Entry, check, read
 
 REMEDY = "mend it or take it out"
+NONE = (None, None, 0, None, None)  # in place of a Difference
 
 
 class Measure(NamedTuple):
@@ -41,25 +45,29 @@ class Measure(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a study's report says of a mapping on a task."""
+    """What a study's report says of a mapping on a task; no difference if none is finite."""
 
     task: str
     mapping: str
     measure: Measure
-    difference: Difference
+    difference: Difference | None
     over: str = "seeds"
     zeros: float | None = None
     baseline: str = BASELINE
     tuned_on_scored_rows: bool = False
+    control: bool = False
 
 
 def _glue(results: Results) -> Iterator[Found]:
     sweep = Sweep(**vars(results))
     for row in make_rows(sweep):
-        if found := row.difference:
+        found, points = row.difference, None
+        if found:
             # with one pair, the report's interval is about that pair and not about the mapping
             ends = (100 * found.low, 100 * found.high) if found.seeds > 1 else None
-            points = Difference(100 * found.value, ends, found.seeds)
+            power = None if found.detectable is None else 100 * found.detectable
+            points = Difference(100 * found.value, ends, found.seeds, detectable=power)
+        if found or row.diverged:
             measure = Measure(str(row.metric), "points", 1)
             over = "seeds and examples"
             cell = row.task, row.mapping
@@ -72,10 +80,11 @@ def _by_seed(
     """Of every mapping and measure, over the seeds that the baseline has too."""
     for measure, value in measures:
         for task, mapping in results.cells:
-            if base is not None and mapping != base and (task, base) in results.cells:
+            if base is None or mapping == base or (task, base) not in results.cells:
+                continue
+            if results.counting((task, mapping)):
                 found = results.difference((task, mapping), (task, base), value)
-                if found:
-                    yield Found(task, mapping, measure, found, baseline=base)
+                yield Found(task, mapping, measure, found, baseline=base)
 
 
 def _images(results: Results) -> Iterator[Found]:
@@ -84,9 +93,16 @@ def _images(results: Results) -> Iterator[Found]:
 
 
 def _multilabel(results: Results) -> Iterator[Found]:
+    """Against the softmax with the most thresholds: those of the paper cannot suit all tasks."""
     averages = ("micro", "samples")
     measures = [(Measure(f"{name}-F1", "points", 1), f1(name)) for name in averages]
-    return _by_seed(results, BASELINE, measures)
+    methods = results.sweep.methods
+    plain = [name for name in results.mappings if methods[name].mapping == BASELINE]
+    base = max(plain, key=lambda name: len(methods[name].thresholds), default=None)
+    for found in _by_seed(results, base, measures):
+        runs = results.finished((found.task, found.mapping))
+        tuned = any(run["measured_on"] == "validation" for run in runs)
+        yield found._replace(tuned_on_scored_rows=tuned)
 
 
 def _bottleneck(results: Results) -> Iterator[Found]:
@@ -97,18 +113,20 @@ def _bottleneck(results: Results) -> Iterator[Found]:
 
 def _language_modeling(results: Results) -> Iterator[Found]:
     measure = Measure("test perplexity", "perplexity", -1)
-    for task in results.tasks:
-        for head, found in of_heads(results, task).items():
-            yield Found(task, head, measure, found)
+    found = {task: of_heads(results, task) for task in results.tasks}
+    for task, head in results.cells:
+        if head in found[task] or results.diverged((task, head)):
+            yield Found(task, head, measure, found[task].get(head))
 
 
 def _conversion(results: Results) -> Iterator[Found]:
     for task, way in results.cells:
         if runs := results.finished((task, way)):
-            value, *ends = converted(runs)
-            found = Difference(value, (ends[0], ends[1]), len(runs))
+            over = "seeds" if len(runs) > 1 else "examples"
             zeros = sum(run["zeros"] for run in runs) / len(runs)
-            yield Found(task, way, Measure("Spearman x 100", "points", 1), found, "examples", zeros)
+            measure, control = Measure("Spearman x 100", "points", 1), way in (CONTINUED, RANDOM)
+            found = Found(task, way, measure, converted(runs), over, zeros)
+            yield found._replace(control=control)
 
 
 SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found]]]] = {
@@ -169,7 +187,9 @@ def _of_models(root: Path) -> Iterator[Entry]:
 def _entry(
     found: Found, root: Path, folder: Path, source: Path, devices: Sequence[str], diverged: int
 ) -> Entry:
-    low, high = found.difference.interval or (None, None)
+    difference, interval, pairs, _, detectable = found.difference or NONE
+    low, high = interval or (None, None)
+    name = mapping_in(found.mapping)
     return Entry(
         study=folder.relative_to(root).as_posix(),
         task=found.task,
@@ -178,20 +198,27 @@ def _entry(
         higher_is_better=found.measure.better > 0,
         mapping=found.mapping,
         baseline=found.baseline,
-        difference=_rounded(found.difference.value),
-        low=None if low is None else _rounded(low),
-        high=None if high is None else _rounded(high),
+        control=found.control or name == BASELINE or (name is not None and _is_control(name)),
+        difference=_rounded(difference),
+        low=_rounded(low),
+        high=_rounded(high),
         confidence=1 - LEVEL,
+        detectable=_rounded(detectable),
         interval_over=found.over,
-        seeds=found.difference.n,
+        seeds=pairs,
         diverged=diverged,
         tuned_on_scored_rows=found.tuned_on_scored_rows,
-        zeros=None if found.zeros is None else _rounded(found.zeros),
+        zeros=_rounded(found.zeros),
         device=text.listing(devices),
         source=source.relative_to(root.parent).as_posix(),
+        record=None if source == folder else source.stem,
     )
 
 
-def _rounded(value: float) -> float:
+def _is_control(name: str) -> bool:
+    return get_spec(name).function.__module__ == controls.__name__
+
+
+def _rounded(value: float | None) -> float | None:
     """Six digits: the last ones depend on the processor."""
-    return float(f"{value:.6g}")
+    return None if value is None else float(f"{value:.6g}")

@@ -133,7 +133,7 @@ def _record(run: PlannedRun, outcome: dict[str, Any] | None) -> Record:
 def test_the_report_by_hand(tmp_path: Path) -> None:
     page = report(tmp_path, FOUND)
     assert (
-        "At 84.0 % exact zeros, distilled comes nearest to softmax's 80.00: -0.80 [-1.50, -0.10] "
+        "At 84.0 % exact zeros, distilled comes nearest to softmax's 80.00: -0.80 [-3.34, +1.74] "
         "points (nothing trained: -2.00 [-2.50, -1.50]; the same training of softmax: +1.00 "
         "[+0.50, +1.50]; as many zeros at random: -20.00 [-20.50, -19.50])."
     ) in page.replace("\\", "")
@@ -141,7 +141,7 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
     expected = [
         "| softmax | 0.0 | 0.0 | 80.00 | - | 1.000 | 0.0 |",
         "| untrained | 85.0 | 95.0 | 78.00 | -2.00 [-2.50, -1.50] | 0.900 | 1.5 |",
-        "| distilled | 84.0 | 94.0 | 79.20 ± 0.28 | -0.80 [-1.50, -0.10] | 0.900 | 1.0 ± 0.7 |",
+        "| distilled | 84.0 | 94.0 | 79.20 ± 0.28 | -0.80 [-3.34, +1.74] | 0.900 | 1.0 ± 0.7 |",
         f"| {RANDOM} (1 diverged) | 85.0 | 95.0 | 60.00 | -20.00 [-20.50, -19.50] | 0.900 | 1.5 |",
         "| without ramp | n/a | n/a | n/a | n/a | n/a | n/a |",
         "| distilled | 74.0 | 94.0 |",

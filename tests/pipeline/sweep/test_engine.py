@@ -15,7 +15,7 @@ import pytest
 from pipeline.sweep import run as sweep_run
 from pipeline.sweep.config import Resources
 from pipeline.sweep.plan import Plan, PlannedRun, best_of
-from pipeline.sweep.records import FOLDER, PACKED_FILE, Record, pack, read_records
+from pipeline.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE, Record, pack, read_records
 from pipeline.sweep.run import check_folder, claim_folder, run_sweep
 from tests.pipeline.sweep.inline import Inline, full_disk
 
@@ -86,7 +86,7 @@ def test_packed_records_are_read_and_gone_on_with(tmp_path: Path) -> None:
     records = run_sweep(tmp_path, {}, two_stages(), work, Resources())
     packed = pack(tmp_path)
     assert packed == tmp_path / PACKED_FILE
-    assert not list((tmp_path / "runs").glob("*.json"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [PACKED_FILE, SWEEP_FILE]
     assert read_records(tmp_path).by_hash == records.by_hash
     run_sweep(tmp_path, {}, two_stages(3), work, Resources())
     assert Inline.order == ["a final 2", "b final 2"]
