@@ -1,13 +1,12 @@
 """Mappings used by experiments only; importing this module registers them."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from sparse_attn import register_mapping
+from sparse_attn.functional import softmax
 from sparse_attn.losses import bouchard_loss
-from sparse_attn.mappings import get_spec, pointwise_spec
+from sparse_attn.mappings import MappingSpec, get_spec, pointwise_spec
 
 
 def log_g(scores: Tensor) -> Tensor:
@@ -21,13 +20,22 @@ def log_g(scores: Tensor) -> Tensor:
 
 source = "Kanai et al. 2018, table 1, with an epsilon"
 register_mapping(pointwise_spec("relu-eps", log_g, source=source))
+
+
+def bouchard(
+    scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
+    """softmax, which its record trains by `bouchard_loss` instead of -log p."""
+    return softmax(scores, mask=mask, dim=dim, log=log)
+
+
 register_mapping(
-    replace(
-        get_spec("softmax"),
-        name="bouchard",
+    MappingSpec(
+        "bouchard",
+        bouchard,
+        translation_invariant=True,
+        log_g=get_spec("softmax").log_g,
         losses={"bouchard": bouchard_loss},
-        kernel=None,
-        color=None,
         source="Bouchard 2007, section 2; de Brebisson & Vincent 2016, section 2",
     )
 )
