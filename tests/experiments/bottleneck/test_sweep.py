@@ -36,7 +36,7 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "16 finished" in capsys.readouterr().out
     records = read_records(folder).by_hash
     main(["pack", str(folder)])
-    assert list((folder / "runs").iterdir()) == []
+    assert not (folder / "runs").exists()
     assert read_records(folder).by_hash == records
     cell = [r for r in records.values() if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
     assert all(record.config["options"] == {"components": 2} for record in cell)
