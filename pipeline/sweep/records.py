@@ -132,15 +132,20 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(sweep: Path) -> Iterator[None]:
-    """Lock a sweep's folder while the block runs; ValueError if another process holds the lock."""
+def locked(sweep: Path, argument: str) -> Iterator[None]:
+    """Lock a sweep's folder, the value of `argument`, while the block runs.
+
+    Raises:
+        ValueError: another process holds the lock.
+    """
     # the lock is released when the process ends, however it ends
     with (sweep / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{sweep}: another process is running this sweep; wait for it, or stop it first"
+                f"{argument}={sweep}: another process is running this sweep; wait for it, or stop "
+                "it first"
             ) from None
         yield
 
@@ -159,7 +164,7 @@ def pack(sweep: Path) -> Path:
     if not records.by_hash:
         raise ValueError(f"results_dir={sweep}: holds no record of a sweep; name its output_dir")
     lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
-    with locked(sweep):
+    with locked(sweep, "results_dir"):
         write_text(packed, "".join(lines))
         for record in records.by_hash.values():
             (sweep / FOLDER / f"{record.stem}.json").unlink(missing_ok=True)

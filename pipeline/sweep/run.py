@@ -135,7 +135,7 @@ def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
         ValueError: another process holds the lock, or has claimed it for another sweep.
     """
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder, "output_dir"):
         check_folder(folder, content)
         write_json(folder / SWEEP_FILE, _with_format(content))
         yield

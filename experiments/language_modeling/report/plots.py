@@ -63,21 +63,16 @@ def learning(results: Results, task: str) -> Figure | None:
 
 def spectrum(results: Results, task: str) -> Figure | None:
     """sigma_i / sigma_max of the log-probability matrix against i; dashed: threshold of 0."""
-    cells = cells_of(results, task)
     ranks = {
         cell[1]: run["rank"]
-        for cell in cells
+        for cell in cells_of(results, task)
         for run in reversed(results.finished(cell))
         if "spectrum" in (run.get("rank") or {})
     }
     if not ranks:
         return None
-    looks = canvas.looks([label for _, label in cells], BASELINE)
     figure, axes = canvas.single(height=5.0)
-    for label, rank in ranks.items():
-        places, values = zip(*rank["spectrum"], strict=True)
-        plain = {key: looks[label][key] for key in ("color", "linestyle")}
-        axes.plot(places, values, **plain, label=_drawn(label))
+    _lines(axes, results, task, {label: rank["spectrum"] for label, rank in ranks.items()})
     _threshold(axes, list(ranks.values()))
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -88,24 +83,30 @@ def spectrum(results: Results, task: str) -> Figure | None:
 
 def function(results: Results, task: str) -> Figure | None:
     """f(z) - f(0) of every learned function against the identity."""
-    cells = cells_of(results, task)
     learned = {
         cell[1]: run["function"]
-        for cell in cells
+        for cell in cells_of(results, task)
         for run in reversed(results.finished(cell))
         if "function" in run
     }
     if not learned:
         return None
-    looks = canvas.looks([label for _, label in cells], BASELINE)
     figure, axes = canvas.single(height=5.0)
     axes.axline((0, 0), slope=1, color=canvas.GREY, lw=1, ls="--")
-    for label, points in learned.items():
-        plain = {key: looks[label][key] for key in ("color", "linestyle")}
-        axes.plot(*zip(*points, strict=True), **plain, label=_drawn(label))
+    _lines(axes, results, task, learned)
     axes.set(xlabel="z", ylabel="f(z) - f(0)")
     canvas.legend_below(figure, axes)
     return figure
+
+
+def _lines(
+    axes: Axes, results: Results, task: str, curves: dict[str, list[tuple[float, float]]]
+) -> None:
+    """Join the points of each head."""
+    looks = canvas.looks([label for _, label in cells_of(results, task)], BASELINE)
+    for label, points in curves.items():
+        plain = {key: looks[label][key] for key in ("color", "linestyle")}
+        axes.plot(*zip(*points, strict=True), **plain, label=_drawn(label))
 
 
 PLOTS = {

@@ -142,7 +142,8 @@ def test_full_disk_names_what_is_safe(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    refused = pytest.raises(ValueError, match="another process is running this sweep")
+    says = r"^output_dir=.*: another process is running this sweep"
+    refused = pytest.raises(ValueError, match=says)
     with claim_folder(tmp_path, {}), refused, claim_folder(tmp_path, {}):
         pass
     with claim_folder(tmp_path, {}):
