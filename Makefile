@@ -36,7 +36,8 @@ upstream: $(INSTALLED)
 soak: $(INSTALLED) upstream
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
 		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/release tests/upstream \
-		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py
+		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py tests/benchmarks/test_gpu.py \
+		tests/pipeline/sweep/test_pool.py
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)

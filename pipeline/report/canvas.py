@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ __all__ = [
     "GREY",
     "Axes",
     "dots",
-    "encode",
     "label_ends",
     "legend_below",
     "looks",
@@ -73,10 +70,3 @@ def save(figure: Figure, path: Path) -> None:
     with whole(path) as draft:
         # matplotlib's version would change the bytes
         figure.savefig(draft, format=path.suffix[1:], dpi=_DPI, metadata={"Software": None})
-
-
-def encode(figure: Figure) -> str:
-    """The figure as a data URI, for self-contained pages."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ class Page:
         for name, content in {**self.beside, "report.md": self.markdown()}.items():
             write_text(folder / name, content)
         path = folder / "report.html"
-        write_text(path, self.html())
+        write_text(path, self._html(folder))
         return Report(path, list(self.overview))
 
     def markdown(self) -> str:
@@ -85,8 +86,13 @@ class Page:
         parts = [f"# {text.markdown(self.title)}", *map(_markdown, self.blocks)]
         return "\n\n".join(parts) + "\n"
 
-    def html(self) -> str:
-        """The page as one file."""
+    def _html(self, folder: Path) -> str:
+        """The page as one file, which holds the figures that `write` has left in the folder."""
+
+        def image(plot: Plot) -> str:
+            content = base64.b64encode((folder / f"{plot.name}.png").read_bytes())
+            return f"data:image/png;base64,{content.decode('ascii')}"
+
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
@@ -96,7 +102,7 @@ class Page:
             undefined=StrictUndefined,
         )
         environment.filters |= {
-            "image": canvas.encode,
+            "image": image,
             "kind": lambda block: type(block).__name__,
             "unbroken": text.unbroken,
         }

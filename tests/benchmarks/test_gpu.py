@@ -26,6 +26,7 @@ def rehearse(out, **options):
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.soak
 def test_a_killed_rehearsal_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     out = tmp_path / "out"

@@ -22,9 +22,11 @@ def test_python_and_cpp_agree_on_the_arguments(library):
 
 
 def test_a_damaged_library_is_built_again(library, tmp_path, monkeypatch):
+    name = build._built().name
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = build._built()
+    path = build._folder() / name
     path.write_text("junk")
+    assert build._built() == path
     assert build._loaded(path) is not None
 
 

@@ -16,7 +16,9 @@ from tests.commands import run
 from tests.pipeline.sweep import jobs
 
 HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
-places = pytest.mark.parametrize("place", [HERE, RAY], ids=["here", "ray"])
+# starting Ray takes five seconds
+soak = pytest.param(RAY, marks=pytest.mark.soak, id="ray")
+places = pytest.mark.parametrize("place", [pytest.param(HERE, id="here"), soak])
 
 
 # workers of Ray cannot import a test: a lambda travels by value
@@ -31,8 +33,11 @@ def outcomes_of(pool: Pool[int], count: int) -> dict[int, Any]:
     return outcomes
 
 
-@places
-@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize(
+    ("place", "fresh"),
+    [(HERE, True), (HERE, False), (RAY, True), pytest.param(RAY, False, marks=pytest.mark.soak)],
+    ids=["here-fresh", "here", "ray-fresh", "ray"],
+)
 def test_what_fails_or_dies_ends_nothing(
     place: Resources, fresh: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
