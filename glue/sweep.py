@@ -166,8 +166,8 @@ class SweepConfig:
                 name = candidate.name.removeprefix(MIXED)
                 raise ValueError(
                     "the fair protocol ramps every mapping; give it a schedule that moves, such as "
-                    f"schedule {{parameter: mix, initial: 0.0}} for {MIXED}{name} with "
-                    "params.mix 1.0"
+                    "{parameter: r, initial: 0.0} for r-softmax, or {parameter: mix, initial: 0.0} "
+                    f"for {MIXED}{name} with params.mix 1.0"
                 )
         except (ValueError, TypeError) as error:
             raise ValueError(f"mappings.{label}: {error}") from None

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 
-from pipeline.usage import explain, spell_out
+from pipeline.usage import explain, own_error, spell_out
 
 ConfigT = TypeVar("ConfigT")
 # configs give values and no classes: a class_path would import, and so run, any module it names.
@@ -157,7 +157,7 @@ def input_errors() -> Iterator[None]:
 
 def _refuse(reason: str) -> NoReturn:
     # as sparse_attn.commands does, whose package imports Transformers
-    print("error:", " ".join(reason.split()), file=sys.stderr)
+    print("error:", own_error(reason), file=sys.stderr)
     raise SystemExit(2)
 
 

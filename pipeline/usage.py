@@ -79,6 +79,12 @@ def explain(
     return _missing(message, name, configs) or _wrong_value(message) or " ".join(message.split())
 
 
+def own_error(message: str) -> str:
+    """One line; of the errors that jsonargparse lists for an optional section, the section's."""
+    found = re.search(r"^ *- (\S+=.*: expected .*)$", message, re.MULTILINE)
+    return found[1] if found else " ".join(message.split())
+
+
 def _meant(names: Sequence[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{names[0]}?" if names and names[0] else ""
 

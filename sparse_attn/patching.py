@@ -210,8 +210,9 @@ def _show_parts(root: PreTrainedModel) -> None:
 def _select(
     root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
 ) -> list[AttentionLayer]:
-    if isinstance(layers, int):
-        raise TypeError(f"layers={layers}: expected a list of block numbers, such as [{layers}]")
+    if isinstance(layers, (int, str)):
+        such = layers if isinstance(layers, int) else 0
+        raise TypeError(f"layers={layers!r}: expected a list of block numbers, such as [{such}]")
     wanted = list(layers)
     if not wanted:
         raise ValueError("layers=[]: names no layer; omit it for all of them")

@@ -95,8 +95,9 @@ def _hint(name: str, base: str) -> str:
     if base in _SPECS:
         return f'give its parameters as arguments: patch_model(model, "{made}{base}", {values})'
     plain = re.sub(r"[\s_]+", "-", base.lower())
-    called = next((here for word, here in ALSO_CALLED.items() if word in plain), None)
-    near = [called] if called else difflib.get_close_matches(base, _SPECS, n=3)
+    same = [found for found in _SPECS if found.replace("-", "") == plain.replace("-", "")]
+    called = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
+    near = same or called or difflib.get_close_matches(base, _SPECS, n=3)
     if not near:
         return f"there are {', '.join(_SPECS)}"
     return f"did you mean {', '.join(made + found for found in near)}?"

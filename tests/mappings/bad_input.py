@@ -99,6 +99,7 @@ def start_on_meta(_):
 NEAREST = {
     "r-sofmax": "r-softmax",
     "r_softmax": "r-softmax",
+    "rSoftmax": "r-softmax",
     "sparse-max": "sparsemax",
     "entmx": "entmax",
     "spherical": "spherical-softmax",

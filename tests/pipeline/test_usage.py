@@ -53,6 +53,11 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
             "--synthetic.clases: unknown; did you mean --synthetic.classes?",
         ),
         (
+            "experiments.multilabel",
+            "train --output_dir o --method.mapping softmax --synthetic.classes -4",
+            "synthetic.classes=-4: expected at least 2",
+        ),
+        (
             "experiments.images",
             "train --output_dir o --los.name mse",
             "--los.name: unknown; did you mean --loss.name?",

@@ -196,6 +196,7 @@ def test_arguments_that_no_mapping_defines_are_refused(name):
         ({"mapping": "sparsemax", "layers": [-1]}, ValueError, "BertModel has no layer -1"),
         ({"mapping": "sparsemax", "layers": []}, ValueError, "layers=.*omit it for all"),
         ({"mapping": "sparsemax", "layers": 1}, TypeError, r"layers=1: .*such as \[1\]"),
+        ({"mapping": "sparsemax", "layers": "1"}, TypeError, r"layers='1': .*such as \[0\]"),
     ],
     ids=lambda value: value.get("mapping") if isinstance(value, dict) else None,
 )

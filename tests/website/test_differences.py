@@ -22,7 +22,7 @@ ENTRY = Entry(
     **{"study": "some/study", "task": "one", "metric": "accuracy", "unit": "points"},
     **{"higher_is_better": True, "mapping": "sparsemax", "baseline": "softmax"},
     **{"control": False, "difference": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95},
-    **{"detectable": 0.75, "interval_over": "seeds"},
+    **{"p": None, "detectable": 0.75, "interval_over": "seeds"},
     **{"seeds": 3, "diverged": 0, "tuned_on_scored_rows": False, "zeros": None},
     **{"device": "a CPU", "source": "results/some/study", "record": None},
 )
@@ -90,9 +90,13 @@ def test_the_published_entries_fit_jsonschema() -> None:
 def test_sides() -> None:
     assert [entry.side for entry in (ENTRY, WORSE, EVEN, ALONE)] == [1, -1, 0, None]
     assert replace(ENTRY, higher_is_better=False).side == -1
+    # p may know more than the interval
+    assert [replace(ENTRY, p=p).side for p in (0.2, 0.01)] == [0, 1]
     assert EVEN.half == 2
     assert not replace(ENTRY, tuned_on_scored_rows=True).counts
     assert not ALONE.counts
+    assert not replace(ENTRY, seeds=2).counts
+    assert replace(ENTRY, seeds=1, interval_over="examples").counts
     assert not CONTROL.counts
 
 
@@ -104,31 +108,35 @@ def test_the_first_line_counts_attention() -> None:
     like = replace(one, mapping="of the same study")
     page = make_page([sparse, replace(CONTROL, zeros=0.0), tuned, one, like, twice])
     assert page.blocks[0] == (
-        "In attention, several training runs: of 1 comparison with softmax, 0 better, 1 worse and "
-        "0 not told apart; by chance about 0.1 would seem to differ. In attention, one model, "
-        "intervals over its examples: of 2 comparisons with softmax, 2 better, 0 worse and 0 not "
-        "told apart; by chance about 0.1 would seem to differ. 95 % intervals, not adjusted for "
-        "their number; controls do not count."
+        "In attention, over repeated training runs: 1 comparison with softmax; 0 better, 1 worse "
+        "(sparsemax on one) and 0 not told apart; about 0.1 would seem to differ by chance. In "
+        "attention, of one trained model, over its examples: 2 comparisons with softmax; 2 better "
+        "(sparsemax on one; of the same study on one), 0 worse and 0 not told apart; about 0.1 "
+        "would seem to differ by chance. Each is tested at 5 %, without correction; controls do "
+        "not count."
     )
     shown = page.markdown()
-    assert "not counted: tuned (1)." in shown
-    assert "- Controls, which are not counted: temperature-softmax (some/study)." in shown
+    assert "- Settings chosen by the very scores that are compared: tuned (1)." in shown
+    assert "- Controls: temperature-softmax (some/study)." in shown
+    assert "counted in one: sparsemax (again)." in shown
 
 
-def test_other_layers_have_a_line_for_each_study_and_no_sum() -> None:
+def test_other_layers_have_a_row_for_each_mapping_and_no_sum() -> None:
     second = replace(WORSE, metric="F1")
     other = replace(WORSE, study="other", baseline="softmax-fine", task="two")
-    shown = make_page([ENTRY, second, EVEN, ALONE, CONTROL, other]).markdown()
-    assert "- some/study: 1 task, accuracy, against softmax: 1 better, 0 worse and 1 not" in shown
-    assert "- other: 1 task, accuracy, against softmax-fine: 0 better, 1 worse" in shown
-    assert "F1, against" not in shown
-    assert "not counted: some/study (1)." in shown
+    page = make_page([ENTRY, second, EVEN, replace(ALONE, seeds=1), CONTROL, other])
+    layers = page.blocks[1]
+    assert layers.rows == [
+        ["some/study", "accuracy", "sparsemax", "softmax", "1", "0", "1"],
+        ["other", "accuracy", "sparsemax", "softmax-fine", "0", "1", "0"],
+    ]
+    assert "- Fewer than 3 pairs of runs: some/study (1)." in page.markdown()
 
 
 def test_what_diverged_is_named() -> None:
     some = replace(ENTRY, mapping="entmax", diverged=1)
     shown = make_page([ENTRY, some, LOST]).markdown()
-    assert "entmax (some/study, one, accuracy: 1 diverged) and t-softmax" in shown
+    assert "entmax (some/study, one, accuracy: 1 diverged); t-softmax" in shown
     assert "t-softmax (some/study, one, accuracy: 3 diverged, no difference)." in shown
     assert "| t-softmax | softmax | - | 0 | - | diverged or not finite |" in shown
 
@@ -149,10 +157,10 @@ def test_digits_show_the_sign_of_the_ends(low: float, high: float, shown: str) -
 def test_flips_are_named() -> None:
     other = replace(WORSE, metric="F1")
     shown = make_page([ENTRY, other, replace(EVEN, mapping="entmax")]).markdown()
-    assert "with the metric for 1 pair of mapping" in shown
+    assert "depends on the metric for 1 pair of mapping" in shown
     assert "- some/study, sparsemax: better by accuracy, worse by F1 (one)." in shown
     assert (
-        "No verdict turns with the metric." in make_page([ENTRY, replace(EVEN, metric="F1")]).blocks
+        "No verdict depends on the metric." in make_page([ENTRY, replace(EVEN, metric="F1")]).blocks
     )
 
 
@@ -196,6 +204,9 @@ def test_many_tasks_share_a_panel() -> None:
     tasks = [replace(ENTRY, task=str(number)) for number in range(panels.FEW + 1)]
     assert [panel.task for panel in panels.panels_of(tasks)] == ["5 tasks"]
     assert len(panels.panels_of(tasks[:-1])) == panels.FEW
+    shown = make_page(tasks).markdown()
+    assert "- some/study: 0, 1, 2, 3 and 4." in shown
+    assert "### some/study" not in shown
 
 
 def sweep(folder: Path, study: str, change: Callable[[dict[str, Any]], object]) -> list[Entry]:
@@ -228,14 +239,35 @@ def test_multilabel_is_compared_with_the_softmax_of_most_thresholds(tmp_path: Pa
 
     found = sweep(tmp_path, "multilabel/synthetic", on_validation)
     assert {entry.baseline for entry in found} == {"softmax-fine"}
-    assert {entry.mapping for entry in found if entry.control} == {"softmax"}
+    assert {entry.mapping for entry in found if entry.control} == {"softmax", "sigmoid"}
     assert {entry.mapping for entry in found if entry.tuned_on_scored_rows} == {"sigmoid"}
 
 
 def test_controls_of_the_published_entries() -> None:
     assert {entry.mapping for entry in PUBLISHED if entry.control} == {
         "random drop",
+        "sigmoid",
         "softmax",
         "softmax, continued training",
         "temperature-softmax",
     }
+
+
+def test_a_smoke_sweep_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "results/glue/tiny"
+    folder.mkdir(parents=True)
+    content = json.loads((ROOT / "results/glue/minilm/sweep.json").read_text())
+    content["limit"] = 48
+    (folder / "sweep.json").write_text(json.dumps(content))
+    records = (ROOT / "results/glue/minilm/runs.jsonl").read_text()
+    (folder / "runs.jsonl").write_text(records)
+    with pytest.raises(ValueError, match=r"glue/tiny: expected whole tasks, .* limit=48; take it"):
+        read_entries(tmp_path / "results")
+
+
+def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
+    sweep(tmp_path, "bottleneck/small", lambda record: None)
+    (tmp_path / "results/mine").mkdir()
+    (tmp_path / "results/mine/sweep.json").write_text("{}")
+    found = write(tmp_path / "results", tmp_path)
+    assert found.endswith("Without a comparison with softmax: results/mine")

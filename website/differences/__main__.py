@@ -17,7 +17,7 @@ from pipeline.report import canvas
 from pipeline.report.page import Plot
 from website import ROOT
 from website.differences.page import make_page
-from website.differences.studies import read_entries
+from website.differences.studies import read_entries, without_entries
 
 LINKS = """
 The entries as JSON: [differences.json](differences.json), by
@@ -29,7 +29,7 @@ The entries as JSON: [differences.json](differences.json), by
 
 
 def write(results: Path, folder: Path) -> str:
-    """Write the three files, and return what was found.
+    """Write the three files; what was found, and which records gave nothing.
 
     Raises:
         ValueError: a record does not fit; nothing is written.
@@ -44,7 +44,9 @@ def write(results: Path, folder: Path) -> str:
     lines = ",\n".join(json.dumps(vars(entry)) for entry in entries)
     write_text(folder / "differences.json", f"[\n{lines}\n]\n")
     write_text(folder / "does-it-help.md", page.markdown() + LINKS)
-    return str(page.blocks[0])
+    silent = without_entries(results, entries)
+    note = f"\n\nWithout a comparison with softmax: {', '.join(silent)}" if silent else ""
+    return f"{page.blocks[0]}{note}"
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.report.spread import LEVEL
 from website import ROOT
 
 BASELINE = "softmax"
 SCHEMA = ROOT / "docs/differences.schema.json"
+LEAST = 3  # pairs of runs of a comparison that counts
 _TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "boolean": (bool,),
@@ -40,6 +42,7 @@ class Entry:
     low: float | None
     high: float | None
     confidence: float
+    p: float | None
     detectable: float | None
     interval_over: str
     seeds: int
@@ -61,10 +64,15 @@ class Entry:
 
     @property
     def side(self) -> int | None:
-        """1 if better, -1 if worse, 0 if not told apart; None without an interval."""
+        """1 if better, -1 if worse, 0 if not told apart; None without an interval.
+
+        By p where it is known: that of GLUE is cautious where its interval is too narrow.
+        """
         if self.interval is None:
             return None
         low, high = self.interval
+        if self.p is not None:
+            low = high = 0.0 if self.p >= LEVEL else self.difference or 0.0
         above = 1 if low > 0 else -1 if high < 0 else 0
         return above if self.higher_is_better else -above
 
@@ -76,8 +84,14 @@ class Entry:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a comparison: no control, and settings not chosen by the score."""
-        return self.interval is not None and not self.tuned_on_scored_rows and not self.control
+        """Whether it is a comparison: no control, enough runs, settings not chosen by the score."""
+        known = self.interval is not None and (self.seeds >= LEAST or self.over_examples)
+        return known and not self.tuned_on_scored_rows and not self.control
+
+    @property
+    def over_examples(self) -> bool:
+        """Whether the interval is about one trained model."""
+        return self.interval_over == "examples"
 
 
 @cache

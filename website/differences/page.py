@@ -9,45 +9,47 @@ from statistics import median
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
 from pipeline.report.spread import LEVEL, POWER, Difference
-from website.differences.entries import Entry
-from website.differences.panels import Panel, draw, panels_of
+from website.differences.entries import LEAST, Entry
+from website.differences.panels import FEW, Panel, draw, panels_of
 
-SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "one pair of runs"}
+SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "too few runs"}
 CAPTION = (
     "Difference from softmax and its 95 % interval by each study's first metric, without controls; "
-    "better is to the right. A ring: the interval contains 0. A cross: one pair of runs, without "
-    "an interval. In brackets: exact zeros in attention, where they are known. Where a panel has "
-    "several tasks, each has a mark in every row, in the order of the tables below."
+    "better is to the right. A ring: not told apart from softmax. A cross: one pair of runs, "
+    "without an interval. In brackets: exact zeros in attention, where they are known. A panel of "
+    "many tasks has a mark for each in every row, from top to bottom:"
 )
-POWER_CAPTION = (
-    f"{100 * POWER:g} % power: the true difference that a t-test of so many pairs of runs with the "
-    "same seed finds with that probability, in the median. Half width: of the intervals over "
-    "examples of one model, in the median, which show a true difference of that size about half of "
-    "the time. By chance: how many intervals would leave out 0 if no mapping differed."
+REACH_CAPTION = (
+    f"{100 * POWER:g} % power: the true difference that a paired t-test of so many pairs detects "
+    f"in {100 * POWER:g} of 100 studies; median over mappings, and the largest. Half width: that "
+    "of the intervals over examples, in the median; a true difference of this size is shown half "
+    "of the time. By chance: how many would seem to differ if no mapping did."
 )
-ATTENTION = {
-    "several training runs": lambda entry: entry.interval_over != "examples",
-    "one model, intervals over its examples": lambda entry: entry.interval_over == "examples",
-}
+LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: number of tasks."
+ATTENTION = {False: "over repeated training runs", True: "of one trained model, over its examples"}
 
 
 def make_page(entries: Sequence[Entry]) -> Page:
     """The answer to "does it help?"."""
     table, first = _reach(panels_of(entries)), _first_metric(entries)
-    shown = [entry for entry in first if entry.difference is not None and not entry.control]
-    figure = draw(panels_of(shown))
+    panels = panels_of([e for e in first if e.difference is not None and not e.control])
+    order = [f"{p.first.study}: {text.listing(p.tasks)}." for p in panels if len(p.tasks) > FEW]
+    known = [entry for entry in first if entry.counts]
     blocks: list[Block] = [
-        *_answer(first),
+        *_attention([entry for entry in known if entry.zeros is not None]),
+        *_layers([entry for entry in known if entry.zeros is None]),
         *_limits(entries),
         Heading("What could have been found"),
         table,
         *_flips(entries),
         Heading("The differences"),
-        Plot("differences", "Differences from softmax, by task", CAPTION, figure),
+        Plot("differences", "Differences from softmax, by task", CAPTION, draw(panels)),
+        *([Bullets(order)] if order else []),
     ]
     for study in dict.fromkeys(entry.study for entry in entries):
         some = [entry for entry in entries if entry.study == study]
-        blocks += [Heading(study, 3), _rows(some)]
+        if len({entry.task for entry in some}) <= FEW:
+            blocks += [Heading(study, 3), _rows(some)]
     return Page("Does it help?", blocks, [table])
 
 
@@ -59,30 +61,19 @@ def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.metric == first[entry.study, entry.task]]
 
 
-def _answer(entries: Sequence[Entry]) -> list[Block]:
-    """How many are better and worse: in attention, and for each study of other layers."""
-    known = [entry for entry in entries if entry.counts]
-    attention = _once([entry for entry in known if entry.zeros is not None])
+def _attention(entries: Sequence[Entry]) -> list[Block]:
+    """How many mappings are better and worse in attention, and which, where they are few."""
     said = []
-    for name, of in ATTENTION.items():
-        if some := list(filter(of, attention)):
+    for one_model, over in ATTENTION.items():
+        some = _once([entry for entry in entries if entry.over_examples == one_model])
+        if some:
+            sides = text.listing([_named(some, side) for side in (1, -1, 0)])
             said.append(
-                f"In attention, {name}: of {text.counted(len(some), 'comparison')} with softmax, "
-                f"{_sides(some)}; by chance about {_chance(len(some))} would seem to differ."
+                f"In attention, {over}: {text.counted(len(some), 'comparison')} with softmax; "
+                f"{sides}; about {_chance(len(some))} would seem to differ by chance."
             )
-    lines = []
-    by_study: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
-    for entry in known:
-        if entry.zeros is None:
-            by_study[entry.study, entry.metric, entry.baseline].append(entry)
-    for (study, metric, base), some in by_study.items():
-        tasks = text.counted(len({entry.task for entry in some}), "task")
-        lines.append(f"{study}: {tasks}, {metric}, against {base}: {_sides(some)}.")
-    said.append(
-        f"{100 * (1 - LEVEL):g} % intervals, not adjusted for their number; controls do not count."
-    )
-    rest: list[Block] = ["Other output layers and losses, by each study's first metric:"]
-    return [" ".join(said), *([*rest, Bullets(lines)] if lines else [])]
+    said.append(f"Each is tested at {100 * LEVEL:g} %, without correction; controls do not count.")
+    return [" ".join(said)]
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:
@@ -97,9 +88,26 @@ def _once(entries: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def _sides(entries: Sequence[Entry]) -> str:
-    sides = [entry.side for entry in entries]
-    return text.listing([f"{sides.count(side)} {SIDES[side]}" for side in (1, -1, 0)])
+def _named(entries: Sequence[Entry], side: int) -> str:
+    """Such as "2 worse (sparsemax on MRPC; entmax on MRPC)"."""
+    those = [entry for entry in entries if entry.side == side]
+    names = "; ".join(f"{entry.label} on {entry.task}" for entry in those)
+    shown = f" ({names})" if side and 0 < len(those) <= FEW else ""
+    return f"{len(those)} {SIDES[side]}{shown}"
+
+
+def _layers(entries: Sequence[Entry]) -> list[Block]:
+    """A row per study and mapping: on how many tasks it is better and worse."""
+    by_mapping: dict[tuple[str, ...], list[int | None]] = defaultdict(list)
+    for entry in entries:
+        cell = entry.study, entry.metric, entry.label, entry.baseline
+        by_mapping[cell].append(entry.side)
+    rows = [
+        [*cell, *(str(sides.count(side)) for side in (1, -1, 0))]
+        for cell, sides in by_mapping.items()
+    ]
+    headers = ["study", "metric", "mapping", "baseline", *(SIDES[side] for side in (1, -1, 0))]
+    return [Table(LAYERS_CAPTION, headers, rows)] if rows else []
 
 
 def _chance(count: int) -> str:
@@ -109,25 +117,30 @@ def _chance(count: int) -> str:
 def _limits(entries: Sequence[Entry]) -> list[Block]:
     """What is not counted, and what the intervals do not know."""
     known = [entry for entry in entries if entry.difference is not None]
-    alone = [entry for entry in known if entry.side is None]
-    tuned = [entry for entry in known if entry.tuned_on_scored_rows]
-    controls = [entry for entry in known if entry.control]
+    few = [e for e in known if e.seeds < LEAST and not e.over_examples]
+    counted = [entry for entry in known if entry.counts and entry.over_examples]
+    twice = [entry for entry in counted if entry not in _once(counted)]
     lost = [entry for entry in entries if entry.diverged or entry.difference is None]
     said = {
-        "One pair of runs settles nothing and is not counted: {}.": _by_study(alone),
-        "Settings were chosen by the very scores that are compared, which is not counted: {}.": (
-            _by_study(tuned)
+        f"Fewer than {LEAST} pairs of runs: {{}}.": _by_study(few),
+        "Settings chosen by the very scores that are compared: {}.": _by_study(
+            [entry for entry in known if entry.tuned_on_scored_rows]
         ),
-        "Controls, which are not counted: {}.": list(
-            dict.fromkeys(f"{entry.label} ({entry.study})" for entry in controls)
-        ),
-        "Runs diverged, or a value is not finite; what is left has no such run in its mean: {}.": [
+        "Controls: {}.": [f"{e.label} ({e.study})" for e in known if e.control],
+        "Measured once, listed by two studies and counted in one: {}.": [
+            f"{entry.label} ({entry.study})" for entry in twice
+        ],
+        "Runs that diverged, or gave no finite value, are in no mean: {}.": [
             f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.diverged} "
             f"diverged{', no difference' if entry.difference is None else ''})"
             for entry in lost
         ],
     }
-    lines = [sentence.format(text.listing(names)) for sentence, names in said.items() if names]
+    lines = [how.format("; ".join(dict.fromkeys(names))) for how, names in said.items() if names]
+    if any(entry.over_examples for entry in known):
+        lines.append(
+            "An interval over examples is about that one trained model: another seed may differ."
+        )
     return ["What the counts leave out:", Bullets(lines)] if lines else []
 
 
@@ -142,7 +155,7 @@ def _reach(panels: Sequence[Panel]) -> Table:
     for panel in panels:
         sides = [entry.side for entry in panel.entries if entry.counts]
         effects = [entry.detectable for entry in panel.entries if entry.detectable is not None]
-        halves = [e.half for e in panel.entries if e.interval and e.interval_over == "examples"]
+        halves = [e.half for e in panel.entries if e.interval and e.over_examples]
         seeds = sorted({entry.seeds for entry in panel.entries})
         rows.append(
             [
@@ -152,12 +165,13 @@ def _reach(panels: Sequence[Panel]) -> Table:
                 text.listing(list(map(str, seeds))),
                 *(str(sides.count(side)) for side in (1, -1, 0)),
                 _chance(len(sides)) if sides else text.NOTHING,
-                *(f"{median(some):.3g}" if some else text.NOTHING for some in (effects, halves)),
+                f"{median(effects):.3g} ({max(effects):.3g})" if effects else text.NOTHING,
+                f"{median(halves):.3g}" if halves else text.NOTHING,
             ]
         )
     headers = ["study: task", "metric", "unit", "pairs", *(SIDES[side] for side in (1, -1, 0))]
     power = f"{100 * POWER:g} % power"
-    return Table(POWER_CAPTION, [*headers, "by chance", power, "half width"], rows)
+    return Table(REACH_CAPTION, [*headers, "by chance", power, "half width"], rows)
 
 
 def _flips(entries: Sequence[Entry]) -> list[Block]:
@@ -173,15 +187,14 @@ def _flips(entries: Sequence[Entry]) -> list[Block]:
             verdict = f"better by {text.listing(by_side[1])}, worse by {text.listing(by_side[-1])}"
             flips[study, mapping, verdict].append(task)
     if not flips:
-        return ["No verdict turns with the metric."]
+        return ["No verdict depends on the metric."]
     turned = sum(map(len, flips.values()))
     lines = [
         f"{study}, {mapping}: {verdict} ({text.listing(tasks)})."
         for (study, mapping, verdict), tasks in flips.items()
     ]
-    head = (
-        f"The verdict turns with the metric for {text.counted(turned, 'pair')} of mapping and task:"
-    )
+    pairs = text.counted(turned, "pair")
+    head = f"The verdict depends on the metric for {pairs} of mapping and task:"
     return [head, Bullets(lines)]
 
 

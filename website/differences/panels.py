@@ -34,6 +34,10 @@ class Panel:
         return self.entries[0]
 
     @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(entry.task for entry in self.entries))
+
+    @property
     def rows(self) -> list[list[Entry]]:
         """The entries of each mapping."""
         found: dict[tuple[str, str], list[Entry]] = {}

@@ -18,6 +18,7 @@ from experiments.images.report import baseline, error, negll
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.plots import differences as of_heads
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
+from experiments.multilabel.config import SIGMOID
 from experiments.multilabel.measures import f1
 from glue.__main__ import EXPERIMENT as GLUE
 from glue.report.runs import Sweep
@@ -29,7 +30,7 @@ from pipeline.report.spread import LEVEL, Difference
 from pipeline.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
 from pipeline.sweep.results import Results, Value
 from sparse_attn.inspection.looks import mapping_in
-from sparse_attn.mappings import controls, get_spec
+from sparse_attn.mappings import get_spec
 from website.differences.entries import BASELINE, Entry, check, read
 
 REMEDY = "mend it or take it out"
@@ -60,13 +61,19 @@ class Found(NamedTuple):
 
 def _glue(results: Results) -> Iterator[Found]:
     sweep = Sweep(**vars(results))
+    if sweep.sweep.limit is not None:
+        raise ValueError(
+            f"{sweep.folder}: expected whole tasks, got a smoke run of limit={sweep.sweep.limit}; "
+            "take it out"
+        )
     for row in make_rows(sweep):
         found, points = row.difference, None
         if found:
             # with one pair, the report's interval is about that pair and not about the mapping
             ends = (100 * found.low, 100 * found.high) if found.seeds > 1 else None
             power = None if found.detectable is None else 100 * found.detectable
-            points = Difference(100 * found.value, ends, found.seeds, detectable=power)
+            p = found.p if ends else None
+            points = Difference(100 * found.value, ends, found.seeds, p, power)
         if found or row.diverged:
             measure = Measure(str(row.metric), "points", 1)
             over = "seeds and examples"
@@ -102,7 +109,8 @@ def _multilabel(results: Results) -> Iterator[Found]:
     for found in _by_seed(results, base, measures):
         runs = results.finished((found.task, found.mapping))
         tuned = any(run["measured_on"] == "validation" for run in runs)
-        yield found._replace(tuned_on_scored_rows=tuned)
+        usual = methods[found.mapping].mapping == SIGMOID
+        yield found._replace(tuned_on_scored_rows=tuned, control=usual)
 
 
 def _bottleneck(results: Results) -> Iterator[Found]:
@@ -153,10 +161,27 @@ def read_entries(results: Path) -> list[Entry]:
     return found
 
 
+def without_entries(results: Path, entries: Sequence[Entry]) -> list[str]:
+    """The records below the folder that give none: no softmax, no final run, no labels."""
+    found = [path.relative_to(results.parent) for path in (*_sweeps(results), *_models(results))]
+    known = {entry.source for entry in entries}
+    return [path.as_posix() for path in found if path.as_posix() not in known]
+
+
+def _sweeps(folder: Path) -> list[Path]:
+    files = [path for name in (SWEEP_FILE, PACKED_FILE) for path in folder.rglob(name)]
+    return sorted({path.parent for path in files})
+
+
+def _models(root: Path) -> list[Path]:
+    """The records of single models, in which softmax and mappings are."""
+    paths = sorted(path for name in MODELS for path in (root / name).rglob("*.json"))
+    return [p for p in paths if not any((up / SWEEP_FILE).exists() for up in p.parents[:2])]
+
+
 def _of_sweeps(root: Path) -> Iterator[Entry]:
     for name, (experiment, differences) in SWEEPS.items():
-        files = [path for file in (SWEEP_FILE, PACKED_FILE) for path in (root / name).rglob(file)]
-        for folder in sorted({path.parent for path in files}):
+        for folder in _sweeps(root / name):
             for path in (*folder.glob(PACKED_FILE), *sorted((folder / FOLDER).glob("*.json"))):
                 read(path, "run")
             results = experiment.read(folder)
@@ -169,9 +194,7 @@ def _of_sweeps(root: Path) -> Iterator[Entry]:
 
 
 def _of_models(root: Path) -> Iterator[Entry]:
-    for path in sorted(path for name in MODELS for path in (root / name).rglob("*.json")):
-        if any((folder / SWEEP_FILE).exists() for folder in path.parents[:2]):
-            continue
+    for path in _models(root):
         if "runs" in read_json(path, str(path.parent), REMEDY):
             continue  # of another program, gathered by hand
         (record,) = read(path, "comparison")
@@ -187,7 +210,7 @@ def _of_models(root: Path) -> Iterator[Entry]:
 def _entry(
     found: Found, root: Path, folder: Path, source: Path, devices: Sequence[str], diverged: int
 ) -> Entry:
-    difference, interval, pairs, _, detectable = found.difference or NONE
+    difference, interval, pairs, p, detectable = found.difference or NONE
     low, high = interval or (None, None)
     name = mapping_in(found.mapping)
     return Entry(
@@ -203,6 +226,7 @@ def _entry(
         low=_rounded(low),
         high=_rounded(high),
         confidence=1 - LEVEL,
+        p=_rounded(p),
         detectable=_rounded(detectable),
         interval_over=found.over,
         seeds=pairs,
@@ -216,7 +240,7 @@ def _entry(
 
 
 def _is_control(name: str) -> bool:
-    return get_spec(name).function.__module__ == controls.__name__
+    return get_spec(name).source.startswith("control")
 
 
 def _rounded(value: float | None) -> float | None:
