@@ -127,5 +127,5 @@ def test_hashes_of_runs() -> None:
     assert [path for found, made, path in hashes if found != made] == []
     digest = hashlib.sha256("".join(sorted(found for found, *_ in hashes)).encode()).hexdigest()
     assert f"{len(hashes)} {digest}" == (
-        "1740 e172f5998ce0829998e0b477c4a1bd36aa66eee922e85ef8a0ad1fa6ddfc958d"
+        "1820 02059f1cdef4634d821a5441269a9515a86c70fb373274d7f2f02e9c42640a1f"
     )

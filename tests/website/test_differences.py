@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.sweep.results import Results
 from tests.figures import blank_panels
-from website.differences import entries, panels
+from website.differences import entries, panels, studies
 from website.differences.__main__ import write
 from website.differences.entries import Entry
 from website.differences.page import make_page
@@ -254,15 +256,10 @@ def test_controls_of_the_published_entries() -> None:
 
 
 def test_a_smoke_sweep_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "results/glue/tiny"
-    folder.mkdir(parents=True)
-    content = json.loads((ROOT / "results/glue/minilm/sweep.json").read_text())
-    content["limit"] = 48
-    (folder / "sweep.json").write_text(json.dumps(content))
-    records = (ROOT / "results/glue/minilm/runs.jsonl").read_text()
-    (folder / "runs.jsonl").write_text(records)
-    with pytest.raises(ValueError, match=r"glue/tiny: expected whole tasks, .* limit=48; take it"):
-        read_entries(tmp_path / "results")
+    smoke = Results(tmp_path, SimpleNamespace(limit=48), 0, {}, [])
+    _, differences = studies.SWEEPS["glue"]
+    with pytest.raises(ValueError, match=r"expected whole tasks, .* limit=48; take it out"):
+        list(differences(smoke))
 
 
 def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
