@@ -17,7 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
+from experiments.language_modeling.config import (
+    MeasureConfig,
+    MeasuresConfig,
+    RunConfig,
+    SweepConfig,
+)
 from pipeline.command import Command
 from pipeline.experiment import Experiment
 
@@ -85,13 +90,20 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         settings = [(rate, FIRST_TRIAL_SEED) for rate in rates]
         if one_rate:
             settings = [(rates[0], seed) for seed in seeds]
+        measures = sweep.measures if one_rate else MeasuresConfig()
         runs: dict[Cell, list[RunConfig]] = {
-            (sweep.corpus.name, label): [sweep.run_of(head, *setting) for setting in settings]
+            (sweep.corpus.name, label): [
+                replace(sweep.run_of(head, *setting), measures=measures) for setting in settings
+            ]
             for label, head in sweep.heads.items()
         }
         if one_rate:
             return grid(runs)
-        return best_of(runs, lambda best, seed: replace(best, seed=seed), sweep.seeds)
+
+        def final(best: RunConfig, seed: int) -> RunConfig:
+            return replace(best, seed=seed, measures=sweep.measures)
+
+        return best_of(runs, final, sweep.seeds)
 
     def check(self, sweep: SweepConfig, plan: Plan) -> None:
         from experiments.language_modeling.train import check_heads

@@ -146,8 +146,8 @@ class RunConfig(SetupConfig):
 class SweepConfig(SetupConfig):
     """Heads x seeds on one model and corpus.
 
-    With several learning rates, each head tries all of them on a separate seed, and the final runs
-    use the one with the lowest validation perplexity.
+    With several learning rates, each head tries all of them on a separate seed, without `measures`,
+    and the final runs use the one with the lowest validation perplexity.
 
     Args:
         output_dir: folder for sweep.json and one record per run.
