@@ -40,31 +40,31 @@ ROWS = [
         "a record without a device",
         run(lambda record: record["results"].pop("device")),
         ValueError,
-        r"other/runs\.jsonl line 1: results\.device: expected string, got nothing; "
+        r"other/runs\.jsonl line 1: results: 'device' is a required property; "
         r"docs/contribute-results\.md",
     ),
     Wrong(
         "a record with an unknown status",
         run(lambda record: record.update(status="done")),
         ValueError,
-        r'status: expected one of finished, diverged, failed, got "done"',
+        r"status: 'done' is not one of \['finished', 'diverged', 'failed'\]",
     ),
     Wrong(
         "a record with a negative index",
         run(lambda record: record.update(index=-1)),
         ValueError,
-        r"index: expected at least 0, got -1",
+        r"index: -1 is less than the minimum of 0",
     ),
     Wrong(
         "a record whose config is a list",
         run(lambda record: record.update(config=[1])),
         ValueError,
-        r"config: expected object, got \[1\]",
+        r"config: \[1\] is not of type 'object'",
     ),
     Wrong(
         "a comparison without rows",
         comparison,
         ValueError,
-        r"other\.json: rows: expected integer, got nothing",
+        r"other\.json: \$: 'rows' is a required property",
     ),
 ]

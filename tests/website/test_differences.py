@@ -1,14 +1,14 @@
 """docs/differences.json, its schema, figure and page."""
 
 import json
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, validate
 
 from pipeline.sweep.results import Results
 from tests.figures import blank_panels
@@ -43,50 +43,17 @@ def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
     assert (tmp_path / "differences.png").stat().st_size > 10_000
 
 
-def records() -> Iterator[tuple[str, dict[str, Any]]]:
-    """An entry, a run and a comparison, each with the name of its definition."""
-    yield "entry", vars(PUBLISHED[0])
-    runs = (ROOT / "results/bottleneck/small/runs.jsonl").read_text()
-    yield "run", json.loads(runs.splitlines()[0])
-    path = ROOT / "results/compare/minilm-sts-b.json"
-    yield "comparison", json.loads(path.read_text())
-
-
 def test_the_schema_describes_the_fields() -> None:
-    found = entries.schema("entry")
+    everything = json.loads(entries.SCHEMA.read_text())
+    Draft202012Validator.check_schema(everything)
+    found = everything["$defs"]["entry"]
     names = [field.name for field in fields(Entry)]
     assert list(found["properties"]) == found["required"] == names
 
 
-@pytest.mark.parametrize(("name", "record"), list(records()))
-def test_our_check_agrees_with_jsonschema(name: str, record: dict[str, Any]) -> None:
-    """On the record, and with each required value missing or of each other type in turn."""
-    jsonschema = pytest.importorskip("jsonschema")
-    everything = json.loads(entries.SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(everything)
-    theirs = jsonschema.Draft202012Validator(entries.schema(name))
-    entries.check(record, name, "here")
-    assert theirs.is_valid(record)
-    refused = 0
-    for key in [*entries.schema(name)["required"], "more"]:
-        for value in (None, True, -1, 0.5, "text", [], {}, ...):
-            changed = deepcopy(record)
-            changed.pop(key, None)
-            if value is not ...:
-                changed[key] = value
-            if theirs.is_valid(changed):
-                entries.check(changed, name, "here")
-                continue
-            with pytest.raises(ValueError, match=rf"^here: {key}\b"):
-                entries.check(changed, name, "here")
-            refused += 1
-    assert refused > 30
-
-
-def test_the_published_entries_fit_jsonschema() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
+def test_the_published_entries_fit_the_schema() -> None:
     schema = json.loads(entries.SCHEMA.read_text())
-    jsonschema.validate(json.loads((ROOT / "docs/differences.json").read_text()), schema)
+    validate(json.loads((ROOT / "docs/differences.json").read_text()), schema)
 
 
 def test_sides() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from pipeline.report.spread import LEVEL
 from website import ROOT
@@ -15,15 +17,6 @@ from website import ROOT
 BASELINE = "softmax"
 SCHEMA = ROOT / "docs/differences.schema.json"
 LEAST = 3  # pairs of runs of a comparison that counts
-_TYPES: dict[str, tuple[type, ...]] = {
-    "array": (list,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "null": (type(None),),
-    "number": (int, float),
-    "object": (dict,),
-    "string": (str,),
-}
 
 
 @dataclass(frozen=True)
@@ -94,60 +87,20 @@ class Entry:
         return self.interval_over == "examples"
 
 
-@cache
-def schema(name: str) -> dict[str, Any]:
-    """One of the definitions: entry, run or comparison."""
-    found: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"][name]
-    return found
-
-
 def check(value: Any, name: str, where: str) -> None:
     """Raise ValueError, naming `where` and the key, for a value that does not fit a definition."""
-    fault = next(_faults(value, schema(name), ""), None)
-    if fault:
-        raise ValueError(f"{where}: {fault}; docs/contribute-results.md says what a {name} holds")
+    fault = best_match(_validator(name).iter_errors(value))
+    if fault is not None:
+        raise ValueError(
+            f"{where}: {fault.json_path.removeprefix('$.')}: {fault.message}; "
+            f"docs/contribute-results.md says what a {name} holds"
+        )
 
 
-def _faults(value: Any, wanted: dict[str, Any], key: str) -> Iterator[str]:
-    """JSON Schema's type, enum, minimum, required, properties, additionalProperties and items."""
-    at = key or "the whole"
-    types = wanted.get("type", [])
-    names = [types] if isinstance(types, str) else types
-    if names and not any(_is(value, name) for name in names):
-        yield f"{at}: expected {' or '.join(names)}, got {_short(value)}"
-    elif "enum" in wanted and value not in wanted["enum"]:
-        yield f"{at}: expected one of {', '.join(map(str, wanted['enum']))}, got {_short(value)}"
-    elif isinstance(value, dict):
-        inner = wanted.get("properties", {})
-        for name in wanted.get("required", ()):
-            if name not in value:
-                types = inner.get(name, {}).get("type", "a value")
-                kind = types if isinstance(types, str) else " or ".join(types)
-                yield f"{_join(key, name)}: expected {kind}, got nothing"
-        for name, part in value.items():
-            if name in inner:
-                yield from _faults(part, inner[name], _join(key, name))
-            elif wanted.get("additionalProperties") is False:
-                yield f"{_join(key, name)}: expected no such key, got {_short(part)}"
-    elif isinstance(value, list):
-        for place, part in enumerate(value):
-            yield from _faults(part, wanted.get("items", {}), f"{key}[{place}]")
-    elif "minimum" in wanted and value is not None and value < wanted["minimum"]:
-        yield f"{at}: expected at least {wanted['minimum']}, got {_short(value)}"
-
-
-def _is(value: Any, name: str) -> bool:
-    # bool is an int to Python and none to JSON
-    return isinstance(value, _TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-def _short(value: Any) -> str:
-    shown = json.dumps(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    """Of one of the definitions: entry, run or comparison."""
+    return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"][name])
 
 
 def read(path: Path, name: str) -> list[Any]:
