@@ -136,17 +136,26 @@ def quick_metric(metric: str, labels: np.ndarray) -> Metric:
     """The function of METRICS or an equivalent, ten times as fast; Spearman's takes `_codes`."""
     if metric == "matthews_correlation" and set(np.unique(labels)) <= {0, 1}:
         # for two classes it equals Pearson's correlation
-        return METRICS["pearson"]
-    if metric == "spearmanr":
-        return _spearman
-    return _f1 if metric == "f1" else METRICS[metric]
+        return _pearson
+    quick = {"f1": _f1, "pearson": _pearson, "spearmanr": _spearman}
+    return quick.get(metric, METRICS[metric])
+
+
+def _pearson(references: np.ndarray, predictions: np.ndarray) -> float:
+    """0 where either is constant."""
+    if np.ptp(references) == 0 or np.ptp(predictions) == 0:
+        return 0.0  # their mean may be rounded, and what is left of them would correlate
+    return _cosine(references - references.mean(), predictions - predictions.mean())
 
 
 def _spearman(references: np.ndarray, predictions: np.ndarray) -> float:
     """Pearson's correlation of the ranks of `_codes`; 0 where either is constant."""
-    ranks = [_ranks(references), _ranks(predictions)]
-    spread = math.sqrt(math.prod(float(rank @ rank) for rank in ranks))
-    return float(ranks[0] @ ranks[1]) / spread if spread else 0.0
+    return _cosine(_ranks(references), _ranks(predictions))
+
+
+def _cosine(x: np.ndarray, y: np.ndarray) -> float:
+    norm = math.sqrt(float(x @ x) * float(y @ y))
+    return float(x @ y) / norm if norm else 0.0
 
 
 def _codes(values: np.ndarray) -> np.ndarray:

@@ -173,6 +173,15 @@ def test_quick_metrics_are_those_of_the_tasks(
             assert quick(references, predicted) == pytest.approx(expected, abs=1e-12)
 
 
+def test_constant_scores_whose_mean_is_rounded_do_not_correlate() -> None:
+    scores = np.random.default_rng(0).normal(size=30)
+    constant = np.full(30, 0.1)
+    assert (constant - constant.mean()).any()
+    quick = statistics.quick_metric("pearson", scores)
+    assert quick(scores, constant) == quick(constant, scores) == 0.0
+    assert quick(scores, 2 * scores) == pytest.approx(1.0, abs=1e-12)
+
+
 def test_spearman_of_scores_with_ties() -> None:
     rng = np.random.default_rng(0)
     scores, ours, base = rng.integers(0, 9, 50) / 4, rng.normal(size=50), rng.integers(-4, 4, 50)
