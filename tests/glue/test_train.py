@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
-from glue.config import RunConfig
+from glue.config import RunConfig, TrainConfig
 from glue.data import load_task
 from glue.model import encode
 from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
+from glue.train import warn_of_slow_bf16
 from glue.trainer import trackers, training_arguments
 from pipeline.batches import EpochSampler
 from sparse_attn import load_pretrained, patch_model
@@ -87,6 +88,22 @@ def test_saved_model_gives_the_same_metrics(
     ).evaluate()
     for name in ("accuracy", "loss"):
         assert again[f"eval_{name}"] == pytest.approx(results["metrics"][name], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "supported", "warned"), [("bf16", False, 1), ("bf16", True, 0), ("no", False, 0)]
+)
+def test_slow_bf16_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    precision: str,
+    supported: bool,
+    warned: int,
+) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    warn_of_slow_bf16(TrainConfig(mixed_precision=precision))
+    assert caplog.text.count("use --train.mixed_precision no") == warned
 
 
 def test_a_converted_model_keeps_its_mappings(asked: Asked, tmp_path: Path) -> None:
