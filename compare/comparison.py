@@ -18,9 +18,10 @@ from compare.data import Data, Labels, read_data, short, with_next_words
 from compare.measure import Outcome, Variant, check_mappings, control, measure, sample
 from compare.reader import Reader, open_reader
 from glue.report import statistics
-from glue.report.statistics import Difference, compare_means
 from glue.report.statistics import compare as compare_metrics
+from glue.report.statistics import compare_means
 from pipeline.machine import device_name, versions
+from pipeline.report.spread import Difference
 from sparse_attn import Mapping
 from sparse_attn.commands.syntax import parse_mappings
 
@@ -194,4 +195,4 @@ def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
             _predicted(theirs, labels)[None],
         )
     known = data.rows >= LEAST and found.high - found.low > 1e-12
-    return {"value": found.value, "interval": [found.low, found.high] if known else None}
+    return {"value": found.value, "interval": found.interval if known else None}

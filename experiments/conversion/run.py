@@ -124,13 +124,9 @@ def _quality(pairs: Data, ours: Tensor, softmax: Tensor) -> dict[str, Any]:
     labels = pairs.labels
     assert labels is not None
     mine, its = labels.predict(ours), labels.predict(softmax)
-    difference = compare(labels.metric, labels.values, mine[None], its[None])
-    ends = [difference.low, difference.high]
+    difference = compare(labels.metric, labels.values, mine[None], its[None]).scaled(POINTS)
     return {
         "score": POINTS * METRICS[labels.metric](labels.values, mine),
         "softmax": POINTS * METRICS[labels.metric](labels.values, its),
-        "difference": {
-            "value": POINTS * difference.value,
-            "interval": [POINTS * end for end in ends],
-        },
+        "difference": {"value": difference.value, "interval": difference.interval},
     }

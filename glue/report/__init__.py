@@ -52,7 +52,7 @@ def _line(row: Row) -> dict[str, Any]:
         "p_holm_tasks": row.holm_tasks,
         "p_holm_all": row.holm_all,
         "significant": int(row.significant),
-        "paired_seeds": found.seeds if found else 0,
+        "paired_seeds": found.n if found else 0,
         "detectable": found and found.detectable,
         "settings": json.dumps(list(map(asdict, row.settings))),
         "sparsity": row.sparsity,

@@ -10,14 +10,13 @@ _COMMON = (
     "training. sd: over seeds, with n - 1.",
     f"Interval and p: crossed bootstrap, {RESAMPLES:,} resamples. Seeds and dev examples are "
     "both drawn anew with replacement, the same ones for the mapping and for softmax; the "
-    "interval runs from the 2.5th to the 97.5th percentile of the mean difference. The "
-    "bootstrap's p is 2 (1 + the smaller number of resampled differences on one side of 0) / "
-    "(resamples + 1); p is that, or the p of a paired t-test over the seeds where it is larger. "
-    "Only seeds that both have finished are compared.",
-    "With few seeds the bootstrap alone is optimistic: the spread of n seeds comes out too "
-    "small by sqrt((n - 1) / n) or more, and a few that lie on one side do so in every "
-    "resample. Hence the t-test beside it. The interval has no such help: below ten seeds, take "
-    "one that just leaves out 0 for undecided.",
+    "interval runs from the 2.5th to the 97.5th percentile of the mean difference, and p is "
+    "2 (1 + the smaller number of resampled differences on one side of 0) / (resamples + 1). With "
+    "few seeds the bootstrap is too sure: the spread of n seeds comes out too small by "
+    "sqrt((n - 1) / n) or more, and a few that lie on one side do so in every resample. So each "
+    "end of the interval is that of the paired t interval over the seeds where it lies further "
+    "out, and p that of the t-test where it is larger. Only seeds that both have finished are "
+    "compared.",
     "Holm's correction aims at a chance of 5 % of even one false alarm: (tasks) over the tasks "
     "of a mapping, (all) over all differences in this report. Significant: Holm p (all) below "
     "0.05, with two seeds at least.",

@@ -43,9 +43,7 @@ def _differences(rows: list[Row]) -> list[Plot]:
     found: dict[str, dict[str, Difference]] = defaultdict(dict)
     for row in rows:
         if row.difference:
-            d = row.difference
-            scale = Difference(100 * d.value, (100 * d.low, 100 * d.high), d.seeds)
-            found[row.task][row.mapping] = scale
+            found[row.task][row.mapping] = row.difference.scaled(100)
     settled = [(row.task, row.mapping) for row in rows if row.significant]
     figure = forest(found, "points above softmax", settled)
     caption = (
@@ -129,7 +127,7 @@ def _sureness(row: Row) -> list[str]:
     found = row.difference
     if found is None:
         return [text.NOTHING if row.mapping == BASELINE else text.MISSING] * 7
-    one = found.seeds == 1
+    one = found.n == 1
     return [
         text.signed(found.value),
         text.interval(found.low, found.high) + (" (one seed)" if one else ""),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
 
 from glue.metric import METRICS
-from pipeline.report.spread import LEVEL, detectable_effect, paired_p
+from pipeline.report.spread import LEVEL, Difference, paired
 
 RESAMPLES = 9999
 _SEED = 20240229
@@ -18,25 +17,6 @@ _SEED = 20240229
 _BATCH = 2**22
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Difference of a mapping from the baseline, in shares, not percent.
-
-    seeds: pairs of runs with the same seed.
-    value: mean over the pairs of metric(mapping) - metric(baseline).
-    low, high: its 95 % interval.
-    p: two-sided, of no difference; in [2 / (RESAMPLES + 1), 1].
-    detectable: smallest true difference detected with 80 % power; None if unknown.
-    """
-
-    seeds: int
-    value: float
-    low: float
-    high: float
-    p: float
-    detectable: float | None
 
 
 def compare(
@@ -50,9 +30,12 @@ def compare(
 
     The crossed bootstrap: seeds s* and examples e* are resampled independently with replacement,
     jointly for both mappings. The interval is the percentile interval (Efron & Tibshirani 1993,
-    ch. 13); p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
-    & Hinkley 1997, eq. 4.11, or the p of a paired t-test over seeds if larger: with few
-    seeds, all on one side, every resample is too. With one seed, only examples are resampled.
+    ch. 13), and p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
+    & Hinkley 1997, eq. 4.11. A bootstrap of few seeds is too sure, so that each end is that of the
+    paired t interval over seeds where it lies further out, and p that of the t-test where it is
+    larger. With one seed, only examples are resampled.
+
+    The difference is a share, not in percent; `n` is the number of seeds.
 
     Args:
         metric: a name in `glue.metric.METRICS`, or a function of labels and predictions.
@@ -78,9 +61,10 @@ def _difference(
     seeds, examples = shape
     everything = np.arange(seeds), np.arange(examples)
     value = statistic(*everything)
-    per_seed = [statistic(np.array([seed]), everything[1]) for seed in range(seeds)]
     if examples < 2:
-        return Difference(seeds, value, value, value, 1.0, None)
+        return Difference(value, (value, value), seeds, 1.0)
+    per_seed = {seed: statistic(np.array([seed]), everything[1]) for seed in range(seeds)}
+    over_seeds = paired(per_seed, dict.fromkeys(per_seed, 0.0))
     one_seed = seeds < 2
     result = scipy.stats.bootstrap(
         everything[1:] if one_seed else everything,
@@ -93,10 +77,12 @@ def _difference(
         method="percentile",
         rng=np.random.default_rng(_SEED),
     )
-    interval = result.confidence_interval
-    p = max(p_value(result.bootstrap_distribution), paired_p(per_seed))
-    low, high = float(interval.low), float(interval.high)
-    return Difference(seeds, value, low, high, p, detectable_effect(per_seed))
+    low, high = map(float, result.confidence_interval)
+    p = p_value(result.bootstrap_distribution)
+    if over_seeds is None or over_seeds.p is None:
+        return Difference(value, (low, high), seeds, p)
+    ends = min(low, over_seeds.low), max(high, over_seeds.high)
+    return Difference(value, ends, seeds, max(p, over_seeds.p), over_seeds.detectable)
 
 
 def p_value(distribution: np.ndarray) -> float:

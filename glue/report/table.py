@@ -11,10 +11,10 @@ import numpy as np
 
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
-from glue.report.statistics import Difference, compare
+from glue.report.statistics import compare
 from glue.sweep import BASELINE
 from glue.tasks import REGRESSION_METRICS
-from pipeline.report.spread import LEVEL, holm
+from pipeline.report.spread import LEVEL, Difference, holm
 from pipeline.sweep.records import Record
 from pipeline.sweep.results import ended
 
@@ -84,7 +84,7 @@ class Row:
         """Whether it differs after correction over all comparisons, with more than one seed."""
         return (
             self.difference is not None
-            and self.difference.seeds > 1
+            and self.difference.n > 1
             and self.holm_all is not None
             and self.holm_all < LEVEL
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from glue.report.runs import Sweep
-from glue.report.statistics import Difference, expected_best
+from glue.report.statistics import expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
 from pipeline.report import text
-from pipeline.report.spread import LEVEL
+from pipeline.report.spread import LEVEL, Difference
 from pipeline.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
@@ -61,7 +61,7 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         *_named(
             "One seed only: {}. There only the examples are drawn anew, so interval and p are "
             "about that pair of runs and not about the mapping; it is not called significant.",
-            [row.cell for row, found in compared if found.seeds == 1],
+            [row.cell for row, found in compared if found.n == 1],
         ),
         *_detectable(sweep, compared),
         *_named(
@@ -130,7 +130,7 @@ def _significant(compared: Compared) -> list[str]:
 
 
 def _few_seeds(compared: Compared) -> list[str]:
-    few = min((found.seeds for row, found in compared if row.significant), default=FEW)
+    few = min((found.n for row, found in compared if row.significant), default=FEW)
     if few >= FEW:
         return []
     return [
@@ -145,12 +145,7 @@ def _not_significant(compared: Compared) -> list[str]:
     for word, side in (("better", 1), ("worse", -1)):
         # one pair is no evidence
         found = [
-            (row, d)
-            for row, d in compared
-            if not row.significant
-            and d.seeds > 1
-            and d.p < LEVEL
-            and min(side * d.low, side * d.high) > 0
+            (row, d) for row, d in compared if not row.significant and d.n > 1 and d.side == side
         ]
         seen |= {row.cell for row, _ in found}
         each = [
@@ -176,7 +171,7 @@ def _detectable(sweep: Sweep, compared: Compared) -> list[str]:
             if row.task == task and found.detectable is not None
         ]
         if known:
-            pairs = " or ".join(map(str, sorted({found.seeds for found, _ in known})))
+            pairs = " or ".join(map(str, sorted({found.n for found, _ in known})))
             effects = _span([effect for _, effect in known])
             widths = _span([50 * (found.high - found.low) for found, _ in known])
             lines.append(

@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean over n pairs with the same seed, its 95 % t interval and p; None for one pair.
+    """Mean over n pairs with the same seed, its 95 % interval and p; None where not known.
 
     `detectable` is `detectable_effect`'s.
     """
@@ -47,6 +47,22 @@ class Difference(NamedTuple):
     n: int
     p: float | None = None
     detectable: float | None = None
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval; NaN without one."""
+        return math.nan if self.interval is None else self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval; NaN without one."""
+        return math.nan if self.interval is None else self.interval[1]
+
+    def scaled(self, factor: float) -> Difference:
+        """The same in another unit."""
+        ends = self.interval and (factor * self.interval[0], factor * self.interval[1])
+        effect = None if self.detectable is None else factor * self.detectable
+        return self._replace(value=factor * self.value, interval=ends, detectable=effect)
 
     @property
     def side(self) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from pipeline.report.spread import LEVEL
 from website import ROOT
 
 BASELINE = "softmax"
@@ -57,15 +56,10 @@ class Entry:
 
     @property
     def side(self) -> int | None:
-        """1 if better, -1 if worse, 0 if not told apart; None without an interval.
-
-        By p where it is known: that of GLUE is cautious where its interval is too narrow.
-        """
+        """1 if better, -1 if worse, 0 if not told apart; None without an interval."""
         if self.interval is None:
             return None
         low, high = self.interval
-        if self.p is not None:
-            low = high = 0.0 if self.p >= LEVEL else self.difference or 0.0
         above = 1 if low > 0 else -1 if high < 0 else 0
         return above if self.higher_is_better else -above
 

@@ -67,14 +67,10 @@ def _glue(results: Results) -> Iterator[Found]:
             "take it out"
         )
     for row in make_rows(sweep):
-        found, points = row.difference, None
-        if found:
-            # with one pair, the report's interval is about that pair and not about the mapping
-            ends = (100 * found.low, 100 * found.high) if found.seeds > 1 else None
-            power = None if found.detectable is None else 100 * found.detectable
-            p = found.p if ends else None
-            points = Difference(100 * found.value, ends, found.seeds, p, power)
-        if found or row.diverged:
+        points = row.difference and row.difference.scaled(100)
+        if points and points.n == 1:  # its interval is about that pair and not about the mapping
+            points = points._replace(interval=None, p=None)
+        if points or row.diverged:
             measure = Measure(str(row.metric), "points", 1)
             over = "seeds and examples"
             cell = row.task, row.mapping

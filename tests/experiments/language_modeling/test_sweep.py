@@ -74,7 +74,8 @@ def test_a_sweep_from_the_command_line_to_the_page(
     records = read_records(Path(sweep.output_dir)).by_hash.values()
     assert [record.status for record in records] == ["finished"] * 10
     ranks = {record.stage: record.results.get("rank") for record in records}
-    assert ranks["trial"] is None and ranks["final"]["contexts"] == 20
+    assert ranks["trial"] is None
+    assert ranks["final"]["contexts"] == 20
     trials = [record.config for record in records if record.stage == "trial"]
     assert sorted(trial["train"]["learning_rate"] for trial in trials) == [0.01, 0.01, 0.1, 0.1]
     assert {trial["seed"] for trial in trials} == {FIRST_TRIAL_SEED}

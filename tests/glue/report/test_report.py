@@ -20,6 +20,7 @@ from glue.report.published import published
 from glue.report.table import make_rows
 from glue.report.verdict import verdict
 from glue.sweep import CandidateConfig
+from pipeline.report.spread import Difference
 from tests.glue.report.make_sweep import (
     LABELS,
     add,
@@ -103,7 +104,6 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
             "Likely worse, not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0",
         ),
         (0.02, 0.08, 3, 0.03, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0"),
-        (0.02, 0.08, 3, 0.12, "No difference shown: sharp (RTE)."),
         (-0.02, 0.08, 3, 0.03, "No difference shown: sharp (RTE)."),
         (0.02, 0.08, 1, 0.03, "No difference shown: sharp (RTE)."),
     ],
@@ -111,11 +111,11 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
 def test_what_is_not_significant(
     low: float, high: float, seeds: int, p: float, said: str, tmp_path: Path
 ) -> None:
-    """Likely is what interval and p agree on; one pair tells nothing."""
+    """One pair tells nothing."""
     fill(tmp_path, make_config())
     sweep = read_sweep(tmp_path)
     value = 0.05 if high > 0.05 else -0.05
-    made = statistics.Difference(seeds, value, low, high, p, None)
+    made = Difference(value, (low, high), seeds, p)
     rows = [
         replace(row, difference=row.difference and made, holm_all=row.difference and 0.2)
         for row in make_rows(sweep)
@@ -199,7 +199,7 @@ def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:
         add(tmp_path, "sharp", "final", seed, LABELS, LABELS)
     row = make_rows(read_sweep(tmp_path))[1]
     assert row.difference is not None
-    assert (row.difference.seeds, row.difference.value) == (2, 0)
+    assert (row.difference.n, row.difference.value) == (2, 0)
 
 
 def test_runs_on_other_examples_are_not_paired(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def runs(labels: np.ndarray, right: float, first: int) -> np.ndarray:
 
 def test_a_large_difference_is_found_and_covered(labels: np.ndarray) -> None:
     found = statistics.compare("accuracy", labels, runs(labels, 0.85, 10), runs(labels, 0.7, 20))
-    assert found.seeds == SEEDS
+    assert found.n == SEEDS
     assert 0 < found.low < 0.15 < found.high < 0.3
     assert found.low < found.value < found.high
     # as small as four pairs of runs can make it
@@ -56,7 +56,10 @@ def test_the_same_predictions_differ_by_nothing(labels: np.ndarray, metric: str)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "matthews_correlation", "pearson"])
-def test_interval_agrees_with_a_crossed_bootstrap_in_numpy(labels: np.ndarray, metric: str) -> None:
+def test_interval_agrees_with_a_crossed_bootstrap_in_numpy(
+    labels: np.ndarray, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)  # the bootstrap alone
     ours, base = runs(labels, 0.8, 1), runs(labels, 0.75, 30)
     found = statistics.compare(metric, labels, ours, base, 999)
     rng = np.random.default_rng(3)
@@ -90,7 +93,7 @@ def _score(metric: str, labels: np.ndarray, predicted: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("right", "first", "other", "place"), [(0.85, 10, 0.7, 20), (0.8, 1, 0.78, 30)]
 )
-def test_p_is_never_below_that_of_a_paired_t_test(
+def test_neither_p_nor_interval_is_surer_than_a_paired_t_test(
     labels: np.ndarray,
     monkeypatch: pytest.MonkeyPatch,
     right: float,
@@ -100,10 +103,15 @@ def test_p_is_never_below_that_of_a_paired_t_test(
 ) -> None:
     ours, base = runs(labels, right, first), runs(labels, other, place)
     found = statistics.compare("accuracy", labels, ours, base, 999)
-    expected = scipy.stats.ttest_rel((ours == labels).mean(1), (base == labels).mean(1)).pvalue
-    assert found.p == pytest.approx(expected, rel=1e-6)
-    monkeypatch.setattr(statistics, "paired_p", lambda differences: 0.0)
-    assert statistics.compare("accuracy", labels, ours, base, 999).p < expected
+    test = scipy.stats.ttest_rel((ours == labels).mean(1), (base == labels).mean(1))
+    assert found.p == pytest.approx(test.pvalue, rel=1e-6)
+    ends = test.confidence_interval()
+    assert found.low <= ends.low + 1e-12
+    assert found.high >= ends.high - 1e-12
+    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)
+    alone = statistics.compare("accuracy", labels, ours, base, 999)
+    assert alone.p < test.pvalue
+    assert found.interval == pytest.approx((min(alone.low, ends.low), max(alone.high, ends.high)))
 
 
 def test_few_seeds_raise_no_false_alarm() -> None:
@@ -122,13 +130,19 @@ def test_few_seeds_raise_no_false_alarm() -> None:
     assert 0 < alarms <= 0.07 * 300
 
 
-def test_seeds_count_as_a_source_of_chance(labels: np.ndarray) -> None:
+def test_seeds_count_as_a_source_of_chance(
+    labels: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # every example is wrong in one run and right in another: only the seeds vary
     ours = np.stack([labels, labels, 1 - labels, 1 - labels])
     base = np.stack([labels, 1 - labels, labels, 1 - labels])
     found = statistics.compare("accuracy", labels, ours, base, 999)
     assert found.value == 0
-    assert (found.low, found.high) == (-0.75, 0.75)
+    # the differences of the four pairs are 0, 1, -1 and 0
+    half = scipy.stats.t.ppf(0.975, 3) * np.sqrt(2 / 3) / 2
+    assert found.interval == pytest.approx((-half, half))
+    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)
+    assert statistics.compare("accuracy", labels, ours, base, 999).interval == (-0.75, 0.75)
 
 
 def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
@@ -136,7 +150,7 @@ def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
     found = statistics.compare("accuracy", labels, ours, base, 1999)
     gained = (ours == labels)[0] * 1.0 - (base == labels)[0]
     error = gained.std() / np.sqrt(EXAMPLES)
-    assert found.seeds == 1
+    assert found.n == 1
     assert found.detectable is None
     assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
 
