@@ -217,7 +217,7 @@ def test_conversion_in_its_guide() -> None:
 
 
 def test_fine_tuning_of_converted_models() -> None:
-    record = json.loads((RESULTS / "conversion/mrpc/before.json").read_text())
+    record = json.loads((RESULTS / "conversion/mrpc/converted-first.json").read_text())
     found: dict[str, dict[str, dict[int, float]]] = {}
     for run in record["runs"]:
         of = found.setdefault(run["model"], defaultdict(dict))
@@ -235,7 +235,7 @@ def test_fine_tuning_of_converted_models() -> None:
         cells += ["-" if name == "softmax" else difference.text("{:+.1f}")]
         assert f"| {' | '.join(cells)} |" in page("docs/guide/convert.md")
         assert (max(difference.interval or (0, 0)) < 0) == name.startswith("entmax")
-    later = json.loads((RESULTS / "conversion/mrpc/after.json").read_text())
+    later = json.loads((RESULTS / "conversion/mrpc/fine-tuned-first.json").read_text())
     swapped, healed = later["mappings"]
     value = healed["against_softmax"]["value"]
     low, high = healed["against_softmax"]["interval"]

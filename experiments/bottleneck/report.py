@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +13,8 @@ from matplotlib.figure import Figure
 
 from experiments.bottleneck.config import task
 from pipeline.report import canvas, text
-from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate, estimate, reach
+from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from pipeline.report.spread import Estimate, estimate, flips, reach, tally
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results
 
@@ -33,7 +32,7 @@ class Measure:
     unit: str
     digits: int
     caption: str
-    best: Callable[..., str] = min
+    better: int = -1
 
     def of(self, run: dict[str, Any]) -> float:
         return run[self.key]
@@ -55,7 +54,7 @@ MEASURES = (
         "points",
         1,
         "Share of contexts whose most probable word is that of the target, in %; higher is better.",
-        best=max,
+        better=1,
     ),
     KL,
     Measure(
@@ -75,8 +74,7 @@ MEASURES = (
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     blocks: list[Block] = [
-        _answer(results),
-        *_reaches(results),
+        *_found(results),
         _head(results),
         *map(Status, results.left_out),
     ]
@@ -99,31 +97,31 @@ def make_page(results: Results) -> Page:
     return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
 
 
-def _answer(results: Results) -> Table:
-    """Number of sizes at which each head is best, by measure."""
-    best: Counter[tuple[str, str]] = Counter()
-    for name, measure in product(results.tasks, MEASURES):
-        spreads = {head: results.spread((name, head), measure.of) for head in results.mappings}
-        means = {head: spread.mean for head, spread in spreads.items() if spread}
-        if means:
-            best[measure.best(means, key=lambda head: means[head]), measure.key] += 1
-    rows = [[head, *(str(best[head, m.key]) for m in MEASURES)] for head in results.mappings]
-    sizes = len({name for (name, _), runs in results.cells.items() if runs})
-    caption = f"At how many of {sizes} sizes a head has the best mean; the tables have the spreads."
-    return Table(caption, ["head", *(measure.title for measure in MEASURES)], rows)
-
-
-def _reaches(results: Results) -> list[str]:
-    """How small a difference from softmax would have shown, by measure."""
-    lines = []
+def _found(results: Results) -> list[Block]:
+    """What was found, what would have shown, and where the conclusion depends on the measure."""
+    lines: list[Block] = []
+    sides: list[tuple[str, str, str, int]] = []
+    counts: dict[str, list[str]] = {head: [head] for head in results.mappings if head != BASELINE}
     for measure in MEASURES:
-        found = [
-            results.difference((name, head), (name, BASELINE), measure.of)
-            for name, head in results.cells
-            if head != BASELINE and (name, BASELINE) in results.cells
-        ]
-        said = reach(filter(None, found), f"{{:.{measure.digits}f}}", measure.unit)
-        lines += [f"{measure.title} against that of {BASELINE}. {line}" for line in said]
+        pairs = results.against(BASELINE, measure.of)
+        known = list(filter(None, pairs.values()))
+        said = tally(known, BASELINE, measure.better)
+        said += reach(known, f"{{:.{measure.digits}f}}", measure.unit)
+        lines += [f"{measure.title}: {' '.join(said)}"] * bool(said)
+        some = [(head, size, measure.better * d.side) for (size, head), d in pairs.items() if d]
+        sides += [(head, size, measure.title, side) for head, size, side in some]
+        for head, line in counts.items():
+            of_head = [side for name, _, side in some if name == head]
+            line.append(f"{of_head.count(1)} / {of_head.count(-1)}")
+    sizes = len({name for (name, _), runs in results.cells.items() if runs})
+    caption = (
+        f"At how many of {sizes} sizes a head is better / worse than {BASELINE}: its 95 % t "
+        "interval over pairs of runs leaves out 0. The intervals are not adjusted for their number."
+    )
+    headers = ["head", *(measure.title for measure in MEASURES)]
+    lines.append(Table(caption, headers, list(counts.values())))
+    if turned := flips(sides):
+        lines += ["The conclusion depends on the measure:", Bullets(turned)]
     return lines
 
 

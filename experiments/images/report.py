@@ -60,17 +60,16 @@ def baseline(results: Results) -> str | None:
 
 def _answer(results: Results) -> list[Block]:
     """Losses whose test error differs from plain softmax."""
-    base = baseline(results)
-    cells = {cell[1]: cell for cell in results.cells if cell[1] != base and base is not None}
-    pairs = {n: results.difference(c, (c[0], str(base)), error) for n, c in cells.items()}
-    found = {label: pair for label, pair in pairs.items() if pair}
+    base = baseline(results) or ""
+    pairs = results.against(base, error)
+    found = {label: pair for (_, label), pair in pairs.items() if pair}
     figure = forest({"test error": found}, f"points above {base}; less is better")
     if figure is None:
         return []
     caption = (
         "Mean difference of test errors and its 95 % t interval, not adjusted for their number."
     )
-    said = verdict(found, str(base), "{:+.2f}", "points", better=-1)
+    said = verdict(found, base, "{:+.2f}", "points", better=-1)
     return [said, Plot("differences", f"Difference from {base}", caption, figure)]
 
 
@@ -126,15 +125,13 @@ def results_table(results: Results) -> Table:
 
 def differences_table(results: Results) -> Table:
     """Difference of every loss from plain softmax, which the sweep must include."""
-    base = baseline(results)
+    base = baseline(results) or ""
+    columns = [(results.against(base, error), "{:+.2f}"), (results.against(base, negll), "{:+.4f}")]
     rows = []
     for cell in results.cells:
         if cell[1] != base:
-            pairs = {
-                pattern: results.difference(cell, (cell[0], str(base)), value)
-                for value, pattern in ((error, "{:+.2f}"), (negll, "{:+.4f}"))
-            }
-            rows.append([cell[1], *(p.text(n) if p else text.MISSING for n, p in pairs.items())])
+            pairs = [(found.get(cell), pattern) for found, pattern in columns]
+            rows.append([cell[1], *(p.text(how) if p else text.MISSING for p, how in pairs)])
     return Table(
         f"Loss minus {base}, mean over runs with the same seed and 95 % t interval; below 0 the "
         "loss is better. The intervals are not adjusted for their number, and speak of other seeds "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
@@ -11,8 +11,8 @@ from experiments.multilabel.config import BASELINE
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from pipeline.report import text
-from pipeline.report.page import Block, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate, reach
+from pipeline.report.page import Block, Bullets, Page, Plot, Status, Table
+from pipeline.report.spread import Estimate, flips, reach, tally
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
 
@@ -62,41 +62,44 @@ def make_page(results: Results) -> Page:
     return Page("Multi-label classification", blocks, [micro])
 
 
-def _found(results: Results) -> list[str]:
-    """What would have shown, and where the verdict turns with the metric."""
-    pairs = {
-        (data, method): [
-            results.difference((data, method), (data, BASELINE), f1(average))
-            for average in ("micro", "samples")
-        ]
-        for data, method in results.cells
-        if method != BASELINE
-    }
-    turns = defaultdict(list)
-    for (data, method), (micro, samples) in pairs.items():
-        if micro and samples and micro.side * samples.side < 0:
-            turns[method].append(data)
-    lines = reach([micro for micro, _ in pairs.values() if micro], "{:.2f}", "points")
-    each = [f"{method} ({text.listing(names)})" for method, names in turns.items()]
-    if each:
-        lines.append(
-            f"The verdict turns with the metric, micro-F1 or samples-F1, for {text.listing(each)}."
-        )
+def baseline(results: Results) -> str:
+    """The softmax with the most thresholds: those of the paper cannot suit all tasks."""
+    methods = results.sweep.methods
+    plain = [name for name in results.mappings if methods[name].mapping == BASELINE]
+    return max(plain, key=lambda name: len(methods[name].thresholds))
+
+
+def _found(results: Results) -> list[Block]:
+    """What was found, what would have shown, and where the conclusion depends on the metric."""
+    base = baseline(results)
+    found = {average: results.against(base, f1(average)) for average in CAPTIONS}
+    lines: list[Block] = []
+    for average, pairs in found.items():
+        counted = tally(pairs.values(), base)
+        known = reach(filter(None, pairs.values()), "{:.2f}", "points")
+        lines += [f"{average}-F1: {' '.join([*counted, *known])}"] * bool(counted)
+    sides = [
+        (method, data, f"{average}-F1", pair.side)
+        for average, pairs in found.items()
+        for (data, method), pair in pairs.items()
+        if pair
+    ]
+    if turned := flips(sides):
+        lines += ["The conclusion depends on the metric:", Bullets(turned)]
     return lines
 
 
 def _answer(results: Results) -> Table:
     """Number of data sets on which each method differs from softmax."""
-    rows = []
-    for method in results.mappings:
-        cells = [((data, method), (data, BASELINE)) for data in results.tasks]
-        found = [results.difference(cell, base, f1("micro")) for cell, base in cells]
-        sides = Counter(difference.side for difference in found if difference)
-        if method != BASELINE:
-            rows.append([method, *(str(sides[side]) for side in (1, -1, 0))])
+    base = baseline(results)
+    sides: dict[str, Counter[int]] = {m: Counter() for m in results.mappings if m != base}
+    for (_, method), pair in results.against(base, f1("micro")).items():
+        if pair:
+            sides[method][pair.side] += 1
+    rows = [[method, *(str(count[side]) for side in (1, -1, 0))] for method, count in sides.items()]
     caption = (
         f"Data sets, of {len(results.tasks)}, on which a method's micro-F1 is above or below that "
-        f"of {BASELINE}: the 95 % t interval over pairs of runs leaves out 0. The intervals are "
+        f"of {base}: the 95 % t interval over pairs of runs leaves out 0. The intervals are "
         "not adjusted for their number."
     )
     return Table(caption, ["method", "better", "worse", "no difference shown"], rows)
@@ -131,16 +134,18 @@ def scores(results: Results, average: str) -> Table:
 
 def _differences(results: Results) -> Table:
     """Difference of every method from softmax in micro-F1."""
+    base = baseline(results)
+    pairs = results.against(base, f1("micro"))
 
     def show(cell: Cell) -> str:
-        found = results.difference(cell, (cell[0], BASELINE), f1("micro"))
+        found = pairs.get(cell)
         return found.text("{:+.2f}") if found else text.NOTHING
 
     caption = (
-        f"Micro-F1 less that of {BASELINE}, in points: mean over pairs of runs with one seed, and "
+        f"Micro-F1 less that of {base}, in points: mean over pairs of runs with one seed, and "
         "its 95 % t interval. The intervals are not adjusted for their number."
     )
-    return _by_data(results, caption, show, [m for m in results.mappings if m != BASELINE])
+    return _by_data(results, caption, show, [m for m in results.mappings if m != base])
 
 
 def _thresholds(results: Results, method: str) -> Table | None:

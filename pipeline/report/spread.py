@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from statistics import mean, median, stdev
@@ -160,6 +161,37 @@ def verdict(
     alone = [name for name, difference in found.items() if difference.interval is None]
     lines += [f"One pair of runs, which settles nothing: {text.listing(alone)}."] if alone else []
     return " ".join([*lines, *reach(found.values(), pattern.replace("+", ""), unit)])
+
+
+def tally(found: Iterable[Difference | None], base: str, better: int = 1) -> list[str]:
+    """How many differences from the baseline are better and worse, as a sentence.
+
+    Args:
+        better: 1 if more is better, else -1.
+    """
+    sides = Counter(better * d.side for d in found if d and d.interval)
+    return [
+        f"{text.counted(sides.total(), 'difference')} from {base}: {sides[1]} better, {sides[-1]} "
+        f"worse, {sides[0]} not told apart, each by its own 95 % interval."
+    ] * bool(sides)
+
+
+def flips(found: Iterable[tuple[str, str, str, int]]) -> list[str]:
+    """Where metrics contradict each other: `NAME: better by A, worse by B (TASK and TASK).`
+
+    Args:
+        found: name, task, metric and side, 1 for better and -1 for worse.
+    """
+    by_cell: dict[tuple[str, str], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, task, metric, side in found:
+        if side:
+            by_cell[name, task][side].append(metric)
+    turned = defaultdict(list)
+    for (name, task), metrics in by_cell.items():
+        if len(metrics) == 2:
+            said = f"better by {text.listing(metrics[1])}, worse by {text.listing(metrics[-1])}"
+            turned[f"{name}: {said}"].append(task)
+    return [f"{said} ({text.listing(tasks)})." for said, tasks in turned.items()]
 
 
 def reach(found: Iterable[Difference], pattern: str, unit: str) -> list[str]:

@@ -111,6 +111,14 @@ class Results:
         """Difference of two cells over their common seeds."""
         return paired(self.by_seed(cell, value), self.by_seed(base, value))
 
+    def against(self, base: str, value: Value) -> dict[Cell, Difference | None]:
+        """Difference of every cell with final runs from the mapping `base` on the same task."""
+        return {
+            (task, mapping): self.difference((task, mapping), (task, base), value)
+            for task, mapping in self.cells
+            if mapping != base and (task, base) in self.cells and self.counting((task, mapping))
+        }
+
 
 def ended(records: Iterable[Record]) -> Counter[str]:
     """Number of runs by status: finished, diverged, failed."""

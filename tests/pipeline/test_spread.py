@@ -11,10 +11,12 @@ from pipeline.report.spread import (
     Estimate,
     detectable_effect,
     estimate,
+    flips,
     holm,
     paired,
     paired_p,
     reach,
+    tally,
     verdict,
 )
 
@@ -105,3 +107,39 @@ def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
     assert better.startswith("Better than softmax: b +2.0")
     assert better.endswith("with probability 80 %: 1.5 points.")
     assert reach([found["d"]], "{:.1f}", "points") == []
+
+
+def test_a_tally_counts_intervals() -> None:
+    found = [
+        Difference(-1.0, (-1.5, -0.5), 3),
+        Difference(2.0, (1.0, 3.0), 3),
+        Difference(3.0, (1.0, 3.0), 3),
+        Difference(0.0, (-1.0, 1.0), 3),
+        Difference(9.0, None, 1),
+        None,
+    ]
+    (said,) = tally(found, "softmax", better=-1)
+    assert said.startswith("4 differences from softmax: 1 better, 2 worse, 1 not told apart")
+    assert tally(found[4:], "softmax") == []
+
+
+def test_flips_name_the_metrics_and_the_tasks() -> None:
+    sides = {"one": (1, -1, 0), "two": (1, -1, 1), "three": (1, -1, 0), "four": (1, 0, 1)}
+    found = [
+        ("entmax", task, metric, side)
+        for task, each in sides.items()
+        for metric, side in zip(("A", "B", "C"), each, strict=True)
+    ]
+    assert flips(found) == [
+        "entmax: better by A, worse by B (one and three).",
+        "entmax: better by A and C, worse by B (two).",
+    ]
+    assert flips(found[-3:]) == []
+
+
+def test_another_unit() -> None:
+    found = Difference(0.5, (-0.25, 1.0), 3, p=0.3, detectable=0.125).scaled(100)
+    assert found == Difference(50.0, (-25.0, 100.0), 3, p=0.3, detectable=12.5)
+    assert Difference(0.5, None, 1).scaled(100) == Difference(50.0, None, 1)
+    assert (found.low, found.high) == (-25.0, 100.0)
+    assert math.isnan(Difference(0.5, None, 1).low)

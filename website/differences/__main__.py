@@ -29,7 +29,7 @@ The entries as JSON: [differences.json](differences.json), by
 
 
 def write(results: Path, folder: Path) -> str:
-    """Write the three files; what was found, and which records gave nothing.
+    """Write the three files; what was found, and which records give no entry.
 
     Raises:
         ValueError: a record does not fit; nothing is written.
@@ -45,8 +45,8 @@ def write(results: Path, folder: Path) -> str:
     write_text(folder / "differences.json", f"[\n{lines}\n]\n")
     write_text(folder / "does-it-help.md", page.markdown() + LINKS)
     silent = without_entries(results, entries)
-    note = f"\n\nWithout a comparison with softmax: {', '.join(silent)}" if silent else ""
-    return f"{page.blocks[0]}{note}"
+    note = f"\n\nNot among them: {', '.join(silent)}" if silent else ""
+    return f"{page.markdown().partition(chr(10) + '## ')[0]}{note}"
 
 
 if __name__ == "__main__":

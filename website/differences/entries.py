@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
@@ -14,6 +14,7 @@ from jsonschema.exceptions import best_match
 from website import ROOT
 
 BASELINE = "softmax"
+Kind = Literal["trained attention", "swapped attention", "healed attention", "output layer"]
 SCHEMA = ROOT / "docs/differences.schema.json"
 LEAST = 3  # pairs of runs of a comparison that counts
 
@@ -39,6 +40,8 @@ class Entry:
     interval_over: str
     seeds: int
     diverged: int
+    kind: Kind
+    baseline_learned: bool
     tuned_on_scored_rows: bool
     zeros: float | None
     device: str
@@ -71,9 +74,10 @@ class Entry:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a comparison: no control, enough runs, settings not chosen by the score."""
+        """Whether it is a fair comparison, of enough runs, with a softmax that has learned."""
         known = self.interval is not None and (self.seeds >= LEAST or self.over_examples)
-        return known and not self.tuned_on_scored_rows and not self.control
+        fair = self.baseline_learned and not self.tuned_on_scored_rows and not self.control
+        return known and fair
 
     @property
     def over_examples(self) -> bool:

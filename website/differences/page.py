@@ -8,8 +8,8 @@ from statistics import median
 
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
-from pipeline.report.spread import LEVEL, POWER, Difference
-from website.differences.entries import LEAST, Entry
+from pipeline.report.spread import LEVEL, POWER, Difference, flips, holm
+from website.differences.entries import LEAST, Entry, Kind
 from website.differences.panels import FEW, Panel, draw, panels_of
 
 SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "too few runs"}
@@ -23,10 +23,14 @@ REACH_CAPTION = (
     f"{100 * POWER:g} % power: the true difference that a paired t-test of so many pairs detects "
     f"in {100 * POWER:g} of 100 studies; median over mappings, and the largest. Half width: that "
     "of the intervals over examples, in the median; a true difference of this size is shown half "
-    "of the time. By chance: how many would seem to differ if no mapping did."
+    "of the time. By chance: how many would seem better, and as many worse, if no mapping differed."
 )
 LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: number of tasks."
-ATTENTION = {False: "over repeated training runs", True: "of one trained model, over its examples"}
+ATTENTION: dict[Kind, str] = {
+    "trained attention": "Attention in models trained with the mapping, over repeated runs",
+    "swapped attention": "Attention swapped in a trained model, over its examples",
+    "healed attention": "Attention converted and healed in a trained model, over its examples",
+}
 
 
 def make_page(entries: Sequence[Entry]) -> Page:
@@ -35,9 +39,10 @@ def make_page(entries: Sequence[Entry]) -> Page:
     panels = panels_of([e for e in first if e.difference is not None and not e.control])
     order = [f"{p.first.study}: {text.listing(p.tasks)}." for p in panels if len(p.tasks) > FEW]
     known = [entry for entry in first if entry.counts]
+    said = [_attention(kind, [e for e in known if e.kind == kind]) for kind in ATTENTION]
     blocks: list[Block] = [
-        *_attention([entry for entry in known if entry.zeros is not None]),
-        *_layers([entry for entry in known if entry.zeros is None]),
+        *([Bullets(lines)] if (lines := [line for line in said if line]) else []),
+        *_layers([entry for entry in known if entry.kind not in ATTENTION]),
         *_limits(entries),
         Heading("What could have been found"),
         table,
@@ -61,31 +66,22 @@ def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.metric == first[entry.study, entry.task]]
 
 
-def _attention(entries: Sequence[Entry]) -> list[Block]:
-    """How many mappings are better and worse in attention, and which, where they are few."""
-    said = []
-    for one_model, over in ATTENTION.items():
-        some = _once([entry for entry in entries if entry.over_examples == one_model])
-        if some:
-            sides = text.listing([_named(some, side) for side in (1, -1, 0)])
-            said.append(
-                f"In attention, {over}: {text.counted(len(some), 'comparison')} with softmax; "
-                f"{sides}; about {_chance(len(some))} would seem to differ by chance."
-            )
-    said.append(f"Each is tested at {100 * LEVEL:g} %, without correction; controls do not count.")
-    return [" ".join(said)]
-
-
-def _once(entries: Sequence[Entry]) -> list[Entry]:
-    """Without measurements that stand in another study too: all their six digits are the same."""
-    first: dict[tuple[object, ...], str] = {}
-    kept = []
-    for entry in entries:
-        key = entry.metric, entry.difference, entry.interval, entry.zeros
-        # within a study, equal numbers are of two mappings
-        if first.setdefault(key, entry.study) == entry.study:
-            kept.append(entry)
-    return kept
+def _attention(kind: Kind, entries: Sequence[Entry]) -> str:
+    """How many mappings are better and worse, which, and how many would be by chance."""
+    if not entries:
+        return ""
+    sides = text.listing([_named(entries, side) for side in (1, -1, 0)])
+    chance = f"{LEVEL / 2 * len(entries):.1f}"
+    said = (
+        f"{ATTENTION[kind]}: {text.counted(len(entries), 'comparison')} with softmax; {sides}. By "
+        f"chance {chance} would seem better and {chance} worse."
+    )
+    corrected = holm([entry.p for entry in entries])
+    if None in corrected:
+        return said
+    left = [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
+    counts = text.listing([_named(left, side) for side in (1, -1)])
+    return f"{said} After Holm's correction {counts}."
 
 
 def _named(entries: Sequence[Entry], side: int) -> str:
@@ -110,16 +106,11 @@ def _layers(entries: Sequence[Entry]) -> list[Block]:
     return [Table(LAYERS_CAPTION, headers, rows)] if rows else []
 
 
-def _chance(count: int) -> str:
-    return f"{LEVEL * count:.1f}" if LEVEL * count < 10 else f"{LEVEL * count:.0f}"
-
-
 def _limits(entries: Sequence[Entry]) -> list[Block]:
     """What is not counted, and what the intervals do not know."""
     known = [entry for entry in entries if entry.difference is not None]
     few = [e for e in known if e.seeds < LEAST and not e.over_examples]
-    counted = [entry for entry in known if entry.counts and entry.over_examples]
-    twice = [entry for entry in counted if entry not in _once(counted)]
+    chance = [entry for entry in known if not entry.baseline_learned]
     lost = [entry for entry in entries if entry.diverged or entry.difference is None]
     said = {
         f"Fewer than {LEAST} pairs of runs: {{}}.": _by_study(few),
@@ -127,8 +118,8 @@ def _limits(entries: Sequence[Entry]) -> list[Block]:
             [entry for entry in known if entry.tuned_on_scored_rows]
         ),
         "Controls: {}.": [f"{e.label} ({e.study})" for e in known if e.control],
-        "Measured once, listed by two studies and counted in one: {}.": [
-            f"{entry.label} ({entry.study})" for entry in twice
+        "Softmax itself is no better than always the most frequent class: {}.": [
+            f"{entry.task} ({entry.study})" for entry in chance
         ],
         "Runs that diverged, or gave no finite value, are in no mean: {}.": [
             f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.diverged} "
@@ -164,7 +155,7 @@ def _reach(panels: Sequence[Panel]) -> Table:
                 panel.first.unit,
                 text.listing(list(map(str, seeds))),
                 *(str(sides.count(side)) for side in (1, -1, 0)),
-                _chance(len(sides)) if sides else text.NOTHING,
+                f"{LEVEL / 2 * len(sides):.1f}" if sides else text.NOTHING,
                 f"{median(effects):.3g} ({max(effects):.3g})" if effects else text.NOTHING,
                 f"{median(halves):.3g}" if halves else text.NOTHING,
             ]
@@ -176,26 +167,14 @@ def _reach(panels: Sequence[Panel]) -> Table:
 
 def _flips(entries: Sequence[Entry]) -> list[Block]:
     """Mappings that one metric calls better and another worse, on the same task."""
-    by_cell: dict[tuple[str, str, str, str], dict[int, list[str]]] = {}
-    for entry in entries:
-        cell = entry.study, entry.source, entry.mapping, entry.task
-        if entry.counts and entry.side:
-            by_cell.setdefault(cell, defaultdict(list))[entry.side].append(entry.metric)
-    flips: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (study, _, mapping, task), by_side in by_cell.items():
-        if len(by_side) == 2:
-            verdict = f"better by {text.listing(by_side[1])}, worse by {text.listing(by_side[-1])}"
-            flips[study, mapping, verdict].append(task)
-    if not flips:
-        return ["No verdict depends on the metric."]
-    turned = sum(map(len, flips.values()))
-    lines = [
-        f"{study}, {mapping}: {verdict} ({text.listing(tasks)})."
-        for (study, mapping, verdict), tasks in flips.items()
-    ]
-    pairs = text.counted(turned, "pair")
-    head = f"The verdict depends on the metric for {pairs} of mapping and task:"
-    return [head, Bullets(lines)]
+    turned = flips(
+        (f"{entry.study}, {entry.mapping}", entry.task, entry.metric, entry.side or 0)
+        for entry in entries
+        if entry.counts
+    )
+    if not turned:
+        return ["No conclusion depends on the metric."]
+    return ["The conclusion depends on the metric:", Bullets(turned)]
 
 
 def _rows(entries: Sequence[Entry]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from website.differences.entries import Entry
 
 # more tasks of a study than these share a panel
 FEW = 4
+WIDTH = 36  # of a label in characters
 
 
 @dataclass(frozen=True)
@@ -95,4 +97,6 @@ def _label(entries: list[Entry]) -> str:
     """The mapping, with its zeros where they are known."""
     name = entries[0].label.replace("$", r"\$")
     zeros = entries[0].zeros
-    return name if zeros is None or len(entries) > 1 else f"{name} ({100 * zeros:.0f} %)"
+    if zeros is not None and len(entries) == 1:
+        name += f" ({100 * zeros:.0f} %)"
+    return fill(name, WIDTH)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from compare.page import differences as compared
 from compare.page import measure_of
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES
-from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
-from experiments.conversion.report import difference as converted
-from experiments.conversion.ways import CONTINUED, RANDOM
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import baseline, error, negll
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
@@ -20,18 +18,20 @@ from experiments.language_modeling.report.plots import differences as of_heads
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import SIGMOID
 from experiments.multilabel.measures import f1
+from experiments.multilabel.report import CAPTIONS
+from experiments.multilabel.report import baseline as softmax_of
 from glue.__main__ import EXPERIMENT as GLUE
 from glue.report.runs import Sweep
-from glue.report.table import make_rows
+from glue.report.table import majority, make_rows
 from pipeline.experiment import Experiment
 from pipeline.files import read_json
 from pipeline.report import text
-from pipeline.report.spread import LEVEL, Difference
+from pipeline.report.spread import LEVEL, Difference, paired
 from pipeline.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
 from pipeline.sweep.results import Results, Value
 from sparse_attn.inspection.looks import mapping_in
 from sparse_attn.mappings import get_spec
-from website.differences.entries import BASELINE, Entry, check, read
+from website.differences.entries import BASELINE, Entry, Kind, check, read
 
 REMEDY = "mend it or take it out"
 NONE = (None, None, 0, None, None)  # in place of a Difference
@@ -57,6 +57,8 @@ class Found(NamedTuple):
     baseline: str = BASELINE
     tuned_on_scored_rows: bool = False
     control: bool = False
+    kind: Kind = "output layer"
+    baseline_learned: bool = True
 
 
 def _glue(results: Results) -> Iterator[Found]:
@@ -66,28 +68,33 @@ def _glue(results: Results) -> Iterator[Found]:
             f"{sweep.folder}: expected whole tasks, got a smoke run of limit={sweep.sweep.limit}; "
             "take it out"
         )
-    for row in make_rows(sweep):
+    rows = make_rows(sweep)
+    softmax = {row.task: row.mean for row in rows if row.mapping == BASELINE}
+    for row in rows:
         points = row.difference and row.difference.scaled(100)
         if points and points.n == 1:  # its interval is about that pair and not about the mapping
             points = points._replace(interval=None, p=None)
         if points or row.diverged:
-            measure = Measure(str(row.metric), "points", 1)
-            over = "seeds and examples"
-            cell = row.task, row.mapping
-            yield Found(*cell, measure, points, over, row.sparsity, BASELINE, not sweep.fair)
+            yield Found(
+                row.task,
+                row.mapping,
+                Measure(str(row.metric), "points", 1),
+                points,
+                "seeds and examples",
+                row.sparsity,
+                tuned_on_scored_rows=not sweep.fair,
+                kind="trained attention",
+                baseline_learned=(softmax[row.task] or 0) > (majority(sweep, row.task) or 0),
+            )
 
 
 def _by_seed(
     results: Results, base: str | None, measures: Iterable[tuple[Measure, Value]]
 ) -> Iterator[Found]:
     """Of every mapping and measure, over the seeds that the baseline has too."""
-    for measure, value in measures:
-        for task, mapping in results.cells:
-            if base is None or mapping == base or (task, base) not in results.cells:
-                continue
-            if results.counting((task, mapping)):
-                found = results.difference((task, mapping), (task, base), value)
-                yield Found(task, mapping, measure, found, baseline=base)
+    for measure, value in measures if base else ():
+        for cell, found in results.against(str(base), value).items():
+            yield Found(*cell, measure, found, baseline=str(base))
 
 
 def _images(results: Results) -> Iterator[Found]:
@@ -96,13 +103,9 @@ def _images(results: Results) -> Iterator[Found]:
 
 
 def _multilabel(results: Results) -> Iterator[Found]:
-    """Against the softmax with the most thresholds: those of the paper cannot suit all tasks."""
-    averages = ("micro", "samples")
-    measures = [(Measure(f"{name}-F1", "points", 1), f1(name)) for name in averages]
+    measures = [(Measure(f"{name}-F1", "points", 1), f1(name)) for name in CAPTIONS]
     methods = results.sweep.methods
-    plain = [name for name in results.mappings if methods[name].mapping == BASELINE]
-    base = max(plain, key=lambda name: len(methods[name].thresholds), default=None)
-    for found in _by_seed(results, base, measures):
+    for found in _by_seed(results, softmax_of(results), measures):
         runs = results.finished((found.task, found.mapping))
         tuned = any(run["measured_on"] == "validation" for run in runs)
         usual = methods[found.mapping].mapping == SIGMOID
@@ -110,8 +113,7 @@ def _multilabel(results: Results) -> Iterator[Found]:
 
 
 def _bottleneck(results: Results) -> Iterator[Found]:
-    signed = [(m, 1 if m.best is max else -1) for m in MEASURES]
-    measures = [(Measure(m.title, m.unit, better), m.of) for m, better in signed]
+    measures = [(Measure(m.title, m.unit, m.better), m.of) for m in MEASURES]
     return _by_seed(results, BASELINE, measures)
 
 
@@ -123,26 +125,15 @@ def _language_modeling(results: Results) -> Iterator[Found]:
             yield Found(task, head, measure, found[task].get(head))
 
 
-def _conversion(results: Results) -> Iterator[Found]:
-    for task, way in results.cells:
-        if runs := results.finished((task, way)):
-            over = "seeds" if len(runs) > 1 else "examples"
-            zeros = sum(run["zeros"] for run in runs) / len(runs)
-            measure, control = Measure("Spearman x 100", "points", 1), way in (CONTINUED, RANDOM)
-            found = Found(task, way, measure, converted(runs), over, zeros)
-            yield found._replace(control=control)
-
-
 SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found]]]] = {
     "glue": (GLUE, _glue),
     "multilabel": (MULTILABEL, _multilabel),
     "images": (IMAGES, _images),
     "language_modeling": (LANGUAGE_MODELING, _language_modeling),
     "bottleneck": (BOTTLENECK, _bottleneck),
-    "conversion": (CONVERSION, _conversion),
 }
-# a file a model: softmax and other mappings in it
-MODELS = ("compare", "conversion")
+# a file a model, softmax and other mappings in it, and how the mappings came into it
+MODELS: dict[str, Kind] = {"compare": "swapped attention", "conversion": "healed attention"}
 
 
 def read_entries(results: Path) -> list[Entry]:
@@ -158,7 +149,7 @@ def read_entries(results: Path) -> list[Entry]:
 
 
 def without_entries(results: Path, entries: Sequence[Entry]) -> list[str]:
-    """The records below the folder that give none: no softmax, no final run, no labels."""
+    """The records below the folder that give none: no softmax, no final run, no labels, ways."""
     found = [path.relative_to(results.parent) for path in (*_sweeps(results), *_models(results))]
     known = {entry.source for entry in entries}
     return [path.as_posix() for path in found if path.as_posix() not in known]
@@ -191,16 +182,48 @@ def _of_sweeps(root: Path) -> Iterator[Entry]:
 
 def _of_models(root: Path) -> Iterator[Entry]:
     for path in _models(root):
-        if "runs" in read_json(path, str(path.parent), REMEDY):
-            continue  # of another program, gathered by hand
-        (record,) = read(path, "comparison")
-        judged, zeros = measure_of(record), {m["mapping"]: m["zeros"] for m in record["mappings"]}
-        unit = "perplexity" if record["metric"] == "perplexity" else "points"
-        measure = Measure(judged.name, unit, judged.better)
-        for mapping, difference in compared(record)["softmax"].items():
-            one = difference._replace(n=1)
-            found = Found(record["source"], mapping, measure, one, "examples", zeros[mapping])
+        record = read_json(path, str(path.parent), REMEDY)
+        fine_tuned = "runs" in record
+        if not fine_tuned:
+            check(record, "comparison", str(path))
+        for found in (_fine_tuned if fine_tuned else _compared)(record, path.relative_to(root)):
             yield _entry(found, root, path.parent, path, [record["device"]], 0)
+
+
+def _compared(record: dict[str, Any], path: Path) -> Iterator[Found]:
+    """A conversion's own swap is one that `compare` measures too: the healed mapping alone."""
+    judged = measure_of(record)
+    unit = "perplexity" if judged.name == "perplexity" else "points"
+    rows = record["mappings"][-1:] if "recipe" in record else record["mappings"]
+    for row in rows:
+        if row["mapping"] in (differences := compared(record)["softmax"]):
+            yield Found(
+                record["source"],
+                row["mapping"],
+                Measure(judged.name, unit, judged.better),
+                differences[row["mapping"]]._replace(n=1),
+                "examples",
+                row["zeros"],
+                kind=MODELS[path.parts[0]],
+            )
+
+
+def _fine_tuned(record: dict[str, Any], path: Path) -> Iterator[Found]:
+    """Models converted first and fine-tuned then, against those fine-tuned with softmax."""
+    scores: dict[str, dict[int, float]] = {}
+    for run in record["runs"]:
+        scores.setdefault(run["model"], {})[run["seed"]] = 100 * run["accuracy"]
+    for model, by_seed in scores.items():
+        if model != BASELINE:
+            zeros = fmean(run["zeros"] for run in record["runs"] if run["model"] == model)
+            yield Found(
+                "MRPC",
+                model,
+                Measure("accuracy", "points", 1),
+                paired(by_seed, scores[BASELINE]),
+                zeros=zeros,
+                kind="trained attention",
+            )
 
 
 def _entry(
@@ -227,6 +250,8 @@ def _entry(
         interval_over=found.over,
         seeds=pairs,
         diverged=diverged,
+        kind=found.kind,
+        baseline_learned=found.baseline_learned,
         tuned_on_scored_rows=found.tuned_on_scored_rows,
         zeros=_rounded(found.zeros),
         device=text.listing(devices),

@@ -95,18 +95,23 @@ def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> li
 
 
 def _setup(results: Results, task: str) -> str:
-    """Corpus, model and training of the first head, and the devices and versions of all."""
+    """Corpus, model, training, devices and versions of all heads."""
     cells = cells_of(results, task)
-    config = config_of(results, cells[0])
     runs = [run.results for cell in cells for run in results.counting(cell) if run.results]
-    model, train, finetune = config["model"], config["train"], config["finetune"]
-    stages = [_stage(train), *([f"finetuned with {_stage(finetune)}"] if finetune else [])]
+    settings = dict.fromkeys(_settings(config_of(results, cell)) for cell in cells)
     devices = sorted({run["device"] for run in runs})
     versions = sorted({", ".join(map(" ".join, run["versions"].items())) for run in runs})
     return (
+        f"{'; or '.join(settings)}. Device: {'; '.join(devices)}. Versions: {'; '.join(versions)}."
+    )
+
+
+def _settings(config: dict[str, Any]) -> str:
+    model, train, finetune = config["model"], config["train"], config["finetune"]
+    stages = [_stage(train), *([f"finetuned with {_stage(finetune)}"] if finetune else [])]
+    return (
         f"{config['corpus']['name']}; {model['kind']}, embedding {model['embedding']}, "
-        f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}. Device: "
-        f"{'; '.join(devices)}. Versions: {'; '.join(versions)}."
+        f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}"
     )
 
 
@@ -114,7 +119,7 @@ def _stage(stage: dict[str, Any]) -> str:
     length = (
         text.counted(stage["epochs"], "epoch")
         if stage["max_steps"] is None
-        else f"at most {stage['max_steps']} steps"
+        else f"at most {text.counted(stage['max_steps'], 'step')}"
     )
     return (
         f"{stage['optimizer']} with learning rate {text.plain(stage['learning_rate'])}, batches of "

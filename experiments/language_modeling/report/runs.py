@@ -111,21 +111,19 @@ def config_of(results: Results, cell: Cell) -> dict[str, Any]:
 
 
 def baseline(results: Results, cell: Cell) -> Cell | None:
-    """The softmax cell that differs from this one only in its head, or else the only one."""
-    found = [
-        other
-        for other in cells_of(results, cell[0])
-        if results.counting(other)[0].mapping == BASELINE
-    ]
-    alike = [
-        other
-        for other in found
-        if all(
-            key.startswith("head.")
-            for key in keys(config_of(results, cell), config_of(results, other))
-        )
-    ]
-    return next(iter(alike or (found if len(found) == 1 else [])), None)
+    """The softmax cell that differs from this one in its head alone.
+
+    It starts where this one does, since after few epochs a start is worth more than a head, and has
+    its learning rate, unless trials chose a rate for each.
+    """
+    config, tuned = config_of(results, cell), results.counting(cell)[0].stage == "final"
+    for other in cells_of(results, cell[0]):
+        if results.counting(other)[0].mapping == BASELINE:
+            differing = set(keys(config, config_of(results, other)))
+            differing -= {"train.learning_rate"} if tuned else set()
+            if all(key.startswith("head.") and key != "head.start" for key in differing):
+                return other
+    return None
 
 
 def _runs(folder: Path) -> Iterator[Record]:

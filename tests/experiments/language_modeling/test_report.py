@@ -221,6 +221,19 @@ def test_settings_are_told_apart_and_paired_with_their_own_softmax(tmp_path: Pat
         assert found[5] == difference
 
 
+def test_a_head_is_compared_with_softmax_of_its_start_and_rate(tmp_path: Path):
+    prior = HeadConfig(mapping="taylor-softmax", start="prior")
+    write(tmp_path / "runs/few", HeadConfig(), test=20.0)
+    write(tmp_path / "runs/few", HeadConfig(start="prior"), test=15.0)
+    write(tmp_path / "runs/few", prior, test=16.0)
+    slow = {"settings": {"train": StageConfig(learning_rate=1.0)}}
+    write(tmp_path / "runs/few", HeadConfig(mapping="sigsoftmax"), test=10.0, **slow)
+    page = page_of(tmp_path / "runs", tmp_path / "page")
+    assert cells_of(page, "few", "taylor-softmax")[5] == "+1.00"
+    assert cells_of(page, "few", "sigsoftmax")[5] == "n/a"
+    assert "learning rate 30, batches of 20 x 70, 1 epoch; or ptb; lstm" in page
+
+
 def test_ours_beside_the_published(tmp_path: Path):
     runs = tmp_path / "runs/mine"
     plain = row("Parthiban", "Penn", "Softmax").wanted()
