@@ -13,6 +13,10 @@ from compare.comparison import LEAST
 from compare.measure import SAMPLE
 from compare.page import findings, table
 from compare.reader import LONGEST
+from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
+from experiments.bottleneck.report import MEASURES
+from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
+from experiments.multilabel.measures import AVERAGES, f1
 from pipeline.report.spread import estimate, paired
 from pipeline.sweep.records import read_records
 from website import results as site
@@ -32,6 +36,8 @@ CONVERTED = {
     path.stem: json.loads(path.read_text()) for path in (RESULTS / "conversion/minilm").glob("*")
 }
 LANGUAGE_MODELS = language_models("ptb-small")
+SHORT = {f"n{classes}-length{length}" for classes in (20, 30) for length in (50, 200)}
+ENDS = ("difference", "low", "high")
 with (ROOT / "docs/glue-minilm/report.csv").open() as file:
     GLUE = list(csv.DictReader(file))
 
@@ -50,7 +56,7 @@ def test_glue_in_its_page() -> None:
     known = {(row["mapping"], row["task"]): row for row in GLUE if row["difference"]}
     one = known["sparsehourglass", "MRPC"]
     assert [row for row in known.values() if row["significant"] == "1"] == [one]
-    found, low, high = (f"{100 * float(one[key]):+.1f}" for key in ("difference", "low", "high"))
+    found, low, high = (f"{100 * float(one[key]):+.1f}" for key in ENDS)
     text = page("docs/glue.md")
     assert f"Of {len(known)} differences from softmax one is significant" in text
     assert f"sparsehourglass on MRPC, {found} [{low}, {high}]" in text
@@ -197,8 +203,8 @@ def test_conversion_in_the_readme() -> None:
     cells = [[row[place] for place in places] for whole in wholes for row in whole.rows]
     assert quoted[1:] == [*cells[:3], *cells[4:]]
     text = page("README.md")
-    assert f"MiniLM in {records[0]['seconds'] / 60:.0f} minutes on 2 cores" in text
-    assert f"on {records[0]['rows']:,} pairs of STS-B that chose nothing" in text
+    assert f"(entmax: {records[0]['seconds'] / 60:.0f} minutes on 2 cores)" in text
+    assert f"on {records[0]['rows']:,} STS-B pairs that were not used for any choice" in text
 
 
 def test_conversion_in_its_guide() -> None:
@@ -274,6 +280,105 @@ def test_untrained_swap_in_the_results() -> None:
         f"with {zeros[0]:.0%} to {zeros[-1]:.0%} exact zeros, cannot be told from softmax, and as "
         f"many zeros at random cost {100 * lost[0]:.0f} to {100 * lost[-1]:.0f} points"
     ).replace("%", " %") in page("docs/results.md")
+
+
+def test_glue_in_the_results() -> None:
+    known = {row["task"]: row for row in GLUE if row["mapping"] == "r-softmax"}
+    for task in ("MRPC", "SST-2", "STS-B"):
+        value, low, high = (f"{100 * float(known[task][key]):+.2f}" for key in ENDS)
+        assert re.search(
+            rf"\{value} (points )?on {task} \[{low}, \{high}\]", page("docs/results.md")
+        )
+    detectable = max(float(row["detectable"] or 0) for row in GLUE if row["task"] == "STS-B")
+    assert f"on STS-B up to {100 * detectable:.0f}" in page("docs/glue.md")
+    zeros, lower = zeros_and_losses("sparsemax", "sparsehourglass", "entmax-1.5")
+    assert zeros[0] > 80
+    assert (
+        f"Above 80 % zeros scores on these three drop by {lower[0]} to {lower[-1]} points"
+        in page("docs/results.md")
+    )
+
+
+def test_conversions_in_the_results() -> None:
+    sides = {
+        name: [end > 0 for end in record["mappings"][-1]["against_softmax"]["interval"]]
+        for name, record in CONVERTED.items()
+    }
+    alike = {name for name, ends in sides.items() if ends == [False, True]}
+    assert alike == {"entmax-90", "sparsemax", "sparsegen-90"}
+    healed = {name: record["mappings"][-1] for name, record in CONVERTED.items()}
+    text = page("docs/results.md").replace(" %", "%")
+    zeros = {name: f"{row['zeros']:.0%}" for name, row in healed.items()}
+    lost = {name: f"{-100 * row['against_softmax']['value']:.2f}" for name, row in healed.items()}
+    said = (
+        f"entmax with {zeros['entmax-90']}, sparsemax with {zeros['sparsemax']} and sparsegen with "
+        f"{zeros['sparsegen-90']} exact zeros cannot be told from softmax; sparsegen with "
+        f"{zeros['sparsegen-95']} loses {lost['sparsegen-95']} points, and r-softmax with "
+        f"{zeros['r-softmax-50']} loses {lost['r-softmax-50']}, more than without healing"
+    )
+    assert said in text
+    swapped = CONVERTED["r-softmax-50"]["mappings"][0]
+    assert swapped["against_softmax"]["value"] > healed["r-softmax-50"]["against_softmax"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("study", "base", "average", "ahead"),
+    [
+        ("synthetic", "sigmoid", "micro", set()),
+        ("synthetic", "sigmoid", "samples", set()),
+        ("synthetic", "sigmoid", "macro", SHORT),
+        ("synthetic", "softmax-fine", "macro", {*SHORT, "n30-labels22"}),
+        ("synthetic-rates", "sigmoid", "micro", set()),
+        ("synthetic-rates", "sigmoid", "samples", set()),
+        *(("synthetic-rates", "softmax-fine", average, set()) for average in AVERAGES),
+    ],
+)
+def test_where_sparse_label_sets_are_ahead(
+    study: str, base: str, average: str, ahead: set[str]
+) -> None:
+    results = MULTILABEL.read(RESULTS / "multilabel" / study)
+    dense = {"sigmoid", "softmax", "softmax-fine"}
+    found = {
+        (task, difference.side)
+        for (task, method), difference in results.against(base, f1(average)).items()
+        if difference and method not in dense
+    }
+    assert {task for task, side in found if side > 0} == ahead
+    if base == "sigmoid" and average != "macro":
+        assert {side for _, side in found} == {-1}
+
+
+def test_modes_and_kl_of_the_monotone_layer() -> None:
+    results = BOTTLENECK.read(RESULTS / "bottleneck/small")
+    modes, kl, log_error = (
+        {base: results.against(base, measure.of) for base in ("softmax", "mos")}
+        for measure in MEASURES
+    )
+
+    def count(found: dict[Any, Any], side: int) -> int:
+        return [pair.side for (_, head), pair in found.items() if head == "lms"].count(side)
+
+    assert (count(modes["softmax"], 1), count(modes["mos"], 1)) == (10, 9)
+    assert count(log_error["softmax"], 1) == 9
+    for (task, head), pair in kl["mos"].items():
+        if head == "lms" and task.endswith(("D20", "D50")):
+            assert pair
+            assert pair.side == 1
+
+
+def test_steps_in_the_results() -> None:
+    cases = json.loads((RESULTS / "benchmarks/attention-cpu.json").read_text())["cases"]
+    spans: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        if case["group"] == "step":
+            size = "512" if "512" in case["name"] else "short"
+            kind = size + (" with dropout" if "dropout 0.1" in case["title"] else "")
+            ours = [row for row in case["rows"] if row["name"].startswith("ours")]
+            spans[kind] += [row["to"]["SDPA"]["median"] for row in ours]
+    shown = {kind: f"{min(span):.2f} to {max(span):.2f}" for kind, span in spans.items()}
+    text = page("docs/results.md")
+    assert f"takes {shown['short']} times that of PyTorch's softmax attention**" in text
+    assert f"tokens {shown['512 with dropout']} times with dropout, {shown['512']} without" in text
 
 
 def test_glue_in_the_readme() -> None:

@@ -49,6 +49,7 @@ def make_page(results: Results) -> Page:
     ]
     blocks: list[Block] = [
         *_found(results),
+        *_unsettled(results),
         _answer(results),
         _head(results),
         *(
@@ -87,6 +88,23 @@ def _found(results: Results) -> list[Block]:
     if turned := flips(sides):
         lines += ["The conclusion depends on the metric:", Bullets(turned)]
     return lines
+
+
+def _unsettled(results: Results) -> list[str]:
+    """Methods of which a quarter of the runs or more have their best epoch in the last tenth."""
+    late = {}
+    for method in results.mappings:
+        runs = [run for data in results.tasks for run in results.finished((data, method))]
+        end = 0.9 * results.sweep.train.epochs
+        count = sum(run["best_epoch"] > end for run in runs)
+        if runs and count >= len(runs) / 4:
+            late[method] = f"{method} ({count} of {len(runs)})"
+    if not late:
+        return []
+    return [
+        "Runs whose best epoch is in the last tenth of the training, which had not settled: "
+        f"{text.listing(list(late.values()))}."
+    ]
 
 
 def _answer(results: Results) -> Table:

@@ -65,7 +65,7 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         ),
         *_detectable(sweep, compared),
         *_named(
-            "Runs that say the same of every example, so have not learned: {}.",
+            "Runs that predict a single class, so have not learned: {}.",
             [f"{r.cell} ({r.one_class} of {len(r.scores)})" for r in rows if r.one_class],
         ),
         *_named(
@@ -134,8 +134,8 @@ def _few_seeds(compared: Compared) -> list[str]:
     if few >= FEW:
         return []
     return [
-        f"What is significant rests on {few} seeds in part or in whole; with so few "
-        "neither the bootstrap nor the t-test is sure (see Methods). More would settle it."
+        f"Some significant results rest on only {few} seeds, where neither the bootstrap nor the "
+        "t-test is sure (see Methods). More would settle it."
     ]
 
 
@@ -175,9 +175,9 @@ def _detectable(sweep: Sweep, compared: Compared) -> list[str]:
             effects = _span([effect for _, effect in known])
             widths = _span([50 * (found.high - found.low) for found, _ in known])
             lines.append(
-                f"{task}: with {pairs} paired seeds, chance between seeds hides true differences "
-                f"below {effects} points, by mapping, once in five times or more. The "
-                f"intervals, which count the chance in the dev examples too, reach {widths} "
+                f"{task}: with {pairs} paired seeds, a t-test has 80 % power only for true "
+                f"differences of at least {effects} points, depending on the mapping. The "
+                f"intervals, which also count the chance in the dev examples, reach {widths} "
                 "points to each side."
             )
     return lines
