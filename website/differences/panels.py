@@ -16,7 +16,7 @@ from website.differences.entries import Entry
 
 # more tasks of a study than these share a panel
 FEW = 4
-WIDTH = 36  # of a label in characters
+WIDTH = 30  # of a label in characters
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def draw(panels: Sequence[Panel]) -> Figure:
         axes.axvline(0, color="black", lw=1, ls="--")
         for row, some in enumerate(panel.rows):
             alone = len(some) == 1
-            places = [row] if alone else np.linspace(row - 0.4, row + 0.4, len(some))
+            places = [row] if alone else np.linspace(row - 0.33, row + 0.33, len(some))
             for place, entry in zip(places, some, strict=True):
                 colour, filled = looks[entry.mapping]["color"], entry.side not in (0, None)
                 size = 6.0 if alone else 2.6
