@@ -85,8 +85,8 @@ def multilabel() -> list[str]:
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head."""
-    results = LANGUAGE_MODELING.read(_RESULTS / "language_modeling/ptb-small")
-    return markdown(heads_table(results, "ptb-small"))
+    results = LANGUAGE_MODELING.read(_RESULTS / "language_modeling/ptb-small-sweep")
+    return markdown(heads_table(results, "ptb"))
 
 
 def bottleneck() -> list[str]:
