@@ -144,7 +144,7 @@ def test_better_is_to_the_right_and_marks_say_what_was_found() -> None:
     assert not more.xaxis_inverted()
     assert fewer.xaxis_inverted()
     labels = [label.get_text() for label in more.get_yticklabels()]
-    assert labels == ["sparsemax", "entmax", "r-softmax (25 %)"]
+    assert labels == ["sparsemax", "entmax", "r-softmax (25\N{NO-BREAK SPACE}%)"]
     marks = [line for line in more.lines if line.get_marker() in ("o", "x")]
     assert [line.get_marker() for line in marks] == ["o", "o", "x"]
     assert [line.get_markerfacecolor() == "white" for line in marks[:2]] == [False, True]

@@ -16,7 +16,7 @@ from website.differences.entries import Entry
 
 # more tasks of a study than these share a panel
 FEW = 4
-WIDTH = 30  # of a label in characters
+WIDTH = 36  # of a label in characters
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
                 size = 6.0 if alone else 2.6
                 assert entry.difference is not None
                 mark(axes, place, entry.difference, entry.interval, colour, filled, size)
-        axes.set_yticks(range(len(panel.rows)), list(map(_label, panel.rows)), fontsize=8)
+        axes.set_yticks(
+            range(len(panel.rows)), [_label(row, panel) for row in panel.rows], fontsize=8
+        )
         axes.set_ylim(len(panel.rows) - 0.5, -0.5)
         axes.tick_params(axis="x", labelsize=8)
         axes.set_xlabel(
@@ -93,10 +95,11 @@ def draw(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def _label(entries: list[Entry]) -> str:
-    """The mapping, with its zeros where they are known."""
-    name = entries[0].label.replace("$", r"\$")
-    zeros = entries[0].zeros
-    if zeros is not None and len(entries) == 1:
-        name += f" ({100 * zeros:.0f} %)"
+def _label(entries: list[Entry], panel: Panel) -> str:
+    """The mapping, with its record where that tells it from others, and its zeros if known."""
+    first = entries[0]
+    alike = {entry.record for entry in panel.entries if entry.mapping == first.mapping}
+    name = (first.label if len(alike) > 1 else first.mapping).replace("$", r"\$")
+    if first.zeros is not None and len(entries) == 1:
+        name += f" ({100 * first.zeros:.0f}\N{NO-BREAK SPACE}%)"
     return fill(name, WIDTH)
