@@ -130,6 +130,7 @@ def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
         "f1": {"micro": 0.5, "macro": 0.4, "samples": 0.3},
         "micro_by_threshold": {"0.1": 0.5, "0.2": 0.4},
         "decided_labels": 2.5,
+        "best_epoch": 1,
         "true_labels": 2.0,
         "history": {"loss": [1.0, 0.5], "score": [0.4, 0.5]},
         "seconds": 1.5,

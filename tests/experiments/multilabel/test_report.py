@@ -50,6 +50,7 @@ def results_of(run: PlannedRun) -> dict[str, Any]:
         "f1": {"micro": micro, "macro": micro - 0.1, "samples": micro - 0.2},
         "micro_by_threshold": {str(t): micro - t for t in run.config.method.thresholds or [0.0]},
         "decided_labels": 2.5,
+        "best_epoch": 1,
         "true_labels": 2.0,
         "history": {"loss": [1.0, 0.5], "score": [micro - 0.1, micro]},
         "seconds": 1.5,
