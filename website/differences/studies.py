@@ -89,17 +89,17 @@ def _glue(results: Results) -> Iterator[Found]:
 
 
 def _by_seed(
-    results: Results, base: str | None, measures: Iterable[tuple[Measure, Value]]
+    results: Results, base: str, measures: Iterable[tuple[Measure, Value]]
 ) -> Iterator[Found]:
     """Of every mapping and measure, over the seeds that the baseline has too."""
-    for measure, value in measures if base else ():
-        for cell, found in results.against(str(base), value).items():
-            yield Found(*cell, measure, found, baseline=str(base))
+    for measure, value in measures:
+        for cell, found in results.against(base, value).items():
+            yield Found(*cell, measure, found, baseline=base)
 
 
 def _images(results: Results) -> Iterator[Found]:
     measures = (Measure("test error", "points", -1), error), (Measure("-log p", "nats", -1), negll)
-    return _by_seed(results, baseline(results), measures)
+    return _by_seed(results, baseline(results) or "", measures)
 
 
 def _multilabel(results: Results) -> Iterator[Found]:
@@ -183,20 +183,22 @@ def _of_sweeps(root: Path) -> Iterator[Entry]:
 def _of_models(root: Path) -> Iterator[Entry]:
     for path in _models(root):
         record = read_json(path, str(path.parent), REMEDY)
-        fine_tuned = "runs" in record
-        if not fine_tuned:
+        if "runs" in record:
+            some = _fine_tuned(record)
+        else:
             check(record, "comparison", str(path))
-        for found in (_fine_tuned if fine_tuned else _compared)(record, path.relative_to(root)):
+            some = _compared(record, MODELS[path.relative_to(root).parts[0]])
+        for found in some:
             yield _entry(found, root, path.parent, path, [record["device"]], 0)
 
 
-def _compared(record: dict[str, Any], path: Path) -> Iterator[Found]:
+def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
     """A conversion's own swap is one that `compare` measures too: the healed mapping alone."""
-    judged = measure_of(record)
+    judged, differences = measure_of(record), compared(record)["softmax"]
     unit = "perplexity" if judged.name == "perplexity" else "points"
     rows = record["mappings"][-1:] if "recipe" in record else record["mappings"]
     for row in rows:
-        if row["mapping"] in (differences := compared(record)["softmax"]):
+        if row["mapping"] in differences:
             yield Found(
                 record["source"],
                 row["mapping"],
@@ -204,11 +206,11 @@ def _compared(record: dict[str, Any], path: Path) -> Iterator[Found]:
                 differences[row["mapping"]]._replace(n=1),
                 "examples",
                 row["zeros"],
-                kind=MODELS[path.parts[0]],
+                kind=kind,
             )
 
 
-def _fine_tuned(record: dict[str, Any], path: Path) -> Iterator[Found]:
+def _fine_tuned(record: dict[str, Any]) -> Iterator[Found]:
     """Models converted first and fine-tuned then, against those fine-tuned with softmax."""
     scores: dict[str, dict[int, float]] = {}
     for run in record["runs"]:
