@@ -12,9 +12,11 @@ from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate, flips, reach, tally
+from pipeline.report.spread import Difference, Estimate, flips, reach, tally
 from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
+
+Pairs = dict[Cell, Difference | None]
 
 CAPTIONS = {
     "micro": "Micro-F1 in %: all decisions at once",
@@ -35,11 +37,13 @@ def make_page(results: Results) -> Page:
         "length": ("micro-F1 by document length", BARS, plot_axis(results, "length")),
         "curves": ("micro-F1 on the validation set by epoch", "", plot_curves(results)),
     }
+    base = baseline(results)
+    pairs = {average: results.against(base, f1(average)) for average in CAPTIONS}
     micro = scores(results, "micro")
     tables = [
         _beside_published(results),
         micro,
-        _differences(results),
+        _differences(results, base, pairs["micro"]),
         scores(results, "macro"),
         scores(results, "samples"),
         *(_thresholds(results, method) for method in results.mappings),
@@ -48,9 +52,9 @@ def make_page(results: Results) -> Page:
         _runs(results),
     ]
     blocks: list[Block] = [
-        *_found(results),
+        *_found(pairs, base),
         *_unsettled(results),
-        _answer(results),
+        _answer(results, base, pairs["micro"]),
         _head(results),
         *(
             Plot(name, title, said, drawn)
@@ -70,10 +74,8 @@ def baseline(results: Results) -> str:
     return max(plain, key=lambda name: len(methods[name].thresholds))
 
 
-def _found(results: Results) -> list[Block]:
+def _found(found: dict[str, Pairs], base: str) -> list[Block]:
     """What was found, what would have shown, and where the conclusion depends on the metric."""
-    base = baseline(results)
-    found = {average: results.against(base, f1(average)) for average in CAPTIONS}
     lines: list[Block] = []
     for average, pairs in found.items():
         counted = tally(pairs.values(), base)
@@ -107,11 +109,10 @@ def _unsettled(results: Results) -> list[str]:
     ]
 
 
-def _answer(results: Results) -> Table:
+def _answer(results: Results, base: str, pairs: Pairs) -> Table:
     """Number of data sets on which each method differs from softmax."""
-    base = baseline(results)
     sides: dict[str, Counter[int]] = {m: Counter() for m in results.mappings if m != base}
-    for (_, method), pair in results.against(base, f1("micro")).items():
+    for (_, method), pair in pairs.items():
         if pair:
             sides[method][pair.side] += 1
     rows = [[method, *(str(count[side]) for side in (1, -1, 0))] for method, count in sides.items()]
@@ -150,10 +151,8 @@ def scores(results: Results, average: str) -> Table:
     return _by_data(results, caption, lambda cell: _text(results.spread(cell, f1(average))))
 
 
-def _differences(results: Results) -> Table:
+def _differences(results: Results, base: str, pairs: Pairs) -> Table:
     """Difference of every method from softmax in micro-F1."""
-    base = baseline(results)
-    pairs = results.against(base, f1("micro"))
 
     def show(cell: Cell) -> str:
         found = pairs.get(cell)

@@ -165,6 +165,17 @@ def test_a_schedule_comes_back_from_sweep_json(tmp_path: Path) -> None:
     assert len(EXPERIMENT.read(tmp_path).records) == len(records) == 18
 
 
+def test_methods_of_which_a_quarter_had_not_settled_are_named(tmp_path: Path) -> None:
+    late = {"r-softmax": 3, "sparsemax-huber": 2}  # of nine runs each
+    for record in write_sweep(sweep_config(tmp_path)):
+        if late.get(record.mapping):
+            late[record.mapping] -= 1
+            results = {**(record.results or {}), "best_epoch": 2}
+            write_record(tmp_path, replace(record, results=results))
+    said = "Runs whose best epoch is in the last tenth of the training, which had not settled: "
+    assert f"{said}r-softmax (3 of 9)." in page_of(tmp_path)
+
+
 def test_ours_stand_beside_what_was_published(tmp_path: Path) -> None:
     data = {"half": DataConfig(images=ImageConfig("voc2007", data_dir="somewhere"))}
     write_sweep(sweep_config(tmp_path, data=data))
