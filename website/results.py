@@ -25,7 +25,7 @@ from pipeline.report import text
 from pipeline.report.table import Table, markdown
 from website import ROOT
 
-_RESULTS = ROOT / "results"
+RESULTS = ROOT / "results"
 
 
 @cache
@@ -43,7 +43,7 @@ def table(name: str) -> str:
 def machines() -> list[str]:
     """Runs, processor and PyTorch of every folder of experiments."""
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(_RESULTS.rglob("*.json*")):
+    for path in sorted(RESULTS.rglob("*.json*")):
         folder = path.parent.relative_to(ROOT).as_posix().removesuffix("/runs")
         runs[folder] += [run for run in _runs(path) if "device" in run]
     rows = [
@@ -80,18 +80,18 @@ def glue() -> list[str]:
 
 def multilabel() -> list[str]:
     """Micro-F1 of every method on every data set."""
-    return markdown(scores(MULTILABEL.read(_RESULTS / "multilabel/synthetic"), "micro"))
+    return markdown(scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro"))
 
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head."""
-    results = LANGUAGE_MODELING.read(_RESULTS / "language_modeling/ptb-small-sweep")
+    results = LANGUAGE_MODELING.read(RESULTS / "language_modeling/ptb-small-sweep")
     return markdown(heads_table(results, "ptb"))
 
 
 def bottleneck() -> list[str]:
     """Every measure of every head."""
-    results = BOTTLENECK.read(_RESULTS / "bottleneck/small")
+    results = BOTTLENECK.read(RESULTS / "bottleneck/small")
     return [
         line
         for alpha in results.sweep.alphas
@@ -102,7 +102,7 @@ def bottleneck() -> list[str]:
 
 def _benchmark(name: str) -> list[dict[str, Any]]:
     """The cases of a benchmark's record."""
-    return json.loads((_RESULTS / f"benchmarks/{name}.json").read_text())["cases"]
+    return json.loads((RESULTS / f"benchmarks/{name}.json").read_text())["cases"]
 
 
 def steps() -> list[str]:
@@ -128,11 +128,11 @@ def heads() -> list[str]:
 def demo() -> list[str]:
     """What attention can forget, and the accuracy of both mappings on every seed."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
-    for run in _runs(_RESULTS / "demo/training.jsonl"):
+    for run in _runs(RESULTS / "demo/training.jsonl"):
         runs[run["mapping"]][f"seed {run['seed']}"] = f"{run['score']:.1%}"
     seeds = list(runs["softmax"])
     rows = [[mapping, *(scores[seed] for seed in seeds)] for mapping, scores in runs.items()]
-    record = json.loads((_RESULTS / "demo/retrieval.json").read_text(encoding="utf-8"))
+    record = json.loads((RESULTS / "demo/retrieval.json").read_text(encoding="utf-8"))
     return [
         *markdown(retrieval_table(record)),
         *markdown(Table("Fine-tuned, accuracy:", ["attention", *seeds], rows)),
@@ -141,14 +141,14 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM."""
-    path = _RESULTS / "compare/minilm-sts-b.json"
+    path = RESULTS / "compare/minilm-sts-b.json"
     return markdown(compared(json.loads(path.read_text(encoding="utf-8"))))
 
 
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
     rows = []
-    for path in sorted((_RESULTS / "conversion/minilm").glob("*.json")):
+    for path in sorted((RESULTS / "conversion/minilm").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         swapped, healed = record["mappings"]
         measure = measure_of(record)
@@ -176,7 +176,7 @@ def conversion() -> list[str]:
 
 def families() -> list[str]:
     """What patch_model does with every family of Transformers: counts, then a line each."""
-    path = max((_RESULTS / "families").glob("*.json"))
+    path = max((RESULTS / "families").glob("*.json"))
     record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = record["families"]
     verdicts = Counter(row["verdict"] for some in found.values() for row in some.values())

@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator, validate
 from pipeline.sweep.results import Results
 from tests.figures import blank_panels
 from website.differences import entries, panels, studies
-from website.differences.__main__ import write
 from website.differences.entries import Entry
 from website.differences.page import make_page
 from website.differences.studies import read_entries
+from website.differences.write import write
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = [Entry(**found) for found in json.loads((ROOT / "docs/differences.json").read_text())]
@@ -40,7 +40,7 @@ def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
     write(ROOT / "results", tmp_path)
     for name in ("differences.json", "does-it-help.md"):
         same = (ROOT / "docs" / name).read_bytes() == (tmp_path / name).read_bytes()
-        assert same, f"docs/{name}: run python -m website.differences"
+        assert same, f"docs/{name}: run python -m website.records"
     assert (tmp_path / "differences.png").stat().st_size > 10_000
 
 

@@ -1,27 +1,19 @@
-"""The differences from softmax of every study in results/, as entries, a figure and a page.
-
-Run as:
-    python -m website.differences
-
-It writes differences.json, differences.png and does-it-help.md into docs/.
-"""
+"""differences.json, differences.png and does-it-help.md, from every study in results/."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from pipeline.files import write_text
 from pipeline.report import canvas
 from pipeline.report.page import Plot
-from website import ROOT
 from website.differences.page import make_page
 from website.differences.studies import read_entries, without_entries
 
 LINKS = """
 The entries as JSON: [differences.json](differences.json), by
-[differences.schema.json](differences.schema.json). All is made by `python -m website.differences`;
+[differences.schema.json](differences.schema.json). All is made by `python -m website.records`;
 [add your runs](contribute-results.md). Not here: what a conversion
 [costs a later fine-tuning](guide/convert.md#fine-tune-first), the demo's task, and
 [speed](results.md#speed).
@@ -47,10 +39,3 @@ def write(results: Path, folder: Path) -> str:
     silent = without_entries(results, entries)
     note = f"\n\nNot among them: {', '.join(silent)}" if silent else ""
     return f"{page.markdown().partition(chr(10) + '## ')[0]}{note}"
-
-
-if __name__ == "__main__":
-    try:
-        print(write(ROOT / "results", ROOT / "docs"))
-    except ValueError as error:
-        sys.exit(f"error: {error}")
