@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,6 +16,8 @@ _SEED = 20240229
 _BATCH = 2**22
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
+# weights (B, examples), references (examples,), predictions (seeds, examples) -> (B, seeds)
+Weighted = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def compare(
@@ -43,36 +44,51 @@ def compare(
         mapping, baseline: (seeds, examples), predictions; row i of both has the same seed.
         resamples: B, RESAMPLES by default.
     """
-    return _difference(_statistic(metric, labels, mapping, baseline), mapping.shape, resamples)
+    if metric == "accuracy":
+        return compare_means(1.0 * (mapping == labels), 1.0 * (baseline == labels), resamples)
+    score = weighted_metric(metric, labels)
+    return _difference(
+        lambda weights: score(weights, labels, mapping) - score(weights, labels, baseline),
+        mapping.shape,
+        resamples,
+    )
 
 
 def compare_means(
     mapping: np.ndarray, baseline: np.ndarray, resamples: int | None = None
 ) -> Difference:
     """As `compare`, of the means of a value (seeds, examples) that each example has."""
-    return _difference(_mean_of(mapping - baseline), mapping.shape, resamples)
+    gained = (mapping - baseline).T
+    return _difference(lambda weights: weights @ gained / len(gained), mapping.shape, resamples)
 
 
 def _difference(
-    statistic: Callable[[np.ndarray, np.ndarray], float],
-    shape: tuple[int, ...],
-    resamples: int | None,
+    gained: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], resamples: int | None
 ) -> Difference:
+    """Of `gained`, the differences (B, seeds) for how often each example counts (B, examples)."""
     seeds, examples = shape
-    everything = np.arange(seeds), np.arange(examples)
-    value = statistic(*everything)
+
+    def rounded(weights: np.ndarray) -> np.ndarray:
+        # the last digits depend on the order in which a processor sums
+        return np.round(gained(weights), 12)
+
+    per_seed = rounded(np.ones((1, examples)))[0]
+    value = round(float(per_seed.mean()), 12)
     if examples < 2:
         return Difference(value, (value, value), seeds, 1.0)
-    per_seed = {seed: statistic(np.array([seed]), everything[1]) for seed in range(seeds)}
-    over_seeds = paired(per_seed, dict.fromkeys(per_seed, 0.0))
-    one_seed = seeds < 2
+    over_seeds = paired(dict(enumerate(per_seed.tolist())), dict.fromkeys(range(seeds), 0.0))
+
+    def statistic(*drawn: np.ndarray, axis: int) -> np.ndarray:
+        found = rounded(_counts(drawn[-1], examples))
+        return (found * (_counts(drawn[0], seeds) if seeds > 1 else 1)).sum(axis) / seeds
+
     result = scipy.stats.bootstrap(
-        everything[1:] if one_seed else everything,
-        (lambda rows: statistic(everything[0], rows)) if one_seed else statistic,
+        (np.arange(seeds), np.arange(examples)) if seeds > 1 else (np.arange(examples),),
+        statistic,
         n_resamples=RESAMPLES if resamples is None else resamples,
         batch=max(1, _BATCH // (seeds + examples)),
         paired=False,
-        vectorized=False,
+        vectorized=True,
         confidence_level=1 - LEVEL,
         method="percentile",
         rng=np.random.default_rng(_SEED),
@@ -85,6 +101,13 @@ def _difference(
     return Difference(value, ends, seeds, max(p, over_seeds.p), over_seeds.detectable)
 
 
+def _counts(drawn: np.ndarray, size: int) -> np.ndarray:
+    """How often each of 0, ..., size - 1 is in each row of (B, n): (B, size)."""
+    rows = np.arange(len(drawn))[:, None]
+    flat = np.bincount((drawn + size * rows).ravel(), minlength=size * len(drawn))
+    return flat.reshape(-1, size)
+
+
 def p_value(distribution: np.ndarray) -> float:
     """min(1, 2 (1 + min(#{d <= 0}, #{d >= 0})) / (B + 1)) over the B values d."""
     # a difference of 0 may be computed as 1e-17
@@ -93,72 +116,73 @@ def p_value(distribution: np.ndarray) -> float:
     return min(1.0, 2 * (1 + tail) / (len(values) + 1))
 
 
-def _statistic(
-    metric: str | Metric, labels: np.ndarray, mapping: np.ndarray, baseline: np.ndarray
-) -> Callable[[np.ndarray, np.ndarray], float]:
-    if metric == "accuracy":
-        # integers are exact, and one gather per resample suffices
-        return _mean_of((mapping == labels).astype(np.int32) - (baseline == labels))
-    if metric == "spearmanr":
-        labels, mapping, baseline = map(_codes, (labels, mapping, baseline))
-    function = quick_metric(metric, labels) if isinstance(metric, str) else metric
-
-    def statistic(seeds: np.ndarray, rows: np.ndarray) -> float:
-        references = labels[rows]
-        total = 0.0
-        for seed, times in zip(*np.unique(seeds, return_counts=True), strict=True):
-            ours = function(references, mapping[seed, rows])
-            total += times * (ours - function(references, baseline[seed, rows]))
-        return float(total / len(seeds))
-
-    return statistic
-
-
-def _mean_of(gained: np.ndarray) -> Callable[[np.ndarray, np.ndarray], float]:
-    return lambda seeds, rows: float(gained[seeds].sum(0)[rows].sum() / (len(seeds) * len(rows)))
-
-
-def quick_metric(metric: str, labels: np.ndarray) -> Metric:
-    """The function of METRICS or an equivalent, ten times as fast; Spearman's takes `_codes`."""
+def weighted_metric(metric: str | Metric, labels: np.ndarray) -> Weighted:
+    """The metric of examples that count so many times, for many such weights at once."""
     if metric == "matthews_correlation" and set(np.unique(labels)) <= {0, 1}:
         # for two classes it equals Pearson's correlation
         return _pearson
-    quick = {"f1": _f1, "pearson": _pearson, "spearmanr": _spearman}
-    return quick.get(metric, METRICS[metric])
+    known = {"f1": _f1, "pearson": _pearson, "spearmanr": _spearman}
+    if isinstance(metric, str):
+        return known.get(metric) or _repeating(METRICS[metric])
+    return _repeating(metric)
 
 
-def _pearson(references: np.ndarray, predictions: np.ndarray) -> float:
-    """0 where either is constant."""
-    if np.ptp(references) == 0 or np.ptp(predictions) == 0:
-        return 0.0  # their mean may be rounded, and what is left of them would correlate
-    return _cosine(references - references.mean(), predictions - predictions.mean())
+def _repeating(metric: Metric) -> Weighted:
+    """Of a metric that knows no weights: examples are repeated."""
+
+    def score(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        found = []
+        for counts in weights.astype(int):
+            rows = np.repeat(np.arange(len(references)), counts)
+            found.append([metric(references[rows], side[rows]) for side in predictions])
+        return np.array(found)
+
+    return score
 
 
-def _spearman(references: np.ndarray, predictions: np.ndarray) -> float:
-    """Pearson's correlation of the ranks of `_codes`; 0 where either is constant."""
-    return _cosine(_ranks(references), _ranks(predictions))
-
-
-def _cosine(x: np.ndarray, y: np.ndarray) -> float:
-    norm = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / norm if norm else 0.0
-
-
-def _codes(values: np.ndarray) -> np.ndarray:
-    """Integers from 0 in the order of the values, equal where they are."""
-    return np.unique(values, return_inverse=True)[1].reshape(values.shape)
-
-
-def _ranks(codes: np.ndarray) -> np.ndarray:
-    """Centred ranks; equal codes share the mean of theirs."""
-    counts = np.bincount(codes)
-    return (counts.cumsum() - counts / 2 - len(codes) / 2)[codes]
-
-
-def _f1(references: np.ndarray, predictions: np.ndarray) -> float:
+def _f1(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """2 TP / (#(reference = 1) + #(prediction = 1)); 0 if both are 0."""
-    positive = int(references.sum() + predictions.sum())
-    return 2 * int((references * predictions).sum()) / positive if positive else 0.0
+    right = 2 * weights @ (references * predictions).T
+    return right / np.maximum(weights @ (references + predictions).T, 1)
+
+
+def _pearson(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """cov(x, y) / (sd(x) sd(y)) from their moments; 0 where either is constant."""
+    total = weights.sum(-1, keepdims=True)
+    # about the means of all examples, or the squares would cancel
+    x = (references - references.mean())[:, None]
+    y = (predictions - predictions.mean(-1, keepdims=True)).T
+    mean_x, mean_y = weights @ x / total, weights @ y / total
+    covariance = weights @ (x * y) / total - mean_x * mean_y
+    return covariance / np.sqrt(
+        _variance(weights @ x**2 / total, mean_x) * _variance(weights @ y**2 / total, mean_y)
+    )
+
+
+def _variance(square: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """E[x^2] - E[x]^2; inf, so that correlations are 0, where x is constant but for rounding."""
+    found = square - mean**2
+    return np.where(found > 1e-12 * square, found, np.inf)
+
+
+def _spearman(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of the ranks in the sample; 0 where either is constant."""
+    x = _ranks(weights, references)
+    columns = []
+    for side in predictions:
+        y = _ranks(weights, side)
+        square = (weights * x * x).sum(-1) * (weights * y * y).sum(-1)
+        columns.append((weights * x * y).sum(-1) / np.sqrt(np.where(square > 0, square, np.inf)))
+    return np.stack(columns, -1)
+
+
+def _ranks(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Centred ranks (B, examples) of examples that count so many times; ties share their mean."""
+    order = np.argsort(values, kind="stable")
+    first = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
+    counts = np.add.reduceat(weights[:, order], first, axis=-1)
+    ranks = counts.cumsum(-1) - (counts + counts.sum(-1, keepdims=True)) / 2
+    return ranks[:, np.unique(values, return_inverse=True)[1]]
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:

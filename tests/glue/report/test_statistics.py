@@ -174,26 +174,41 @@ def test_one_example_tells_nothing() -> None:
     assert (found.value, found.p) == (1, 1)
 
 
+def weighted(metric: str, counts: np.ndarray, labels: np.ndarray, side: np.ndarray) -> float:
+    return float(statistics.weighted_metric(metric, labels)(counts[None], labels, side[None])[0, 0])
+
+
 @pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "spearmanr"])
 @pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
-def test_quick_metrics_are_those_of_the_tasks(
+def test_weighted_metrics_are_those_of_the_tasks(
     labels: np.ndarray, metric: str, right: float
 ) -> None:
     constant = np.zeros_like(labels)
+    counts = np.random.default_rng(0).multinomial(EXAMPLES, np.full(EXAMPLES, 1 / EXAMPLES))
     for references in (labels, constant):
-        quick = statistics.quick_metric(metric, references)
         for predicted in (guesses(references, right, 1), constant, constant + 1):
-            expected = METRICS[metric](references, predicted)
-            assert quick(references, predicted) == pytest.approx(expected, abs=1e-12)
+            repeated = references.repeat(counts), predicted.repeat(counts)
+            found = weighted(metric, counts, references, predicted)
+            assert found == pytest.approx(METRICS[metric](*repeated), abs=1e-12)
 
 
-def test_constant_scores_whose_mean_is_rounded_do_not_correlate() -> None:
-    scores = np.random.default_rng(0).normal(size=30)
-    constant = np.full(30, 0.1)
-    assert (constant - constant.mean()).any()
-    quick = statistics.quick_metric("pearson", scores)
-    assert quick(scores, constant) == quick(constant, scores) == 0.0
-    assert quick(scores, 2 * scores) == pytest.approx(1.0, abs=1e-12)
+@pytest.mark.parametrize("metric", ["pearson", "spearmanr"])
+def test_weighted_correlations_of_scores(metric: str) -> None:
+    rng = np.random.default_rng(0)
+    scores, counts = rng.integers(0, 9, 50) / 4, rng.multinomial(50, np.full(50, 1 / 50))
+    for predicted in (rng.normal(3, 1e-4, 50), rng.integers(-4, 4, 50), 1e6 - scores):
+        expected = METRICS[metric](scores.repeat(counts), predicted.repeat(counts))
+        assert weighted(metric, counts, scores, predicted) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearmanr"])
+def test_a_sample_that_is_constant_but_for_rounding_does_not_correlate(metric: str) -> None:
+    scores, even = np.random.default_rng(0).normal(size=30), np.full(30, 0.1)
+    assert (even - even.mean()).any()
+    one = np.eye(30, dtype=int)[7] * 30
+    assert weighted(metric, np.ones(30), scores, even) == 0.0
+    assert weighted(metric, np.ones(30), even, scores) == 0.0
+    assert weighted(metric, one, scores, 2 * scores) == 0.0
 
 
 def test_spearman_of_scores_with_ties() -> None:
@@ -214,8 +229,10 @@ def test_spearman_of_scores_with_ties() -> None:
 
 
 def test_three_classes_keep_the_general_formula() -> None:
-    three = np.array([0, 1, 2, 2])
-    assert statistics.quick_metric("matthews_correlation", three) is METRICS["matthews_correlation"]
+    three, predicted = np.array([0, 1, 2, 2]), np.array([0, 2, 2, 1])
+    counts = np.array([2, 1, 0, 3])
+    expected = METRICS["matthews_correlation"](three.repeat(counts), predicted.repeat(counts))
+    assert weighted("matthews_correlation", counts, three, predicted) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
