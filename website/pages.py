@@ -1,6 +1,5 @@
 """Replaces the markers of a page, HTML comments that other renderers hide.
 
-    <!-- site: results glue -->                  a table of website/results.py
     <!-- site: curves softmax sparsemax -->      the picture of draw_curves
     <!-- site: simplex r-softmax -->             the picture of draw_simplex
     <!-- site: saved zeros.svg What it shows --> a picture that the page's own code saves
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from sparse_attn.inspection.pictures import draw_curves, draw_simplex
-from website import code, results
+from website import code
 
 _MARKER = re.compile(r"^<!-- site: (\w+) ?(.*?) -->$", re.MULTILINE)
 _FOLDER = "pictures"
@@ -28,7 +27,7 @@ def fill(markdown: str, page: str) -> str:
     """The text of a page, which is `page` under docs/, with its markers replaced.
 
     Raises:
-        ValueError: an unknown marker or table.
+        ValueError: an unknown marker.
     """
     return _MARKER.sub(partial(_text, page=page), markdown)
 
@@ -49,8 +48,6 @@ def pictures(markdown: str, page: str) -> Iterator[tuple[str, bytes]]:
 
 def _text(marker: re.Match[str], page: str) -> str:
     kind, argument = marker.groups()
-    if kind == "results":
-        return results.table(argument)
     if kind not in (*_DRAWN, "saved"):
         raise ValueError(f"{page}: unknown marker {marker[0]}; website/pages.py lists them")
     meaning = f"{argument}: {_DRAWN[kind]}" if kind in _DRAWN else argument.partition(" ")[2]
