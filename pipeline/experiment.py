@@ -248,9 +248,10 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         try:
             sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
         except (ValueError, TypeError) as error:
+            strange = ", ".join(sorted(set(content) - names - {"format"}))
             raise ValueError(
                 f"results_dir={folder}: {SWEEP_FILE} is not of a sweep of this experiment "
-                f"({error}); "
+                f"({f'which has no {strange}' if strange else error}); "
                 f"expected the output_dir of `python -m {self.name} sweep`"
             ) from None
         results = Results.of(folder, sweep, self.plan(sweep))
@@ -269,8 +270,10 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         Raises:
             ValueError: as `read`. Nothing is written then.
         """
-        page = self.page(self.read(Path(config.results_dir)))
-        return page.write(Path(config.output_dir or config.results_dir))
+        results = self.read(Path(config.results_dir))
+        for line in results.left_out:
+            print(line, file=sys.stderr)
+        return self.page(results).write(Path(config.output_dir or config.results_dir))
 
     @property
     def program(self) -> Program:

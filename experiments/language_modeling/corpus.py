@@ -162,10 +162,10 @@ def _find(config: CorpusConfig, split: str) -> list[Path]:
         found = sorted(path for path in folder.glob(pattern) if path.is_file())
         if found:
             return found
-    if not folder.is_dir():
-        raise FileNotFoundError(f"corpus.data_dir={folder}: no such folder")
-    held = sorted(entry.name + "/" * entry.is_dir() for entry in islice(folder.iterdir(), 20))
     layout = ", ".join(" or ".join(patterns) for patterns in files.values())
+    if not folder.is_dir():
+        raise FileNotFoundError(f"corpus.data_dir={folder}: no such folder; expected {layout}")
+    held = sorted(entry.name + "/" * entry.is_dir() for entry in islice(folder.iterdir(), 20))
     raise FileNotFoundError(
         f"corpus.data_dir={folder}: no {split} split of {config.name}: expected "
         f"{' or '.join(files[split])}; the folder holds {', '.join(held) or 'nothing'}. "

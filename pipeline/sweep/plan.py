@@ -120,12 +120,16 @@ class Plan:
 
     def own(self, found: Records) -> Records:
         """The records of this sweep by hash; others are listed as faults."""
-        cells = self.records(found.by_hash)
+        cells, finals = self.records(found.by_hash), self.finals(found.by_hash)
         own = {record.hash: record for cell in cells.values() for record in cell}
-        others = [record for key, record in found.by_hash.items() if key not in own]
-        strange = [
-            f"{other.stem}: not a run of the sweep that {SWEEP_FILE} describes" for other in others
-        ]
+        strange = []
+        for record in found.by_hash.values():
+            if record.hash in own:
+                continue
+            why = f"not a run of the sweep that {SWEEP_FILE} describes"
+            if record.stage == "final" and finals.get((record.task, record.mapping)) == []:
+                why = "its trials have not all ended, or cannot be read"
+            strange.append(f"{record.stem}: {why}")
         return Records(own, [*found.faults, *strange])
 
     def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:

@@ -85,7 +85,7 @@ def write_record(sweep: Path, record: Record) -> None:
 
 
 def read_records(sweep: Path) -> Records:
-    """All records below a sweep's folder; truncated files and other versions are faults.
+    """All records below a sweep's folder; truncated, edited and other versions' are faults.
 
     A file takes precedence over a packed line of the same run, since it is newer.
     """
@@ -114,9 +114,11 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
     """
     file = sweep / SWEEP_FILE
     if not file.is_file():
+        below = ", ".join(sorted(found.parent.name for found in sweep.glob(f"*/{SWEEP_FILE}")))
+        what = f"has no {SWEEP_FILE}" if sweep.is_dir() else "no such folder"
         raise ValueError(
-            f"{sweep}: has no {SWEEP_FILE}, so it is not the folder of a sweep; name the "
-            f"output_dir of one, which `python -m {program} sweep` writes"
+            f"{sweep}: {what}; name the output_dir of a sweep, which `python -m {program} sweep` "
+            f"writes{f' (below it: {below})' if below else ''}"
         )
     remedy = (
         "delete that file and start the sweep again with the same config, which keeps finished runs"
@@ -196,6 +198,8 @@ def _parse(text: str) -> Record:
         record = Record(**content)
     except TypeError as error:
         raise ValueError(f"not a record of a run ({error})") from None
+    if record.hash != hash_of({"label": record.mapping, **record.config}):
+        raise ValueError(f"its config does not give its hash {record.hash}: it was edited")
     if record.status == "finished" and "score" not in (record.results or {}):
         raise ValueError("not a record of a run (finished, and without a score)")
     return record

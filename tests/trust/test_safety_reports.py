@@ -33,6 +33,7 @@ from pipeline.sweep.records import (
     PACKED_FILE,
     SWEEP_FILE,
     Record,
+    hash_of,
     write_record,
 )
 from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
@@ -171,7 +172,8 @@ def language(folder: Path, out: Path, name: str, long: str) -> None:
         "device": long,
         "versions": {long: long},
     }
-    record = Record(name, long, "grid", 0, "hash", config, "finished", None, results)
+    hashed = hash_of({"label": long, **config})
+    record = Record(name, long, "grid", 0, hashed, config, "finished", None, results)
     experiment = folder / "records" / name
     experiment.mkdir(parents=True)
     (experiment / PACKED_FILE).write_text(json.dumps(asdict(record)) + "\n")

@@ -58,7 +58,7 @@ ROWS = [
         ("large batch", swept(batch=31), ValueError, "batch=31: expected 1 to contexts=30"),
         ("seeds", swept(seeds=0), ValueError, r"seeds=0: expected an integer in \[1, 1000\]"),
         ("seed", lambda folder: one(seed=-1), ValueError, "seed=-1: expected an integer"),
-        ("no sweep", report(None), SystemExit, r"no sweep\.json, .*experiments\.bottleneck sweep"),
+        ("no sweep", report(None), SystemExit, r"no sweep\.json; .*experiments\.bottleneck sweep"),
         ("other", report('{"format": 1}'), SystemExit, "is not of a sweep of this experiment"),
         ("broken", report('{"config": '), SystemExit, "is not readable"),
         ("pack", lambda f: main(["pack", str(f)]), SystemExit, "holds no record of a sweep; name"),

@@ -75,7 +75,7 @@ ROWS = [
             "seed=3: a sweep sets it; give runs",
         ),
         ("swept", sweep(train=TrainConfig(learning_rate=3)), ValueError, "sets it; give losses"),
-        ("no sweep", report(None), SystemExit, r"has no sweep\.json, .*experiments\.images sweep"),
+        ("no sweep", report(None), SystemExit, r"has no sweep\.json; .*experiments\.images sweep"),
         (
             "other",
             report('{"format": 1, "x": {}}'),

@@ -113,7 +113,7 @@ PLIF = HeadConfig(mapping="plif", params={"knots": -1})
 
 REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] = {
     SystemExit: [
-        (train("--corpus.data_dir", "/nowhere"), "error: .*no such folder"),
+        (train("--corpus.data_dir", "/nowhere"), "error: .*no such folder; expected ptb.train.txt"),
         (train("--train.batch", "0"), r"train\.batch=0: expected at least 1"),
         (train("--head.mapping", "sofmax"), "did you mean softmax"),
         (train("--head.kind", "mixture", "--head.components", "0"), r"head\.components=0"),

@@ -212,7 +212,7 @@ JSON_LINES = {
     "line 2: expected the keys of": '{"text": "a", "sad": 0, "glad": 1}\n{"text": "b"}\n',
 }
 ONE_OF = r"data: expected one of synthetic, images, text"
-NO_SWEEP = r"has no sweep\.json, .*python -m experiments\.multilabel sweep"
+NO_SWEEP = r"has no sweep\.json; .*python -m experiments\.multilabel sweep"
 T, LEARNED = ScheduleConfig("t", 0.1), MethodConfig("t-softmax", learn=["t"])
 
 CASES: list[tuple[Call, type[BaseException], str]] = [

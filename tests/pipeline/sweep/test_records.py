@@ -7,16 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sweep.records import FOLDER, Record, hash_of, read_records, write_record
+from pipeline.sweep.records import (
+    FOLDER,
+    SWEEP_FILE,
+    Record,
+    hash_of,
+    read_content,
+    read_records,
+    write_record,
+)
 from tests.pipeline.sweep.inline import full_disk
 
+CONFIG = {"task": "RTE", "train": {"seed": 2}}
 RECORD = Record(
     task="RTE",
     mapping="r-softmax",
     stage="final",
     index=2,
-    hash="0123456789ab",
-    config={"task": "RTE", "train": {"seed": 2}},
+    hash=hash_of({"label": "r-softmax", **CONFIG}),
+    config=CONFIG,
     status="finished",
     results={"score": 0.75, "predictions": {"dev": {"predicted": [0, 1], "labels": [1, 1]}}},
 )
@@ -30,13 +39,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_round_trip(folder: Path) -> None:
-    failed = replace(RECORD, hash="ba9876543210", status="failed", error="lost", results=None)
+    hashed = hash_of({"label": "t-softmax", **CONFIG})
+    failed = replace(
+        RECORD, mapping="t-softmax", hash=hashed, status="failed", error="lost", results=None
+    )
     write_record(folder, failed)
     records = read_records(folder)
     assert records.by_hash == {RECORD.hash: RECORD, failed.hash: failed}
     assert records.faults == []
     assert RECORD.score == 0.75
-    with pytest.raises(ValueError, match="RTE r-softmax final 2: failed"):
+    with pytest.raises(ValueError, match="RTE t-softmax final 2: failed"):
         _ = failed.score
 
 
@@ -51,6 +63,7 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
         ("key", json.dumps({**json.loads(whole), "more": 0}), "not a record of a run .*more"),
         ("bare", json.dumps({**json.loads(whole), "results": {}}), "without a score"),
         ("half", '{"format": 1}', "not a record of a run .*missing"),
+        ("edited", whole.replace('"seed": 2', '"seed": 3'), "config does not give its hash"),
     ):
         broken = path.with_name(f"{name}.json")
         broken.write_text(text)
@@ -60,6 +73,15 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
         assert records.faults[0].startswith(f"{name}.json: ")
         assert re.search(says, records.faults[0]), records.faults
         broken.unlink()
+
+
+def test_folders_without_a_sweep(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere: no such folder; name the output_dir of a sweep"):
+        read_content(tmp_path / "nowhere", "glue")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / SWEEP_FILE).touch()
+    with pytest.raises(ValueError, match=r"has no sweep\.json; .*writes \(below it: one\)"):
+        read_content(tmp_path, "glue")
 
 
 def test_full_disk_loses_nothing_written_before(folder: Path) -> None:
