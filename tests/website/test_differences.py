@@ -77,17 +77,17 @@ def test_the_first_lines_count_attention() -> None:
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
     page = make_page([trained, sure, tuned, guessing, one, control])
-    assert page.blocks[0].lines == [
-        "Attention in models trained with the mapping, over repeated runs: 2 comparisons with "
-        "softmax; 0 better, 2 worse (sparsemax on one; entmax on one) and 0 not told apart. By "
-        "chance 0.1 would seem better and 0.1 worse. After Holm's correction 0 better and 2 worse "
-        "(sparsemax on one; entmax on one).",
-        "Attention swapped in a trained model, over its examples: 1 comparison with softmax; 1 "
-        "better (sparsemax on one), 0 worse and 0 not told apart. By chance 0.0 would seem better "
-        "and 0.0 worse.",
+    after = "0 better and 2 worse (sparsemax on one; entmax on one)"
+    assert page.blocks[0].rows == [
+        ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],
+        ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-"],
+    ]
+    assert page.blocks[1].lines == [
+        "Better: sparsemax on one.",
+        "Worse: sparsemax on one; entmax on one.",
     ]
     less = make_page([replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)])
-    assert less.blocks[0].lines[0].endswith("After Holm's correction 0 better and 0 worse.")
+    assert less.blocks[0].rows[0][-1] == "0 better and 0 worse"
     shown = page.markdown()
     assert "- Settings chosen by the very scores that are compared: tuned (1)." in shown
     assert "- Controls: temperature-softmax (some/study)." in shown
@@ -232,7 +232,15 @@ def test_a_smoke_sweep_is_refused(tmp_path: Path) -> None:
 
 def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
     sweep(tmp_path, "bottleneck/small", lambda record: None)
-    (tmp_path / "results/mine").mkdir()
-    (tmp_path / "results/mine/sweep.json").write_text("{}")
-    found = write(tmp_path / "results", tmp_path)
-    assert found.endswith("Not among them: results/mine")
+    empty = SimpleNamespace(read=lambda folder: Results(folder, None, 0, {}, []))
+    for name in ("mine", "glue/mine"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "sweep.json").write_text("{}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(studies.SWEEPS, "glue", (empty, lambda results: iter(())))
+        found = write(tmp_path / "results", tmp_path)
+    assert found.endswith(
+        "Not among them: results/glue/mine (no final runs of softmax and a mapping with the same "
+        "seeds), results/mine (not below glue, multilabel, images, language_modeling and "
+        "bottleneck)"
+    )

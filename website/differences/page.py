@@ -22,14 +22,20 @@ CAPTION = (
 REACH_CAPTION = (
     f"{100 * POWER:g} % power: the true difference that a paired t-test of so many pairs detects "
     f"in {100 * POWER:g} of 100 studies; median over mappings, and the largest. Half width: that "
-    "of the intervals over examples, in the median; a true difference of this size is shown half "
-    "of the time. By chance: how many would seem better, and as many worse, if no mapping differed."
+    "of the intervals over examples, in the median; a true difference of this size is detected in "
+    "half of such studies. By chance: how many would seem better, and as many worse, if no mapping "
+    "differed."
 )
 LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: number of tasks."
+ATTENTION_CAPTION = (
+    "Attention compared with softmax: number of comparisons, by the 95 % interval of each; how many "
+    "would seem better by chance, and as many worse, if no mapping differed; and those left after "
+    "Holm's correction for the comparisons of the row."
+)
 ATTENTION: dict[Kind, str] = {
-    "trained attention": "Attention in models trained with the mapping, over repeated runs",
-    "swapped attention": "Attention swapped in a trained model, over its examples",
-    "healed attention": "Attention converted and healed in a trained model, over its examples",
+    "trained attention": "models trained with the mapping, over runs",
+    "swapped attention": "swapped in a trained model, over examples",
+    "healed attention": "swapped and healed, over examples",
 }
 
 
@@ -39,12 +45,11 @@ def make_page(entries: Sequence[Entry]) -> Page:
     panels = panels_of([e for e in first if e.difference is not None and not e.control])
     order = [f"{p.first.study}: {text.listing(p.tasks)}." for p in panels if len(p.tasks) > FEW]
     known = [entry for entry in first if entry.counts]
-    said = [_attention(kind, [e for e in known if e.kind == kind]) for kind in ATTENTION]
     blocks: list[Block] = [
-        *([Bullets(lines)] if (lines := [line for line in said if line]) else []),
+        *_attention([entry for entry in known if entry.kind in ATTENTION]),
         *_layers([entry for entry in known if entry.kind not in ATTENTION]),
         *_limits(entries),
-        Heading("What could have been found"),
+        Heading("What these studies could detect"),
         table,
         *_flips(entries),
         Heading("The differences"),
@@ -66,30 +71,42 @@ def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.metric == first[entry.study, entry.task]]
 
 
-def _attention(kind: Kind, entries: Sequence[Entry]) -> str:
-    """How many mappings are better and worse, which, and how many would be by chance."""
-    if not entries:
-        return ""
-    sides = text.listing([_named(entries, side) for side in (1, -1, 0)])
-    chance = f"{LEVEL / 2 * len(entries):.1f}"
-    said = (
-        f"{ATTENTION[kind]}: {text.counted(len(entries), 'comparison')} with softmax; {sides}. By "
-        f"chance {chance} would seem better and {chance} worse."
-    )
+def _attention(entries: Sequence[Entry]) -> list[Block]:
+    """How many mappings are better and worse in each kind of use, and which."""
+    rows = []
+    for kind, use in ATTENTION.items():
+        some = [entry for entry in entries if entry.kind == kind]
+        if some:
+            sides = [entry.side for entry in some]
+            counts = [str(sides.count(side)) for side in (1, -1, 0)]
+            chance = f"{LEVEL / 2 * len(some):.1f}"
+            rows.append([use, str(len(some)), *counts, chance, _after_holm(some)])
+    headers = ["use", "comparisons", *(SIDES[side] for side in (1, -1, 0)), "by chance"]
+    named = [
+        f"{SIDES[side].capitalize()}: {_named([e for e in entries if e.side == side])}."
+        for side in (1, -1)
+        if any(entry.side == side for entry in entries)
+    ]
+    table = Table(ATTENTION_CAPTION, [*headers, "after Holm's correction"], rows)
+    return [table, *([Bullets(named)] if named else [])] if rows else []
+
+
+def _after_holm(entries: Sequence[Entry]) -> str:
     corrected = holm([entry.p for entry in entries])
     if None in corrected:
-        return said
+        return text.NOTHING
     left = [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
-    counts = text.listing([_named(left, side) for side in (1, -1)])
-    return f"{said} After Holm's correction {counts}."
+    sides = {side: [entry for entry in left if entry.side == side] for side in (1, -1)}
+    return text.listing(
+        [
+            f"{len(some)} {SIDES[s]}{f' ({_named(some)})' if some else ''}"
+            for s, some in sides.items()
+        ]
+    )
 
 
-def _named(entries: Sequence[Entry], side: int) -> str:
-    """Such as "2 worse (sparsemax on MRPC; entmax on MRPC)"."""
-    those = [entry for entry in entries if entry.side == side]
-    names = "; ".join(f"{entry.label} on {entry.task}" for entry in those)
-    shown = f" ({names})" if side and 0 < len(those) <= FEW else ""
-    return f"{len(those)} {SIDES[side]}{shown}"
+def _named(entries: Sequence[Entry]) -> str:
+    return "; ".join(f"{entry.label} on {entry.task}" for entry in entries)
 
 
 def _layers(entries: Sequence[Entry]) -> list[Block]:
@@ -192,7 +209,16 @@ def _rows(entries: Sequence[Entry]) -> Table:
         ]
         for entry in entries
     ]
-    headers = ["task", "metric", "mapping", "baseline", "difference [95 %]", "pairs", "zeros", ""]
+    headers = [
+        "task",
+        "metric",
+        "mapping",
+        "baseline",
+        "difference [95 %]",
+        "pairs",
+        "zeros",
+        "by its interval",
+    ]
     return Table("", headers, rows)
 
 

@@ -149,10 +149,18 @@ def read_entries(results: Path) -> list[Entry]:
 
 
 def without_entries(results: Path, entries: Sequence[Entry]) -> list[str]:
-    """The records below the folder that give none: no softmax, no final run, no labels, ways."""
-    found = [path.relative_to(results.parent) for path in (*_sweeps(results), *_models(results))]
-    known = {entry.source for entry in entries}
-    return [path.as_posix() for path in found if path.as_posix() not in known]
+    """The records below the folder that give none, and why."""
+    known, silent = {entry.source for entry in entries}, []
+    for path in (*_sweeps(results), *_models(results)):
+        name = path.relative_to(results.parent).as_posix()
+        if name not in known:
+            why = "no softmax with labels"
+            if path.is_dir():
+                studied = path.relative_to(results).parts[0] in SWEEPS
+                why = "no final runs of softmax and a mapping with the same seeds"
+                why = why if studied else f"not below {text.listing(list(SWEEPS))}"
+            silent.append(f"{name} ({why})")
+    return silent
 
 
 def _sweeps(folder: Path) -> list[Path]:
