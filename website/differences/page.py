@@ -28,9 +28,9 @@ REACH_CAPTION = (
 )
 LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: number of tasks."
 ATTENTION_CAPTION = (
-    "Attention compared with softmax: number of comparisons, by the 95 % interval of each; how many "
-    "would seem better by chance, and as many worse, if no mapping differed; and those left after "
-    "Holm's correction for the comparisons of the row."
+    "Attention compared with softmax, by the 95 % interval of each comparison. By chance: how many "
+    "would seem better, and as many worse, if no mapping differed. Holm's correction is for the "
+    "comparisons of its row."
 )
 ATTENTION: dict[Kind, str] = {
     "trained attention": "models trained with the mapping, over runs",
@@ -96,13 +96,11 @@ def _after_holm(entries: Sequence[Entry]) -> str:
     if None in corrected:
         return text.NOTHING
     left = [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
-    sides = {side: [entry for entry in left if entry.side == side] for side in (1, -1)}
-    return text.listing(
-        [
-            f"{len(some)} {SIDES[s]}{f' ({_named(some)})' if some else ''}"
-            for s, some in sides.items()
-        ]
-    )
+    said = []
+    for side in (1, -1):
+        some = [entry for entry in left if entry.side == side]
+        said.append(f"{len(some)} {SIDES[side]}{f' ({_named(some)})' if some else ''}")
+    return text.listing(said)
 
 
 def _named(entries: Sequence[Entry]) -> str:
@@ -209,17 +207,8 @@ def _rows(entries: Sequence[Entry]) -> Table:
         ]
         for entry in entries
     ]
-    headers = [
-        "task",
-        "metric",
-        "mapping",
-        "baseline",
-        "difference [95 %]",
-        "pairs",
-        "zeros",
-        "by its interval",
-    ]
-    return Table("", headers, rows)
+    headers = ["task", "metric", "mapping", "baseline", "difference [95 %]", "pairs", "zeros"]
+    return Table("", [*headers, "by its interval"], rows)
 
 
 def _verdict(entry: Entry) -> str:
