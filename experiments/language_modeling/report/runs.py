@@ -113,8 +113,8 @@ def config_of(results: Results, cell: Cell) -> dict[str, Any]:
 def baseline(results: Results, cell: Cell) -> Cell | None:
     """The softmax cell that differs from this one in its head alone.
 
-    It starts where this one does, since after few epochs a start is worth more than a head, and has
-    its learning rate, unless trials chose a rate for each.
+    It starts where this one does, since after few epochs the start matters more than the head, and
+    has its learning rate, unless trials chose a rate for each.
     """
     config, tuned = config_of(results, cell), results.counting(cell)[0].stage == "final"
     for other in cells_of(results, cell[0]):
