@@ -16,6 +16,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from pipeline.command import (
@@ -248,10 +249,9 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         try:
             sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
         except (ValueError, TypeError) as error:
-            strange = ", ".join(sorted(set(content) - names - {"format"}))
             raise ValueError(
                 f"results_dir={folder}: {SWEEP_FILE} is not of a sweep of this experiment "
-                f"({f'which has no {strange}' if strange else error}); "
+                f"({shorten(str(error), 200, placeholder=' ...')}); "
                 f"expected the output_dir of `python -m {self.name} sweep`"
             ) from None
         results = Results.of(folder, sweep, self.plan(sweep))

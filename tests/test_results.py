@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from pipeline.report import canvas
 from pipeline.sweep.records import hash_of
 from tests.figures import blank_panels
-from website.records import DIGEST, REPORTS, digest, pages_with_tables, read_records
-from website.results import RESULTS
+from website import records
+from website.records import DIGEST, REPORTS, digest, pages_with_tables
+from website.results import RESULTS, TABLES, every_record
 
 ROOT = Path(__file__).parents[1]
 PINNED = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -53,8 +54,8 @@ def test_reports(
 ) -> None:
     """The pages, tables and figures under docs/; and no figure has a panel without data."""
     figures.clear()
-    main, records = REPORTS[name]
-    main(["report", str(RESULTS / records), "--output_dir", str(tmp_path)])
+    write, of = REPORTS[name]
+    write(RESULTS / of, tmp_path)
     assert figures
     if name in PRINTED:
         out = capsys.readouterr().out
@@ -74,20 +75,39 @@ def test_reports(
 
 def test_tables_in_the_docs() -> None:
     pages = list(pages_with_tables())
-    assert {path.name for path, _ in pages} == {"results.md", "families.md", "language-models.md"}
-    stale = [path.name for path, content in pages if path.read_text(encoding="utf-8") != content]
+    assert {name for *_, names in pages for name in names} == set(TABLES)
+    stale = [path.name for path, content, _ in pages if path.read_text("utf-8") != content]
     assert not stale, "run python -m website.records"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<!-- results: glue -->\n\ntext\n\n<!-- results: demo -->\n\n<!-- end of results -->",
+        "<!-- results: glue-x -->\n\n<!-- end of results -->",
+        "<!-- results: glue -->\nno empty line\n<!-- end of results -->",
+    ],
+)
+def test_a_broken_marker_is_refused(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/one.md").write_text(content)
+    monkeypatch.setattr(records, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"one\.md: expected .* of which are whole"):
+        list(pages_with_tables())
+
+
 def test_every_run_that_the_sweeps_had_is_there() -> None:
-    assert digest() == json.loads(DIGEST.read_text()), "run python -m website.records"
+    assert digest() == json.loads(DIGEST.read_text()), (
+        "records changed, were added or lost; if added, run python -m website.records"
+    )
 
 
 def test_hashes_of_runs() -> None:
     wrong = [
         path
-        for path, record in read_records()
-        if record.get("hash")
-        and record["hash"] != hash_of({"label": record["mapping"], **record["config"]})
+        for path, run in every_record()
+        if "hash" in run and run["hash"] != hash_of({"label": run["mapping"], **run["config"]})
     ]
     assert wrong == []

@@ -26,66 +26,75 @@ from pipeline.files import write_json, write_text
 from pipeline.report.page import Page
 from website import ROOT
 from website.differences.write import write as write_differences
-from website.results import RESULTS, table
+from website.results import RESULTS, every_record, table
 
 DIGEST = ROOT / "tests/runs_digest.json"
-_TABLE = re.compile(r"(<!-- results: (\w+) -->\n\n).*?(\n\n<!-- end of results -->)", re.DOTALL)
+_TABLE = re.compile(
+    r"(<!-- results: (\w+) -->\n\n)(?:(?!<!--).)*?(\n*<!-- end of results -->)", re.DOTALL
+)
+_MARKER = re.compile(r"<!-- (?:results|end of results)")
 
 
-def _of_record(make_page: Callable[[dict[str, Any]], Page], arguments: list[str]) -> None:
+def _report(program: Callable[[list[str]], None], records: Path, folder: Path) -> None:
+    program(["report", str(records), "--output_dir", str(folder)])
+
+
+def _page(make_page: Callable[[dict[str, Any]], Page], record: Path, folder: Path) -> None:
     """The page of a record, as `--out` of compare and convert writes it."""
-    _, record, _, folder = arguments
-    make_page(json.loads(Path(record).read_text(encoding="utf-8"))).write(Path(folder))
+    make_page(json.loads(record.read_text(encoding="utf-8"))).write(folder)
 
 
-# by folder of docs/: the program, and what it reports on
-REPORTS: dict[str, tuple[Callable[[list[str]], None], str]] = {
-    "glue-minilm": (glue, "glue/minilm"),
-    "multilabel": (multilabel, "multilabel/synthetic"),
-    "multilabel-rates": (multilabel, "multilabel/synthetic-rates"),
-    "bottleneck": (bottleneck, "bottleneck/small"),
-    "bottleneck-alphas": (bottleneck, "bottleneck/small-alphas"),
-    "language-models": (language_modeling, "language_modeling"),
-    "compare": (partial(_of_record, comparison), "compare/minilm-sts-b.json"),
-    "conversion": (partial(_of_record, conversion), "conversion/minilm/entmax-90.json"),
-    "conversion-ways": (conversion_ways, "conversion/ways"),
+# by folder of docs/: what writes it, and of which records
+REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "glue-minilm": (partial(_report, glue), "glue/minilm"),
+    "multilabel": (partial(_report, multilabel), "multilabel/synthetic"),
+    "multilabel-rates": (partial(_report, multilabel), "multilabel/synthetic-rates"),
+    "bottleneck": (partial(_report, bottleneck), "bottleneck/small"),
+    "bottleneck-alphas": (partial(_report, bottleneck), "bottleneck/small-alphas"),
+    "language-models": (partial(_report, language_modeling), "language_modeling"),
+    "compare": (partial(_page, comparison), "compare/minilm-sts-b.json"),
+    "conversion": (partial(_page, conversion), "conversion/minilm/entmax-90.json"),
+    "conversion-ways": (partial(_report, conversion_ways), "conversion/ways"),
 }
 
 
-def read_records() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every record in results/, and its file."""
-    for path in sorted(RESULTS.rglob("*.json*")):
-        content = path.read_text(encoding="utf-8")
-        for record in content.splitlines() if path.suffix == ".jsonl" else [content]:
-            yield path, json.loads(record)
-
-
 def digest() -> dict[str, Any]:
-    """How many runs the sweeps have, and the sha256 of their hashes."""
-    hashes = sorted(record["hash"] for _, record in read_records() if "hash" in record)
-    return {"runs": len(hashes), "sha256": hashlib.sha256("".join(hashes).encode()).hexdigest()}
+    """How many runs the sweeps have, and the sha256 of their records."""
+    runs = sorted(json.dumps(run, sort_keys=True) for _, run in every_record() if "hash" in run)
+    return {"runs": len(runs), "sha256": hashlib.sha256("".join(runs).encode()).hexdigest()}
 
 
-def pages_with_tables() -> Iterator[tuple[Path, str]]:
-    """Every page with tables of website/results.py, and what it should hold.
+def pages_with_tables() -> Iterator[tuple[Path, str, list[str]]]:
+    """Every page with tables of website/results.py, what it should hold, and the tables' names.
 
     Raises:
-        ValueError: there is no such table.
+        ValueError: a marker has no other end, or there is no such table.
     """
     for path in sorted((ROOT / "docs").rglob("*.md")):
         content = path.read_text(encoding="utf-8")
-        if _TABLE.search(content):
-            yield path, _TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", content)
+        names = [found[2] for found in _TABLE.finditer(content)]
+        if len(_MARKER.findall(content)) != 2 * len(names):
+            raise ValueError(
+                f"{path}: expected `<!-- results: NAME -->`, an empty line, and below it `<!-- end "
+                f"of results -->`, {len(names)} of which are whole"
+            )
+        if names:
+            yield path, _TABLE.sub(_filled, content), names
+
+
+def _filled(found: re.Match[str]) -> str:
+    return f"{found[1]}{table(found[2])}\n\n{found[3].lstrip()}"
 
 
 def _write_all() -> None:
-    for name, (program, records) in REPORTS.items():
-        program(["report", str(RESULTS / records), "--output_dir", str(ROOT / "docs" / name)])
+    # first, because it refuses records that do not fit
+    print(write_differences(RESULTS, ROOT / "docs"))
+    for name, (write, records) in REPORTS.items():
+        write(RESULTS / records, ROOT / "docs" / name)
         # report.md is the same, for the site
         (ROOT / "docs" / name / "report.html").unlink()
-    print(write_differences(RESULTS, ROOT / "docs"))
     # after the reports: the table of GLUE is the head of its report
-    for path, content in pages_with_tables():
+    for path, content, _ in list(pages_with_tables()):
         write_text(path, content)
     write_json(DIGEST, digest())
 

@@ -43,9 +43,10 @@ def table(name: str) -> str:
 def machines() -> list[str]:
     """Runs, processor and PyTorch of every folder of experiments."""
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(RESULTS.rglob("*.json*")):
+    for path, record in every_record():
         folder = path.parent.relative_to(ROOT).as_posix().removesuffix("/runs")
-        runs[folder] += [run for run in _runs(path) if "device" in run]
+        run = record.get("results") or record
+        runs[folder] += [run] if "device" in run else []
     rows = [
         [
             folder,
@@ -59,19 +60,18 @@ def machines() -> list[str]:
     return markdown(Table("", ["records", "runs", "device", "torch"], rows))
 
 
-def _runs(path: Path) -> Iterator[dict[str, Any]]:
-    """What each record of a file says of its run: one record, or one a line."""
-    content = path.read_text(encoding="utf-8")
-    for record in content.splitlines() if path.suffix == ".jsonl" else [content]:
-        found = json.loads(record)
-        yield found.get("results") or found
+def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every record in results/, and its file, which holds one or one a line."""
+    for path in sorted(RESULTS.rglob("*.json*")):
+        content = path.read_text(encoding="utf-8")
+        for record in content.splitlines() if path.suffix == ".jsonl" else [content]:
+            yield path, json.loads(record)
 
 
 def glue() -> list[str]:
     """What can be said, differences and scores: the head of the report.
 
-    To work its intervals out again would take most of the time of a build; a test holds the report
-    to the records.
+    The report has worked its intervals out, which takes longest; a test holds it to the records.
     """
     report = (ROOT / "docs/glue-minilm/report.md").read_text(encoding="utf-8")
     head = report.partition("\n## ")[0].replace("](differences", "](glue-minilm/differences")
@@ -128,7 +128,8 @@ def heads() -> list[str]:
 def demo() -> list[str]:
     """What attention can forget, and the accuracy of both mappings on every seed."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
-    for run in _runs(RESULTS / "demo/training.jsonl"):
+    for line in (RESULTS / "demo/training.jsonl").read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
         runs[run["mapping"]][f"seed {run['seed']}"] = f"{run['score']:.1%}"
     seeds = list(runs["softmax"])
     rows = [[mapping, *(scores[seed] for seed in seeds)] for mapping, scores in runs.items()]

@@ -47,11 +47,13 @@ def compare(
     if metric == "accuracy":
         return compare_means(1.0 * (mapping == labels), 1.0 * (baseline == labels), resamples)
     score = weighted_metric(metric, labels)
-    return _difference(
-        lambda weights: score(weights, labels, mapping) - score(weights, labels, baseline),
-        mapping.shape,
-        resamples,
-    )
+    both = np.concatenate([mapping, baseline])
+
+    def gained(weights: np.ndarray) -> np.ndarray:
+        ours, theirs = np.split(score(weights, labels, both), 2, axis=-1)
+        return ours - theirs
+
+    return _difference(gained, mapping.shape, resamples)
 
 
 def compare_means(
@@ -65,7 +67,7 @@ def compare_means(
 def _difference(
     gained: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], resamples: int | None
 ) -> Difference:
-    """Of `gained`, the differences (B, seeds) for how often each example counts (B, examples)."""
+    """As `compare`; `gained` maps weights (B, examples) to differences (B, seeds)."""
     seeds, examples = shape
 
     def rounded(weights: np.ndarray) -> np.ndarray:
@@ -178,11 +180,10 @@ def _spearman(weights: np.ndarray, references: np.ndarray, predictions: np.ndarr
 
 def _ranks(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Centred ranks (B, examples) of examples that count so many times; ties share their mean."""
-    order = np.argsort(values, kind="stable")
-    first = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
-    counts = np.add.reduceat(weights[:, order], first, axis=-1)
+    _, codes, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.add.reduceat(weights[:, np.argsort(codes)], sizes.cumsum() - sizes, axis=-1)
     ranks = counts.cumsum(-1) - (counts + counts.sum(-1, keepdims=True)) / 2
-    return ranks[:, np.unique(values, return_inverse=True)[1]]
+    return ranks[:, codes]
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:

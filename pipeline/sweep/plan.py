@@ -128,7 +128,7 @@ class Plan:
                 continue
             why = f"not a run of the sweep that {SWEEP_FILE} describes"
             if record.stage == "final" and finals.get((record.task, record.mapping)) == []:
-                why = "its trials have not all ended, or cannot be read"
+                why = "its trials choose no setting: one is missing or failed, or all diverged"
             strange.append(f"{record.stem}: {why}")
         return Records(own, [*found.faults, *strange])
 

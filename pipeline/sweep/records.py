@@ -118,7 +118,7 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
         what = f"has no {SWEEP_FILE}" if sweep.is_dir() else "no such folder"
         raise ValueError(
             f"{sweep}: {what}; name the output_dir of a sweep, which `python -m {program} sweep` "
-            f"writes{f' (below it: {below})' if below else ''}"
+            f"writes{f'; sweeps below it: {below}' if below else ''}"
         )
     remedy = (
         "delete that file and start the sweep again with the same config, which keeps finished runs"
@@ -198,8 +198,14 @@ def _parse(text: str) -> Record:
         record = Record(**content)
     except TypeError as error:
         raise ValueError(f"not a record of a run ({error})") from None
-    if record.hash != hash_of({"label": record.mapping, **record.config}):
-        raise ValueError(f"its config does not give its hash {record.hash}: it was edited")
+    if not isinstance(record.config, dict):
+        raise ValueError(f"not a record of a run (config: {record.config!r})")
+    expected = hash_of({"label": record.mapping, **record.config})
+    if record.hash != expected:
+        raise ValueError(
+            f"its config has hash {expected}, the record says {record.hash}; restore it, or delete "
+            "it, so that the sweep runs it again"
+        )
     if record.status == "finished" and "score" not in (record.results or {}):
         raise ValueError("not a record of a run (finished, and without a score)")
     return record

@@ -122,8 +122,8 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a sweep with another config ({'; '.join(different)}); "
-            "choose another output_dir. To reuse the runs that both have, copy "
-            f"{folder / FOLDER} and {folder / PACKED_FILE} into it first"
+            "choose another output_dir. To reuse the runs that both have, copy what "
+            f"there is of {folder / FOLDER} and {folder / PACKED_FILE} into it first"
         )
 
 

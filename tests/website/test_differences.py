@@ -82,15 +82,16 @@ def test_the_first_lines_count_attention() -> None:
         ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],
         ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-"],
     ]
-    assert page.blocks[1].lines == [
-        "Better: sparsemax on one.",
-        "Worse: sparsemax on one; entmax on one.",
+    assert page.blocks[2].lines == [
+        "Worse, models trained with the mapping, over runs: sparsemax on one; entmax on one.",
+        "Better, swapped in a trained model, over examples: sparsemax on one.",
     ]
     less = make_page([replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)])
     assert less.blocks[0].rows[0][-1] == "0 better and 0 worse"
     shown = page.markdown()
     assert "- Settings chosen by the very scores that are compared: tuned (1)." in shown
     assert "- Controls: temperature-softmax (some/study)." in shown
+    assert "- Of these, better than softmax: temperature-softmax (some/study)." in shown
     assert "no better than always the most frequent class: WNLI (hard)." in shown
 
 
@@ -241,6 +242,6 @@ def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
         found = write(tmp_path / "results", tmp_path)
     assert found.endswith(
         "Not among them: results/glue/mine (no final runs of softmax and a mapping with the same "
-        "seeds), results/mine (not below glue, multilabel, images, language_modeling and "
-        "bottleneck)"
+        "seeds), results/mine (a sweep, and not below glue, multilabel, images, "
+        "language_modeling or bottleneck)"
     )

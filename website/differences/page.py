@@ -30,7 +30,7 @@ LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: 
 ATTENTION_CAPTION = (
     "Attention compared with softmax, by the 95 % interval of each comparison. By chance: how many "
     "would seem better, and as many worse, if no mapping differed. Holm's correction is for the "
-    "comparisons of its row."
+    "comparisons of its row; intervals over examples have no p."
 )
 ATTENTION: dict[Kind, str] = {
     "trained attention": "models trained with the mapping, over runs",
@@ -73,7 +73,7 @@ def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
 
 def _attention(entries: Sequence[Entry]) -> list[Block]:
     """How many mappings are better and worse in each kind of use, and which."""
-    rows = []
+    rows, named = [], []
     for kind, use in ATTENTION.items():
         some = [entry for entry in entries if entry.kind == kind]
         if some:
@@ -81,14 +81,12 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
             counts = [str(sides.count(side)) for side in (1, -1, 0)]
             chance = f"{LEVEL / 2 * len(some):.1f}"
             rows.append([use, str(len(some)), *counts, chance, _after_holm(some)])
+        for side in (1, -1):
+            if those := [entry for entry in some if entry.side == side]:
+                named.append(f"{SIDES[side].capitalize()}, {use}: {_named(those)}.")
     headers = ["use", "comparisons", *(SIDES[side] for side in (1, -1, 0)), "by chance"]
-    named = [
-        f"{SIDES[side].capitalize()}: {_named([e for e in entries if e.side == side])}."
-        for side in (1, -1)
-        if any(entry.side == side for entry in entries)
-    ]
     table = Table(ATTENTION_CAPTION, [*headers, "after Holm's correction"], rows)
-    return [table, *([Bullets(named)] if named else [])] if rows else []
+    return [table, "Before correction:", Bullets(named)] if named else [table] * bool(rows)
 
 
 def _after_holm(entries: Sequence[Entry]) -> str:
@@ -133,6 +131,9 @@ def _limits(entries: Sequence[Entry]) -> list[Block]:
             [entry for entry in known if entry.tuned_on_scored_rows]
         ),
         "Controls: {}.": [f"{e.label} ({e.study})" for e in known if e.control],
+        "Of these, better than softmax: {}.": [
+            f"{e.label} ({e.study})" for e in known if e.control and e.side == 1
+        ],
         "Softmax itself is no better than always the most frequent class: {}.": [
             f"{entry.task} ({entry.study})" for entry in chance
         ],

@@ -154,13 +154,16 @@ def without_entries(results: Path, entries: Sequence[Entry]) -> list[str]:
     for path in (*_sweeps(results), *_models(results)):
         name = path.relative_to(results.parent).as_posix()
         if name not in known:
-            why = "no softmax with labels"
-            if path.is_dir():
-                studied = path.relative_to(results).parts[0] in SWEEPS
-                why = "no final runs of softmax and a mapping with the same seeds"
-                why = why if studied else f"not below {text.listing(list(SWEEPS))}"
-            silent.append(f"{name} ({why})")
+            silent.append(f"{name} ({_why_silent(path, path.relative_to(results).parts[0])})")
     return silent
+
+
+def _why_silent(path: Path, folder: str) -> str:
+    if path.is_file():
+        return "no softmax with labels"
+    if folder in SWEEPS:
+        return "no final runs of softmax and a mapping with the same seeds"
+    return f"a sweep, and not below {', '.join(list(SWEEPS)[:-1])} or {list(SWEEPS)[-1]}"
 
 
 def _sweeps(folder: Path) -> list[Path]:

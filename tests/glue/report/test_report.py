@@ -337,11 +337,14 @@ def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     assert row.endswith("| 52.71 | -16.24 |")
 
 
-def test_records_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
+def test_records_that_cannot_be_read_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill(tmp_path, make_config())
     (tmp_path / "runs/cut.json").write_text('{"task": "RTE", "map')
     (tmp_path / "runs/old.json").write_text('{"format": 0}')
     report(tmp_path)
+    assert "Left out: cut.json: truncated or corrupt" in capsys.readouterr().err
     html, plain = pages(tmp_path)
     for page in (html, plain.replace("\\", "")):
         assert "cut.json: truncated or corrupt" in page
@@ -394,7 +397,7 @@ def test_only_final_runs_of_the_chosen_setting_count(tmp_path: Path) -> None:
     add(tmp_path, "sharp", "trial", 1, status="failed")
     waiting = read_sweep(tmp_path)
     assert not waiting.scored("RTE", "sharp")
-    waits = "its trials have not all ended, or cannot be read"
+    waits = "its trials choose no setting: one is missing or failed, or all diverged"
     assert waiting.faults == [fault.replace(FOREIGN, waits) for fault in faults]
     # another setting is the best
     add(tmp_path, "sharp", "trial", 1, LABELS, LABELS, split="selection")
@@ -427,7 +430,9 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"format": 1}')
     with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, tasks"):
         report(tmp_path)
-    (tmp_path / "sweep.json").write_text('{"format": 1, "corpus": {}}')
-    with pytest.raises(ValueError, match=r"\(which has no corpus\); expected the output_dir of"):
+    write_sweep(tmp_path, make_config())
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps({**content, "seeds": 0}))
+    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment \(seeds=0"):
         report(tmp_path)
     assert not (tmp_path / "report.html").exists()

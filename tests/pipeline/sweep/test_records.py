@@ -63,7 +63,12 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
         ("key", json.dumps({**json.loads(whole), "more": 0}), "not a record of a run .*more"),
         ("bare", json.dumps({**json.loads(whole), "results": {}}), "without a score"),
         ("half", '{"format": 1}', "not a record of a run .*missing"),
-        ("edited", whole.replace('"seed": 2', '"seed": 3'), "config does not give its hash"),
+        ("none", json.dumps({**json.loads(whole), "config": None}), "not a record .*config: None"),
+        (
+            "edited",
+            whole.replace('"seed": 2', '"seed": 3'),
+            "its config has hash .*, the record says",
+        ),
     ):
         broken = path.with_name(f"{name}.json")
         broken.write_text(text)
@@ -80,7 +85,7 @@ def test_folders_without_a_sweep(tmp_path: Path) -> None:
         read_content(tmp_path / "nowhere", "glue")
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / SWEEP_FILE).touch()
-    with pytest.raises(ValueError, match=r"has no sweep\.json; .*writes \(below it: one\)"):
+    with pytest.raises(ValueError, match=r"has no sweep\.json; .*writes; sweeps below it: one"):
         read_content(tmp_path, "glue")
 
 
