@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.command import input_errors
-from pipeline.sweep.records import Record, read_records, write_record
+from pipeline.sweep.records import Record, hash_of, read_records, write_record
 from pipeline.sweep.run import claim_folder
 
 CONTENT = {"tasks": ["RTE"], "seeds": 3}
 RECORDS = [
-    Record("RTE", "softmax", "final", seed, f"{seed:012x}", {}, "finished", None, {"score": seed})
+    Record(
+        *("RTE", "softmax", "final", seed, hash_of({"label": "softmax", "seed": seed})),
+        {"seed": seed},
+        "finished",
+        results={"score": seed},
+    )
     for seed in range(3)
 ]
 
