@@ -29,9 +29,8 @@ from website.differences.write import write as write_differences
 from website.results import RESULTS, every_record, table
 
 DIGEST = ROOT / "tests/runs_digest.json"
-_TABLE = re.compile(
-    r"(<!-- results: (\w+) -->\n\n)(?:(?!<!--).)*?(\n*<!-- end of results -->)", re.DOTALL
-)
+_END = "<!-- end of results -->"
+_TABLE = re.compile(rf"<!-- results: (\w+) -->\n\n(?:(?!<!--).)*{_END}", re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:results|end of results)")
 
 
@@ -72,18 +71,18 @@ def pages_with_tables() -> Iterator[tuple[Path, str, list[str]]]:
     """
     for path in sorted((ROOT / "docs").rglob("*.md")):
         content = path.read_text(encoding="utf-8")
-        names = [found[2] for found in _TABLE.finditer(content)]
+        names = _TABLE.findall(content)
         if len(_MARKER.findall(content)) != 2 * len(names):
             raise ValueError(
-                f"{path}: expected `<!-- results: NAME -->`, an empty line, and below it `<!-- end "
-                f"of results -->`, {len(names)} of which are whole"
+                f"{path}: expected `<!-- results: NAME -->`, an empty line, and below it `{_END}`, "
+                f"{len(names)} of which are whole"
             )
         if names:
             yield path, _TABLE.sub(_filled, content), names
 
 
 def _filled(found: re.Match[str]) -> str:
-    return f"{found[1]}{table(found[2])}\n\n{found[3].lstrip()}"
+    return f"<!-- results: {found[1]} -->\n\n{table(found[1])}\n\n{_END}"
 
 
 def _write_all() -> None:

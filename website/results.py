@@ -46,7 +46,8 @@ def machines() -> list[str]:
     for path, record in every_record():
         folder = path.parent.relative_to(ROOT).as_posix().removesuffix("/runs")
         run = record.get("results") or record
-        runs[folder] += [run] if "device" in run else []
+        if "device" in run:
+            runs[folder].append(run)
     rows = [
         [
             folder,
@@ -55,7 +56,6 @@ def machines() -> list[str]:
             text.listing(sorted({run["versions"]["torch"] for run in found})),
         ]
         for folder, found in runs.items()
-        if found
     ]
     return markdown(Table("", ["records", "runs", "device", "torch"], rows))
 

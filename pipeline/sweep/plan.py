@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pipeline.sweep.records import SWEEP_FILE, Record, Records, Stage, hash_of
+from pipeline.sweep.records import SWEEP_FILE, Record, Records, Stage, run_hash
 
 Cell = tuple[str, str]
 
@@ -34,8 +34,8 @@ class PlannedRun:
 
     @cached_property
     def hash(self) -> str:
-        """Identity of a run in the records; two labels of one mapping are two runs."""
-        return hash_of({"label": self.mapping, **self._comparable})
+        """As `run_hash`."""
+        return run_hash(self.mapping, self._comparable)
 
     def record(self, **outcome: Any) -> Record:
         """The record of this run and its outcome."""
@@ -120,8 +120,9 @@ class Plan:
 
     def own(self, found: Records) -> Records:
         """The records of this sweep by hash; others are listed as faults."""
-        cells, finals = self.records(found.by_hash), self.finals(found.by_hash)
-        own = {record.hash: record for cell in cells.values() for record in cell}
+        finals = self.finals(found.by_hash)
+        planned = itertools.chain(*self.first.values(), *finals.values())
+        own = {run.hash: found.by_hash[run.hash] for run in planned if run.hash in found.by_hash}
         strange = []
         for record in found.by_hash.values():
             if record.hash in own:

@@ -75,6 +75,11 @@ def hash_of(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def run_hash(mapping: str, config: dict[str, Any]) -> str:
+    """Identity of a run in the records; two labels of one mapping are two runs."""
+    return hash_of({"label": mapping, **config})
+
+
 def write_record(sweep: Path, record: Record) -> None:
     """Write a record atomically.
 
@@ -200,7 +205,7 @@ def _parse(text: str) -> Record:
         raise ValueError(f"not a record of a run ({error})") from None
     if not isinstance(record.config, dict):
         raise ValueError(f"not a record of a run (config: {record.config!r})")
-    expected = hash_of({"label": record.mapping, **record.config})
+    expected = run_hash(record.mapping, record.config)
     if record.hash != expected:
         raise ValueError(
             f"its config has hash {expected}, the record says {record.hash}; restore it, or delete "

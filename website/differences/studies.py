@@ -99,7 +99,8 @@ def _by_seed(
 
 def _images(results: Results) -> Iterator[Found]:
     measures = (Measure("test error", "points", -1), error), (Measure("-log p", "nats", -1), negll)
-    return _by_seed(results, baseline(results) or "", measures)
+    base = baseline(results)
+    return _by_seed(results, base, measures) if base else iter(())
 
 
 def _multilabel(results: Results) -> Iterator[Found]:

@@ -209,6 +209,7 @@ def test_a_sample_that_is_constant_but_for_rounding_does_not_correlate(metric: s
     assert weighted(metric, np.ones(30), scores, even) == 0.0
     assert weighted(metric, np.ones(30), even, scores) == 0.0
     assert weighted(metric, one, scores, 2 * scores) == 0.0
+    assert weighted(metric, np.ones(30), scores, 2 * scores) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_spearman_of_scores_with_ties() -> None:
