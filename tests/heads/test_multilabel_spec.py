@@ -60,7 +60,7 @@ def random_head(mapping, **options):
     return head
 
 
-def close(ours, exact, tolerance=1e-6):
+def assert_close(ours, exact, tolerance=1e-6):
     numpy.testing.assert_allclose(ours.detach().double(), exact, rtol=0, atol=tolerance)
 
 
@@ -106,7 +106,7 @@ def test_r_is_between_0_and_all_but_one(labels):
     for k, log_p in enumerate(head(hidden)):
         r = 1 - max(k, 1) / labels
         assert 0 <= r <= 1 - 1 / labels
-        close(log_p.exp(), oracle.probabilities("r-softmax", z.tolist(), r), 1e-9)
+        assert_close(log_p.exp(), oracle.probabilities("r-softmax", z.tolist(), r), 1e-9)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -121,7 +121,7 @@ def test_loss_with_predicted_r_is_that_of_the_true_count_plus_its_cross_entropy(
         + oracle.label_count_loss(c.tolist(), row)
         for z, c, row in zip(scores, counts, y, strict=True)
     ]
-    close(head.loss(hidden, target, reduction="none"), exact)
+    assert_close(head.loss(hidden, target, reduction="none"), exact)
 
 
 def test_the_count_layer_learns_from_its_loss_alone_and_nothing_else_does():
@@ -132,14 +132,14 @@ def test_the_count_layer_learns_from_its_loss_alone_and_nothing_else_does():
     own = torch.nn.functional.cross_entropy(counts, target.sum(-1))
     parameters = list(head.predictor.parameters())
     for parameter, expected in zip(parameters, torch.autograd.grad(own, parameters), strict=True):
-        close(parameter.grad, expected)
+        assert_close(parameter.grad, expected)
     gradient = head.weight.grad.clone()
     with torch.no_grad():  # another count layer, another prediction
         for parameter in head.predictor.parameters():
             parameter.normal_(std=9)
     head.zero_grad()
     head.loss(hidden, target).backward()
-    close(head.weight.grad, gradient, 1e-12)
+    assert_close(head.weight.grad, gradient, 1e-12)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -151,7 +151,7 @@ def test_the_loss_has_the_true_count_in_evaluation_too_and_the_prediction_never(
     target = torch.tensor([[0, 1, 1, 1]])
     exact = oracle.r_softmax_loss(z[0].tolist(), target[0].tolist(), 0.25)
     exact += oracle.label_count_loss([0.0, 1.0, 0.0, 0.0, 0.0], target[0].tolist())
-    close(head.loss(hidden, target), exact)
+    assert_close(head.loss(hidden, target), exact)
     assert head.predict(hidden).tolist() == [[False, True, False, False]]
 
 
@@ -176,12 +176,12 @@ def test_predicted_t_is_softplus_of_a_linear_layer(seed):
         oracle.probabilities("t-softmax", z.tolist(), t)
         for z, t in zip(head.scores(hidden), ts, strict=True)
     ]
-    close(head(hidden).exp(), exact)
+    assert_close(head(hidden).exp(), exact)
     losses = [
         oracle.t_softmax_loss(z.tolist(), y.double().numpy(), t)
         for z, y, t in zip(head.scores(hidden), target, ts, strict=True)
     ]
-    close(head.loss(hidden, target, reduction="none"), losses)
+    assert_close(head.loss(hidden, target, reduction="none"), losses)
     head.loss(hidden, target).backward()
     assert head.predictor.weight.grad.isfinite().all()
 
@@ -196,9 +196,9 @@ def test_loss_of_every_mapping(mapping, loss, rows):
     head = random_head(mapping, loss=loss)
     hidden, target = batch(rows=rows)
     expected = oracle.each_row(exact, head.scores(hidden).detach(), target.numpy(), **parameters)
-    close(head.loss(hidden, target, reduction="none"), expected)
-    close(head.loss(hidden, target), expected.mean())
-    close(head.loss(hidden, target.long(), reduction="sum"), expected.sum())
+    assert_close(head.loss(hidden, target, reduction="none"), expected)
+    assert_close(head.loss(hidden, target), expected.mean())
+    assert_close(head.loss(hidden, target.long(), reduction="sum"), expected.sum())
 
 
 @pytest.mark.parametrize(("mapping", "loss"), ORACLES)
@@ -210,10 +210,10 @@ def test_a_sink_is_one_more_label_of_rows_without_any(mapping, loss):
     scores = torch.nn.functional.pad(head.scores(hidden).detach(), (0, 1), value=-0.3)
     with_none = torch.cat([target, ~target.any(-1, keepdim=True)], -1)
     expected = oracle.each_row(exact, scores, with_none.numpy(), **parameters)
-    close(head.loss(hidden, target, reduction="none"), expected)
+    assert_close(head.loss(hidden, target, reduction="none"), expected)
     own = {n: value for n, value in parameters.items() if n != "mapping"}
     p = [numpy.exp(oracle.log_probabilities(mapping, z, **own)) for z in scores]
-    close(head(hidden).exp(), numpy.stack(p)[:, :-1])
+    assert_close(head(hidden).exp(), numpy.stack(p)[:, :-1])
 
 
 @pytest.mark.parametrize(("mapping", "loss"), ORACLES)

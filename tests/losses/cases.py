@@ -125,7 +125,7 @@ def batches(draw, case):
     )
 
 
-def close(ours, exact, rtol=1e-9, atol=1e-9):
+def assert_close(ours, exact, rtol=1e-9, atol=1e-9):
     """Fail unless the tensors, arrays or numbers are equal within the tolerance."""
     both = (x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in (ours, exact))
     numpy.testing.assert_allclose(*both, rtol=rtol, atol=atol)

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from sparse_attn.losses import bouchard_bound, bouchard_loss, mapping_nll
 from sparse_attn.losses.bouchard import shared_bouchard_bound, shared_bouchard_optimum
 from tests.losses import oracle
-from tests.losses.cases import EXTREME, Eta, Row, Z, close
+from tests.losses.cases import EXTREME, Eta, Row, Z, assert_close
 
 GOLDEN = torch.tensor(Z, dtype=torch.float64)
 LEAST = {"shared": oracle.bouchard_least_shared, "per_class": oracle.bouchard_least_per_class}
@@ -33,12 +33,12 @@ def of_moments(scores):
 def test_golden_values():
     """The least bounds to the last digit of a root finder, and those that are printed."""
     for form, value in (("shared", 2.7583199), ("per_class", 2.6328423)):
-        close(bouchard_bound(GOLDEN, form), value, 0, 5e-8)
-        close(bouchard_bound(GOLDEN, form), LEAST[form](Z), 0, 1e-12)
+        assert_close(bouchard_bound(GOLDEN, form), value, 0, 5e-8)
+        assert_close(bouchard_bound(GOLDEN, form), LEAST[form](Z), 0, 1e-12)
     bound, xi, alpha = of_moments(GOLDEN)
-    close(bound, 2.7583199, 0, 5e-8)
-    close(xi, 1.5320497, 0, 5e-8)
-    close(alpha, 1.2883502, 0, 5e-8)
+    assert_close(bound, 2.7583199, 0, 5e-8)
+    assert_close(xi, 1.5320497, 0, 5e-8)
+    assert_close(alpha, 1.2883502, 0, 5e-8)
 
 
 def test_known_parameters_give_the_least_bounds():
@@ -49,7 +49,9 @@ def test_known_parameters_give_the_least_bounds():
         ("per_class", [("per_class", 1.4244186), (own,), (own, 1.4244186)]),
     ):
         for parameters in given_ones:
-            close(bouchard_bound(GOLDEN, *parameters), bouchard_bound(GOLDEN, form), 0, 1e-12)
+            assert_close(
+                bouchard_bound(GOLDEN, *parameters), bouchard_bound(GOLDEN, form), 0, 1e-12
+            )
 
 
 # Beside a general minimiser
@@ -61,7 +63,7 @@ def test_known_parameters_give_the_least_bounds():
 def test_bound_is_the_least_over_both_parameters(form, z):
     ours = bouchard_bound(torch.tensor(z, dtype=torch.float64), form)
     assume(len(z) > 1)  # alpha is then at minus infinity, where no minimiser arrives
-    close(ours, oracle.bouchard_least(z, form == "per_class"), 0, 1e-8)
+    assert_close(ours, oracle.bouchard_least(z, form == "per_class"), 0, 1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 40])
@@ -69,23 +71,23 @@ def test_bound_is_the_least_over_both_parameters(form, z):
 def test_the_optimum_of_the_shared_bound(n, scale):
     scores = scale * torch.randn(n, dtype=torch.float64) + 2
     bound, xi, alpha = of_moments(scores)
-    close(bound, oracle.bouchard_least(scores.numpy(), per_class=False), 1e-9)
-    close(bound, oracle.bouchard(scores.numpy(), alpha.item(), xi.item()), 1e-9)
+    assert_close(bound, oracle.bouchard_least(scores.numpy(), per_class=False), 1e-9)
+    assert_close(bound, oracle.bouchard(scores.numpy(), alpha.item(), xi.item()), 1e-9)
 
 
 @given(z=Scores)
 def test_bounds_are_above_log_sum_exp_and_in_order(z):
     scores = torch.tensor(z, dtype=torch.float64)
     shared, own = (bouchard_bound(scores, form).item() for form in LEAST)
-    close(shared, LEAST["shared"](z), 0, 1e-10)
-    close(own, LEAST["per_class"](z), 0, 1e-10)
+    assert_close(shared, LEAST["shared"](z), 0, 1e-10)
+    assert_close(own, LEAST["per_class"](z), 0, 1e-10)
     assert shared >= own - 1e-10 >= logsumexp(z) - 2e-10
 
 
 @given(z=Scores, alpha=st.floats(-6, 6), xi=st.floats(0, 20))
 def test_bound_at_given_parameters(z, alpha, xi):
     bound = bouchard_bound(torch.tensor(z, dtype=torch.float64), xi=xi, alpha=alpha).item()
-    close(bound, oracle.bouchard(z, alpha, xi), 0, 1e-9)
+    assert_close(bound, oracle.bouchard(z, alpha, xi), 0, 1e-9)
     assert bound >= logsumexp(z) - 1e-9
 
 
@@ -96,10 +98,10 @@ def test_bound_at_one_given_parameter(z, alpha):
     widths = {"shared": math.sqrt((offset**2).mean()), "per_class": numpy.abs(offset)}
     for form, width in widths.items():
         exact = oracle.bouchard(z, alpha, width)
-        close(bouchard_bound(scores, form, alpha=alpha), exact, 0, 1e-9)
+        assert_close(bouchard_bound(scores, form, alpha=alpha), exact, 0, 1e-9)
     curve = math.tanh(1.5 / 2) / (4 * 1.5)
     best = ((len(z) - 2) / 4 + curve * sum(z)) / (curve * len(z))
-    close(bouchard_bound(scores, xi=1.5), oracle.bouchard(z, best, 1.5), 0, 1e-9)
+    assert_close(bouchard_bound(scores, xi=1.5), oracle.bouchard(z, best, 1.5), 0, 1e-9)
 
 
 @given(st.integers(2, 300), st.floats(0.0, 30.0), st.floats(-50.0, 50.0), st.integers(0, 99))
@@ -115,7 +117,7 @@ def test_shared_bound_is_the_least_of_many_classes(n, scale, shift, seed):
 @given(st.integers(2, 30), st.floats(0.01, 1e3), st.integers(0, 99))
 def test_per_class_bound_is_exact_at_every_scale(n, scale, seed):
     z = scale * torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    close(bouchard_bound(z, "per_class"), LEAST["per_class"](z.numpy()), 1e-12, 1e-12)
+    assert_close(bouchard_bound(z, "per_class"), LEAST["per_class"](z.numpy()), 1e-12, 1e-12)
 
 
 @every_form
@@ -123,7 +125,7 @@ def test_per_class_bound_is_exact_at_every_scale(n, scale, seed):
 @settings(max_examples=10)
 def test_loss_is_the_bound_less_the_targets_score(form, z, eta):
     bound = bouchard_bound(z, form)
-    close(bouchard_loss(z, eta, form), (bound - (eta * z).sum()).numpy())
+    assert_close(bouchard_loss(z, eta, form), (bound - (eta * z).sum()).numpy())
     assert bouchard_loss(z, eta, form) >= mapping_nll(z, eta, "softmax") - 1e-9
 
 
@@ -136,14 +138,16 @@ def test_gap_at_equal_scores(form, n):
     """(n - 1) log(n / (n - 1)): 0, log 2, then up to 1."""
     gap = (n - 1) * math.log(n / (n - 1)) if n > 1 else 0.0
     scores = torch.full((2, n), 0.7, dtype=torch.float64)
-    close(bouchard_bound(scores, form), [0.7 + math.log(n) + gap] * 2, 0, 1e-8)
+    assert_close(bouchard_bound(scores, form), [0.7 + math.log(n) + gap] * 2, 0, 1e-8)
 
 
 @dtypes
 def test_gap_at_equal_scores_of_a_vocabulary(dtype):
     n, mean = 1_000_000, torch.tensor([0.0, 2.5], dtype=dtype)
     gap = shared_bouchard_bound(mean, torch.zeros_like(mean), n) - (mean + math.log(n))
-    close(gap, [(n - 1) * math.log(n / (n - 1))] * 2, 0, 2e-6 if dtype == torch.float32 else 1e-8)
+    assert_close(
+        gap, [(n - 1) * math.log(n / (n - 1))] * 2, 0, 2e-6 if dtype == torch.float32 else 1e-8
+    )
 
 
 def test_gap_at_unit_variance():
@@ -156,9 +160,9 @@ def test_gap_at_unit_variance():
 def test_shared_bound_of_two_classes(mean, half):
     """alpha = mean z, xi = its standard deviation."""
     z = torch.tensor([mean - half, mean + half], dtype=torch.float64)
-    close(bouchard_bound(z, "shared"), oracle.bouchard(z.tolist(), mean, half), 0, 1e-9)
+    assert_close(bouchard_bound(z, "shared"), oracle.bouchard(z.tolist(), mean, half), 0, 1e-9)
     if half > 0.1:
-        close(of_moments(z)[1:], (half, mean), 1e-6, 1e-6)
+        assert_close(of_moments(z)[1:], (half, mean), 1e-6, 1e-6)
 
 
 @pytest.mark.parametrize("xi", ["shared", "per_class"])
@@ -168,8 +172,8 @@ def test_one_class(xi, dtype):
     z = torch.tensor([[3.25, math.nan], [-1e6, 4.0]], dtype=dtype, requires_grad=True)
     bound = bouchard_bound(z, xi, mask=torch.tensor([True, False]))
     bound.sum().backward()
-    close(bound, [3.25, -1e6], 0, 0)
-    close(z.grad, [[1.0, 0.0], [1.0, 0.0]], 1e-15, 0)
+    assert_close(bound, [3.25, -1e6], 0, 0)
+    assert_close(z.grad, [[1.0, 0.0], [1.0, 0.0]], 1e-15, 0)
     single = torch.tensor([3.25], dtype=dtype)
     assert bouchard_bound(single, xi) == of_moments(single)[0] == 3.25
     assert bouchard_loss(single, torch.tensor(0), xi) == 0
@@ -180,8 +184,8 @@ def test_fixed_xi_of_0_is_its_limit():
     alpha = GOLDEN.mean() + 2 / (4 * 4 / 8)
     x = GOLDEN - alpha
     expected = alpha + (x / 2 + x.square() / 8 + math.log(2)).sum()
-    close(bouchard_bound(GOLDEN, 0.0), expected.item(), 0, 1e-14)
-    close(bouchard_bound(GOLDEN, 1e-9), expected.item(), 0, 1e-12)
+    assert_close(bouchard_bound(GOLDEN, 0.0), expected.item(), 0, 1e-14)
+    assert_close(bouchard_bound(GOLDEN, 1e-9), expected.item(), 0, 1e-12)
 
 
 # Masks
@@ -198,8 +202,8 @@ def test_masked_scores_are_outside_the_bound(xi, alpha, fill):
     alone = torch.tensor([1.0, 0.2, 0.7], dtype=torch.float64, requires_grad=True)
     same = bouchard_bound(alone, xi, alpha)
     same.backward()
-    close(bound, same)
-    close(scores.grad, [*alone.grad[:2], 0.0, alone.grad[2]])
+    assert_close(bound, same)
+    assert_close(scores.grad, [*alone.grad[:2], 0.0, alone.grad[2]])
 
 
 def test_nothing_takes_part():
@@ -235,19 +239,19 @@ def test_curvature_and_its_slope(size):
     tanh(x)/x is the mean over s in [0, 1] of sech^2(s x).
     """
     value, slope = curvature(size)
-    close(value, math.tanh(size / 2) / (4 * size), 1e-14, 1e-16)
+    assert_close(value, math.tanh(size / 2) / (4 * size), 1e-14, 1e-16)
     nodes, weights = numpy.polynomial.legendre.leggauss(60)
     nodes = (nodes + 1) / 2
     x = nodes * size / 2
     if size < 20:  # beyond, the nodes miss the peak
         inner = (-nodes * numpy.tanh(x) / numpy.cosh(x) ** 2) @ weights / 2
-        close(slope, inner / 8, 1e-9, 1e-18)
+        assert_close(slope, inner / 8, 1e-9, 1e-18)
 
 
 def test_curvature_at_0_and_on_either_side_of_its_series():
     assert curvature(0.0)[0] == 0.125
     below, above = (curvature(0.03 + d)[0] for d in (-1e-15, 1e-15))
-    close(below, above, 1e-14, 0)
+    assert_close(below, above, 1e-14, 0)
 
 
 # Precision
@@ -261,7 +265,7 @@ def test_bounds_of_extreme_scores(form, z, dtype):
     bound = bouchard_bound(scores, form)
     bound.backward()
     assert bound.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    close(bound, LEAST[form](scores.detach().double().tolist()), 1e-5, 1e-4)
+    assert_close(bound, LEAST[form](scores.detach().double().tolist()), 1e-5, 1e-4)
     assert scores.grad.isfinite().all()
     assert scores.grad.double().sum().item() == pytest.approx(1, abs=0.02)
 
@@ -269,19 +273,19 @@ def test_bounds_of_extreme_scores(form, z, dtype):
 @pytest.mark.parametrize("xi", ["shared", "per_class", 1.5])
 def test_float32_agrees_with_float64_over_a_vocabulary(xi):
     z = 2 * torch.randn(3, 50_000, dtype=torch.float64) + 100
-    close(bouchard_bound(z.float(), xi), bouchard_bound(z, xi), 1e-5)
+    assert_close(bouchard_bound(z.float(), xi), bouchard_bound(z, xi), 1e-5)
 
 
 def test_float32_agrees_with_float64_at_every_variance():
     variance = torch.tensor([1e-6, 0.1, 1.0, 30.0, 1e4], dtype=torch.float64)
     exact = shared_bouchard_bound(torch.zeros_like(variance), variance, 1_000_000)
     rounded = shared_bouchard_bound(torch.zeros(5), variance.float(), 1_000_000)
-    close(rounded.double(), exact, 1e-5, 0)
+    assert_close(rounded.double(), exact, 1e-5, 0)
 
 
 def test_loss_keeps_its_digits_far_from_0():
     near, far = (torch.tensor(Z, dtype=torch.float32) + shift for shift in (0, 2.0**20))
     exact, label = far.double() - 2.0**20, torch.tensor(1)
     for xi in ("shared", "per_class", 1.5):
-        close(bouchard_loss(far, label, xi), bouchard_loss(exact, label, xi), 1e-5)
+        assert_close(bouchard_loss(far, label, xi), bouchard_loss(exact, label, xi), 1e-5)
         assert bouchard_loss(near, label, xi) > 0

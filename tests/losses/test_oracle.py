@@ -16,8 +16,8 @@ from tests.losses.cases import (
     EPS,
     EXTREME,
     Z,
+    assert_close,
     batches,
-    close,
     every_case,
 )
 
@@ -56,7 +56,7 @@ def test_values(case, data):
     batch = data.draw(batches(case))
     ours = case(batch.scores, batch.target, mask=batch.mask, reduction="none")
     assert ours.shape == batch.scores.shape[:-1]
-    close(ours, case.exact(batch.scores, batch.weights, batch.mask))
+    assert_close(ours, case.exact(batch.scores, batch.weights, batch.mask))
 
 
 @every_case
@@ -70,7 +70,7 @@ def test_dtypes_are_widened_to_float32(case, data):
         assert ours.dtype == torch.float32
         exact = case.exact(scores.double(), batch.weights, batch.mask)
         size = (1 + scores.double().abs().max().item()) ** 2
-        close(ours, exact, rtol=1e-5, atol=2e-6 * size)
+        assert_close(ours, exact, rtol=1e-5, atol=2e-6 * size)
 
 
 @every_case
@@ -87,7 +87,7 @@ def test_gradients_are_the_slopes_of_the_formula(case, seed):
     assume(kink < 1e-4)
     scores = torch.tensor(z, requires_grad=True)
     case(scores, torch.tensor(eta)).backward()
-    close(scores.grad, expected, rtol=0, atol=2e-7)
+    assert_close(scores.grad, expected, rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.slopes])
@@ -106,7 +106,7 @@ def test_gradients_of_parameters_are_slopes_too(name, seed):
     assume(kink < 1e-4)
     arguments = {**case.parameters, parameter: value}
     case.loss(torch.tensor(z), torch.tensor(eta), **arguments).backward()
-    close(value.grad, expected[0], rtol=0, atol=2e-7)
+    assert_close(value.grad, expected[0], rtol=0, atol=2e-7)
 
 
 @every_case
@@ -117,7 +117,7 @@ def test_extreme_scores(case, dtype):
     scores.requires_grad_()
     rows = case(scores, y, reduction="none")
     rows.sum().backward()
-    close(rows, case.exact(scores.detach().double(), y), rtol=1e-5, atol=1e-5)
+    assert_close(rows, case.exact(scores.detach().double(), y), rtol=1e-5, atol=1e-5)
     assert scores.grad.isfinite().all()
 
 
@@ -131,8 +131,8 @@ def test_one_class(case):
     rows = case(scores, torch.ones(2, 1), reduction="none")
     rows.sum().backward()
     expected = [2.0, 32.0] if case.loss is losses.squared_error else [0.0, 0.0]
-    close(rows, expected)
-    close(scores.grad, scores.detach() - 1 if any(expected) else torch.zeros(2, 1))
+    assert_close(rows, expected)
+    assert_close(scores.grad, scores.detach() - 1 if any(expected) else torch.zeros(2, 1))
 
 
 @every_case

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_attn import losses
-from tests.losses.cases import CASES, Z, batches, close, every_case
+from tests.losses.cases import CASES, Z, assert_close, batches, every_case
 
 BOUCHARD = {
     f"bouchard {xi}": lambda z, y, xi=xi, **options: losses.bouchard_loss(z, y, xi, **options)
@@ -30,20 +30,22 @@ def test_a_class_is_its_one_hot_row(loss):
     z, c = random_scores(), torch.tensor([3, 0])
     one_hot = torch.nn.functional.one_hot(c, 5)
     for target in (c.int(), one_hot, one_hot.bool(), one_hot.half()):
-        close(loss(z, target, reduction="none"), loss(z, c, reduction="none").numpy(), 0, 1e-14)
+        assert_close(
+            loss(z, target, reduction="none"), loss(z, c, reduction="none").numpy(), 0, 1e-14
+        )
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.binary] + list(BOUCHARD))
 def test_weights_are_normalised(name):
     loss, z, weights = (CASES | BOUCHARD)[name], random_scores(), torch.rand(2, 5).double()
     eta = weights / weights.sum(-1, keepdim=True)
-    close(loss(z, 6 * weights), loss(z, eta).numpy(), 0, 1e-12)
+    assert_close(loss(z, 6 * weights), loss(z, eta).numpy(), 0, 1e-12)
 
 
 def test_targets_of_float64_keep_their_digits_in_float64():
     z, y = random_scores(), torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     for target in (y.bool(), y, y.float(), y.bfloat16()):
-        close(
+        assert_close(
             losses.squared_error(z, target), losses.squared_error(z, y.double()).numpy(), 0, 1e-15
         )
 
@@ -63,8 +65,8 @@ def test_a_masked_row_is_the_row_without_those_classes(loss):
         long = z.masked_fill(~mask, under).requires_grad_()
         found = loss(long, y, mask=given_mask)
         found.backward()
-        close(found, expected.item(), 0, 1e-12)
-        close(long.grad[:, keep], short.grad.numpy(), 0, 1e-12)
+        assert_close(found, expected.item(), 0, 1e-12)
+        assert_close(long.grad[:, keep], short.grad.numpy(), 0, 1e-12)
         assert (long.grad[~mask] == 0).all()
 
 
@@ -101,9 +103,9 @@ def test_the_order_of_classes_does_not_matter(case, data):
         rows = case(z, weights[..., turn], mask=worked[..., turn], reduction="none")
         rows.sum().backward()
         grads.append((rows.detach(), z.grad))
-    close(grads[1][0], grads[0][0].numpy(), 1e-9, 1e-9)
+    assert_close(grads[1][0], grads[0][0].numpy(), 1e-9, 1e-9)
     if case.loss is not losses.r_softmax_multilabel_loss:  # whose quantile is one of tied scores
-        close(grads[1][1], grads[0][1][..., order].numpy(), 1e-9, 1e-9)
+        assert_close(grads[1][1], grads[0][1][..., order].numpy(), 1e-9, 1e-9)
 
 
 @every_loss
@@ -140,7 +142,7 @@ def test_rows_that_do_not_count_have_no_part_in_the_gradient_of_a_parameter(loss
         loss(z[kept], target, **{name: parameter}, mask=mask).backward()
         if kept != slice(None):
             expected = parameter.grad.item()
-        close(parameter.grad, expected, 1e-12)
+        assert_close(parameter.grad, expected, 1e-12)
     assert expected != 0
 
 
@@ -179,7 +181,7 @@ def test_hinges_take_no_memory_of_pairs():
     y = torch.zeros(30_000, dtype=torch.float64).index_fill(0, torch.arange(0, 30_000, 10_000), 1.0)
     d = y.numpy() / 3.0 - z.numpy()
     expected = sum(numpy.maximum(0, d[i] - d).sum() for i in range(0, 30_000, 10_000))
-    close(losses.sparsegen_hinge_loss(z, y), expected, 1e-9)
+    assert_close(losses.sparsegen_hinge_loss(z, y), expected, 1e-9)
 
 
 FAR = {name: CASES[name] for name in ("sparsemax", "entmax 1.5", "sparsegen 0.5", "r 0.5", "t 3.0")}
@@ -189,7 +191,7 @@ FAR["hourglass"] = lambda z, y: losses.sparsehourglass_loss(z, y, 1e12)  # sum z
 @pytest.mark.parametrize("loss", FAR.values(), ids=FAR)
 def test_float32_keeps_its_digits_far_from_0(loss):
     z, y = torch.tensor(Z) + 2.0**20, torch.tensor([1, 0, 1, 1])
-    close(loss(z, y), loss(z.double(), y).item(), 1e-5, 1e-7)
+    assert_close(loss(z, y), loss(z.double(), y).item(), 1e-5, 1e-7)
 
 
 MOST = torch.finfo(torch.float32).max
@@ -197,14 +199,16 @@ MOST = torch.finfo(torch.float32).max
 
 def test_label_weights_whose_sum_overflows_are_labels():
     z, heavy = torch.tensor(Z), torch.tensor([MOST, 0.0, MOST, 0.0])
-    close(losses.sparsemax_loss(z, heavy), losses.sparsemax_loss(z, heavy / MOST).item(), 1e-6)
+    assert_close(
+        losses.sparsemax_loss(z, heavy), losses.sparsemax_loss(z, heavy / MOST).item(), 1e-6
+    )
 
 
 @pytest.mark.parametrize("q", [1e300, MOST])
 def test_a_huge_q_is_sparsemax(q):
     z, y = torch.tensor(Z), torch.tensor([1, 0, 1, 1])
     expected = losses.sparsegen_hinge_loss(z, y).item()
-    close(losses.sparsehourglass_loss(z, y, q), expected, 1e-6)
+    assert_close(losses.sparsehourglass_loss(z, y, q), expected, 1e-6)
 
 
 @every_loss

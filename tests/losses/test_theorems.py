@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sparse_attn import losses
 from sparse_attn.functional import entmax, sparsegen, sparsehourglass
 from tests.losses import oracle
-from tests.losses.cases import BOTH, CASES, Eta, Row, close
+from tests.losses.cases import BOTH, CASES, Eta, Row, assert_close
 
 SHIFTLESS = [
     k for k, c in CASES.items() if k.startswith(("sparsemax", "entmax", "sparsegen", "r "))
@@ -20,7 +20,7 @@ SHIFTLESS = [
 @given(z=Row, shift=st.integers(-3200, 3200))
 def test_a_common_shift_changes_nothing(name, z, shift):
     y, z = torch.tensor(BOTH), (64 * z).round()  # so that ties stay ties
-    close(CASES[name]((z + shift) / 64, y), CASES[name](z / 64, y).numpy())
+    assert_close(CASES[name]((z + shift) / 64, y), CASES[name](z / 64, y).numpy())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
@@ -30,10 +30,10 @@ def test_fenchel_young_losses_are_0_where_p_is_eta_and_slope_p_minus_eta(alpha, 
     loss = losses.entmax_loss(scores, eta, alpha)
     loss.backward()
     p = entmax(z, alpha)
-    close(scores.grad, p - eta, 0, 1e-9)
+    assert_close(scores.grad, p - eta, 0, 1e-9)
     assert loss >= -1e-12
     assert (loss <= 1e-9) or (p - eta).abs().max() > 1e-9
-    close(losses.entmax_loss(z, p, alpha), 0.0)
+    assert_close(losses.entmax_loss(z, p, alpha), 0.0)
 
 
 @given(z=Row, c=st.integers(0, 3))
@@ -48,14 +48,14 @@ def test_sparsemax_loss_is_0_from_a_margin_of_1_on(z, c):
 def test_sparsemax_loss_of_two_classes_is_the_huber_loss(top, margin):
     huber = 0.0 if margin >= 1 else -margin if margin <= -1 else (1 - margin) ** 2 / 4
     z = torch.tensor([top, top - margin], dtype=torch.float64)
-    close(losses.sparsemax_loss(z, torch.tensor(0)), huber, 0, 1e-11)
+    assert_close(losses.sparsemax_loss(z, torch.tensor(0)), huber, 0, 1e-11)
 
 
 @given(eta=Eta, slack=st.floats(0, 3), shift=st.floats(-3, 3), lam=st.sampled_from([0, 0.5, -1]))
 def test_sparsegen_hinge_is_0_where_positives_are_eta_apart(eta, slack, shift, lam):
     z = (1 - lam) * (torch.where(eta > 0, eta, -slack) + shift)
-    close(losses.sparsegen_hinge_loss(z, eta, lam=lam), 0.0)
-    close(sparsegen(z, lam), eta.numpy())
+    assert_close(losses.sparsegen_hinge_loss(z, eta, lam=lam), 0.0)
+    assert_close(sparsegen(z, lam), eta.numpy())
 
 
 @pytest.mark.parametrize(
@@ -76,24 +76,26 @@ def test_hinges_are_0_only_where_the_mapping_gives_the_target(loss, mapping, par
 def test_sparsehourglass_hinge_is_0_at_the_target(labels, slack, q):
     eta = (torch.arange(4) < labels).double() / labels
     z = torch.where(eta > 0, eta, -slack)
-    close(losses.sparsehourglass_loss(z, eta, q=q), 0.0)
-    close(sparsehourglass(z, q), eta.numpy())
+    assert_close(losses.sparsehourglass_loss(z, eta, q=q), 0.0)
+    assert_close(sparsehourglass(z, q), eta.numpy())
 
 
 @given(z=Row, y=Eta)
 def test_one_formula_two_names(z, y):
     """entmax ends at sparsemax and at softmax, whose nll has the entropy of eta besides."""
-    close(losses.entmax_loss(z, y, 2.0), losses.sparsemax_loss(z, y).numpy())
+    assert_close(losses.entmax_loss(z, y, 2.0), losses.sparsemax_loss(z, y).numpy())
     entropy = oracle.tsallis_entropy(y.tolist(), 1)
-    close(losses.entmax_loss(z, y, 1.0) + entropy, losses.mapping_nll(z, y, "softmax").numpy())
+    assert_close(
+        losses.entmax_loss(z, y, 1.0) + entropy, losses.mapping_nll(z, y, "softmax").numpy()
+    )
     far = losses.sparsehourglass_loss(z, y, q=1e9)
-    close(far, losses.sparsegen_hinge_loss(z, y).numpy(), 1e-6, 1e-6)
+    assert_close(far, losses.sparsegen_hinge_loss(z, y).numpy(), 1e-6, 1e-6)
 
 
 @given(z=Row)
 def test_r_softmax_loss_of_a_row_with_all_labels_has_no_pairs(z):
     p = numpy.array(oracle.probabilities("r-softmax", z.tolist(), 0.5))
-    close(losses.r_softmax_multilabel_loss(z, torch.ones(4), 0.5), ((p - 0.25) ** 2).sum())
+    assert_close(losses.r_softmax_multilabel_loss(z, torch.ones(4), 0.5), ((p - 0.25) ** 2).sum())
 
 
 @given(seed=st.integers(0, 2**32 - 1), rows=st.sampled_from([(), (3,), (2, 2)]))
@@ -107,7 +109,7 @@ def test_a_share_or_width_of_its_own_for_every_row(seed, rows):
     ):
         ours = loss(torch.tensor(z), torch.tensor(y), torch.tensor(own), reduction="none")
         for i in numpy.ndindex(rows):
-            close(ours[i], exact(z[i], y[i], own[i]))
+            assert_close(ours[i], exact(z[i], y[i], own[i]))
 
 
 @given(seed=st.integers(0, 2**32 - 1), rows=st.sampled_from([(), (3,), (2, 2)]))
@@ -117,10 +119,10 @@ def test_label_count_loss(seed, rows):
     ours = losses.label_count_loss(torch.tensor(logits), torch.tensor(y), reduction="none")
     assert ours.shape == rows
     for i in numpy.ndindex(rows):
-        close(ours[i], oracle.label_count_loss(logits[i], y[i]))
+        assert_close(ours[i], oracle.label_count_loss(logits[i], y[i]))
     half, floats = torch.tensor(logits).half(), torch.tensor(y * 1.0)
     for reduction, expected in (("sum", ours.sum()), ("mean", ours.mean())):
         loss = losses.label_count_loss(torch.tensor(logits), floats, reduction=reduction)
-        close(loss, expected)
+        assert_close(loss, expected)
     assert losses.label_count_loss(half, floats).dtype == torch.float32
     assert losses.label_count_loss(torch.zeros(0, 6), torch.zeros(0, 5)).isnan()

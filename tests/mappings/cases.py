@@ -235,7 +235,7 @@ parameters = pytest.mark.parametrize("parameter", PARAMETERS, ids=str)
 learnable = pytest.mark.parametrize("parameter", LEARNABLE, ids=str)
 
 
-def close(got: Any, expected: Any, **tolerance: float) -> None:
+def assert_close(got: Any, expected: Any, **tolerance: float) -> None:
     """Fail unless equal within the tolerance, that of float64 if none is given."""
     torch.testing.assert_close(got, expected, **(tolerance or FLOAT64))
 

@@ -8,7 +8,7 @@ from sparse_attn import functional as maps
 
 from .cases import (
     FLOAT64,
-    close,
+    assert_close,
     forms,
     function_of,
     learnable,
@@ -80,7 +80,7 @@ def test_vmap_equals_a_batch(case):
         pytest.skip("torch 2.11 has no vmap of a tensor seen as another dtype")
     scores, mask = random_scores(4, 3, 9), random_mask(4, 3, 9)
     mapped = torch.vmap(lambda z, keep: case(z, mask=keep))(scores, mask)
-    close(mapped, case(scores, mask=mask))
+    assert_close(mapped, case(scores, mask=mask))
 
 
 @one_each

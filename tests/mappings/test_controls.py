@@ -12,7 +12,7 @@ from scipy.stats import pearsonr, rankdata
 from sparse_attn import Mapping
 from sparse_attn import functional as maps
 
-from .cases import close, forms, random_mask, random_scores
+from .cases import assert_close, forms, random_mask, random_scores
 from .rows import murmur
 
 
@@ -31,9 +31,9 @@ def test_temperature_at_its_ends():
     scores = distinct_scores(5, 20)
     uniform = torch.full_like(scores, 1 / 20)
     hot = maps.temperature_softmax(scores, 1e15)
-    close(hot, uniform, rtol=0, atol=1e-13)
+    assert_close(hot, uniform, rtol=0, atol=1e-13)
     cold = maps.temperature_softmax(torch.tensor([1.0, 0.9, -2.0]), 1e-3)
-    close(cold, torch.tensor([1.0, 0.0, 0.0]))
+    assert_close(cold, torch.tensor([1.0, 0.0, 0.0]))
     assert torch.equal(maps.temperature_softmax(scores, 1.0), maps.softmax(scores))
 
 
@@ -64,7 +64,7 @@ def test_top_k_keeps_the_largest(n, k):
     assert ((p > 0).sum(-1) == kept).all()
     largest = scores.topk(kept, -1)
     expected = torch.zeros_like(p).scatter(-1, largest.indices, largest.values.softmax(-1))
-    close(p, expected)
+    assert_close(p, expected)
 
 
 @pytest.mark.parametrize("k", [12.0, 12.5, 1e9, 1e300, math.inf])
@@ -166,7 +166,7 @@ def test_padding_and_order_change_no_drop(data, r):
     junk = torch.randn(len(keep), dtype=torch.float64)
     padded = torch.stack([row, junk], -1).flatten()
     mask = torch.stack([torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)], -1)
-    close(maps.random_drop_softmax(padded, r, mask=mask.flatten())[::2], p)
+    assert_close(maps.random_drop_softmax(padded, r, mask=mask.flatten())[::2], p)
     alone = maps.random_drop_softmax(row[keep], r)
     assert torch.equal(maps.random_drop_softmax(row, r, mask=keep)[keep] == 0, alone == 0)
 
@@ -191,10 +191,10 @@ def test_random_drop_has_the_gradient_of_softmax_over_what_is_kept(log):
     ours, theirs = (maps.log_random_drop_softmax, maps.log_softmax) if log else (
         maps.random_drop_softmax, maps.softmax)  # fmt: skip
     result, expected = ours(scores, 0.4), theirs(scores, mask=kept)
-    close(result, expected)
+    assert_close(result, expected)
     finite = [torch.where(kept, p, 0) for p in (result, expected)]
     (gradient,) = torch.autograd.grad(finite[0], scores, cotangent)
     (expected,) = torch.autograd.grad(finite[1], scores, cotangent)
-    close(gradient, expected)
+    assert_close(gradient, expected)
     assert (gradient[~kept] == 0).all()
     assert (gradient[kept] != 0).any()

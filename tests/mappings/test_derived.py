@@ -15,7 +15,16 @@ from sparse_attn.losses import r_softmax_multilabel_loss
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import ALSO_CALLED
 
-from .cases import CHECK, close, defaults, finite, forms, function_of, random_mask, random_scores
+from .cases import (
+    CHECK,
+    assert_close,
+    defaults,
+    finite,
+    forms,
+    function_of,
+    random_mask,
+    random_scores,
+)
 from .test_properties import grid, row_strategy
 
 LIBRARY = [n for n in mapping_names() if get_spec(n).function.__module__.startswith("sparse_attn")]
@@ -38,9 +47,9 @@ def test_a_sink_is_one_more_score(name):
     values = defaults(get_spec(name))
     expected = get_spec(name).function(wide, **values, mask=seen)[:, :-1]
     expected = expected.masked_fill(~mask, 0.0)
-    close(with_sink(name, scores, sink, mask=mask), expected)
+    assert_close(with_sink(name, scores, sink, mask=mask), expected)
     moved = with_sink(name, scores.mT.contiguous(), sink, mask=mask.mT, dim=0)
-    close(moved.mT, expected)
+    assert_close(moved.mT, expected)
 
 
 @given(row=row_strategy(), low=grid(-8, 8), high=grid(-8, 8))
@@ -54,8 +63,8 @@ def test_a_larger_sink_takes_more(row, low, high):
 
 @given(row=row_strategy())
 def test_softmax_off_by_one(row):
-    close(with_sink("softmax", row, 0.0), row.exp() / (1 + row.exp().sum()))
-    close(with_sink("softmax", row, -1e9), maps.softmax(row))
+    assert_close(with_sink("softmax", row, 0.0), row.exp() / (1 + row.exp().sum()))
+    assert_close(with_sink("softmax", row, -1e9), maps.softmax(row))
 
 
 def test_a_row_without_a_key_stays_zero():
@@ -100,7 +109,7 @@ def test_the_factor_counts_valid_positions(row, n):
     mask = torch.arange(len(row)) < n
     factor = 0.5 + 0.25 * math.log(min(n, len(row))) ** 2
     p = get_spec("scaled-softmax").function(row, delta=0.5, beta=0.25, gamma=2.0, mask=mask)
-    close(p, maps.softmax(row * factor, mask=mask), rtol=1e-9, atol=1e-12)
+    assert_close(p, maps.softmax(row * factor, mask=mask), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["scaled-softmax", "scaled-entmax"])
@@ -119,7 +128,7 @@ def test_gradients_of_a_factor(name, n):
 def test_a_factor_does_not_touch_the_sink():
     scores = random_scores(2, 5)
     p = Mapping("scaled-softmax", delta=2.0, beta=0.0, sink=0.3)(scores.float())
-    close(p, Mapping("softmax", sink=0.3)(2 * scores.float()), rtol=1e-5, atol=1e-6)
+    assert_close(p, Mapping("softmax", sink=0.3)(2 * scores.float()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +222,7 @@ def test_detached_loss():
     margin = eta[..., :, None] - scores[..., :, None] + scores[..., None, :]
     pairs = target[..., :, None] & ~target[..., None, :]
     hinge = margin.relu().masked_fill(~pairs, 0.0).sum((-2, -1)).mean()
-    close(slope(ours, scores), slope(matched + hinge, scores))
+    assert_close(slope(ours, scores), slope(matched + hinge, scores))
     assert differs(ours, exact, scores)
 
 
@@ -239,4 +248,4 @@ def test_names_of_the_literature_lead_to_mappings(here):
 
 def test_top_p_of_one_is_softmax():
     row = torch.tensor([0.0, -200.0])
-    close(maps.log_top_p_softmax(row, 1.0), row, rtol=0, atol=0)
+    assert_close(maps.log_top_p_softmax(row, 1.0), row, rtol=0, atol=0)

@@ -8,7 +8,17 @@ import torch
 
 from sparse_attn import functional as maps
 
-from .cases import CASES, LEARNABLE, cases, close, each, forms, one_each, random_mask, random_scores
+from .cases import (
+    CASES,
+    LEARNABLE,
+    assert_close,
+    cases,
+    each,
+    forms,
+    one_each,
+    random_mask,
+    random_scores,
+)
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 MOST = torch.finfo(torch.float32).max
@@ -33,12 +43,12 @@ def test_values_in_low_precision(case, dtype, n):
     p, log_p = case(scores, mask=mask), case(scores, mask=mask, log=True)
     assert p.dtype == log_p.dtype == dtype
     expected = case.log_rows(scores, mask)
-    close(p.double(), expected.exp(), **budget(dtype))
+    assert_close(p.double(), expected.exp(), **budget(dtype))
     assert (p[~mask] == 0).all()
     assert (log_p[~mask] == -math.inf).all()
     # An error of 2e-6 in p is one of 2e-5 in log p where p > 0.1.
     clear = mask & (expected > math.log(0.1)) if case.zeros else mask
-    close(log_p[clear].double(), expected[clear], **budget(dtype, 10))
+    assert_close(log_p[clear].double(), expected[clear], **budget(dtype, 10))
 
 
 # The weights of this case are made of the scores, so two rounded gradients meet outside the map.
@@ -54,7 +64,7 @@ def test_gradients_in_low_precision(case, dtype):
     result = gradient(dtype)
     assert result.dtype == dtype
     # Sums of cotangents up to 10; alpha = 1.2 divides by small p.
-    close(result.double(), gradient(torch.float64), **budget(dtype, 10))
+    assert_close(result.double(), gradient(torch.float64), **budget(dtype, 10))
 
 
 @one_each
@@ -104,8 +114,8 @@ def test_log_probabilities_of_large_scores(case, row):
     expected = case.log_rows(scores)
     assert torch.equal(log_p.isfinite(), expected.isfinite())
     # Scores of 1e4 are rounded at 5e-4 by the least float32 operation on them.
-    close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
-    close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
+    assert_close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
+    assert_close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
 
 
 @cases
@@ -116,7 +126,7 @@ def test_float16_scores_up_to_its_end(case, n):
     p = case(scores)
     assert p.isfinite().all()
     # Scores of 6e4 are rounded at 2e-3 inside.
-    close(p.double(), case.log_rows(scores).exp(), rtol=1e-2, atol=1e-5)
+    assert_close(p.double(), case.log_rows(scores).exp(), rtol=1e-2, atol=1e-5)
     leaf = scores.requires_grad_()
     size = p.max().clamp(min=1).float()  # relu of 6e4 has a square of slope 1.2e5
     case(leaf).float().div(size).pow(2).sum().backward()
@@ -176,13 +186,13 @@ def test_an_overflowing_temperature_still_learns():
 def test_small_scores_do_not_vanish(case):
     """Squares of 1e-20 underflow in float32."""
     scores = torch.tensor([[1e-20, 3e-20, -2e-20, 0.0]], dtype=torch.float32)
-    close(case(scores).double(), case.log_rows(scores).exp(), **budget(torch.float32))
+    assert_close(case(scores).double(), case.log_rows(scores).exp(), **budget(torch.float32))
 
 
 def test_subnormal_scores_of_spherical_softmax():
     p = maps.spherical_softmax(torch.tensor([1e-41, 5e-42, 0.0]), 0.0)
     # twelve bits of 5e-42 are left
-    close(p, torch.tensor([0.8, 0.2, 0.0]), rtol=1e-3, atol=0)
+    assert_close(p, torch.tensor([0.8, 0.2, 0.0]), rtol=1e-3, atol=0)
     single = torch.tensor([1e-45, 0.0, 0.0], requires_grad=True)
     (gradient,) = torch.autograd.grad(maps.spherical_softmax(single, 0.0)[0], single)
     assert gradient.isfinite().all()
@@ -223,7 +233,7 @@ def test_log_form_of_subnormal_scores(name, parameter, dtype, row):
 
     for gradient, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
         rounding = 1e-3 + 4 * torch.finfo(dtype).eps
-        close(gradient, exact.to(gradient), rtol=rounding, atol=rounding)
+        assert_close(gradient, exact.to(gradient), rtol=rounding, atol=rounding)
 
 
 @forms
@@ -240,5 +250,5 @@ def test_sparsemax_of_a_plateau_in_float32():
     scores[0] = 0.0
     p, exact = maps.sparsemax(scores), maps.sparsemax(scores.double())
     # tau is a sum of 2048 differences, each right to a float32 ulp of 1
-    close(p.double(), exact, rtol=0, atol=6e-8)
+    assert_close(p.double(), exact, rtol=0, atol=6e-8)
     assert abs(p.double().sum().item() - 1) < 2048 * 6e-8

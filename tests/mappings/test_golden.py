@@ -8,7 +8,7 @@ import torch
 from sparse_attn import functional as maps
 from sparse_attn.mappings import get_spec
 
-from .cases import close
+from .cases import assert_close
 
 Z = (1.0, 0.2, -1.5, 0.7)
 PRINTED = {"rtol": 0, "atol": 1e-6}  # half a unit of the sixth digit, and the float64 rounding
@@ -72,16 +72,16 @@ def test_golden_values(name, params, expected):
     """p and exp(log p) meet the printed value, with zeros and -inf exactly where it is 0."""
     z, expected = (torch.tensor(x, dtype=torch.float64) for x in (Z, expected))
     p, log_p = getattr(maps, name)(z, **params), getattr(maps, f"log_{name}")(z, **params)
-    close(p, expected, **PRINTED)
+    assert_close(p, expected, **PRINTED)
     assert torch.equal(p == 0, expected == 0)
-    close(log_p.exp(), expected, **PRINTED)
+    assert_close(log_p.exp(), expected, **PRINTED)
     assert torch.equal(log_p == -math.inf, expected == 0)
 
 
 def test_softmax_normaliser():
     """log p = z - LSE(z), with LSE = 1.8207627."""
     z = torch.tensor(Z, dtype=torch.float64)
-    close(maps.log_softmax(z), z - 1.8207627, rtol=0, atol=1e-7)
+    assert_close(maps.log_softmax(z), z - 1.8207627, rtol=0, atol=1e-7)
 
 
 def test_plif_with_equal_slopes_is_a_tempered_softmax():
@@ -89,7 +89,7 @@ def test_plif_with_equal_slopes_is_a_tempered_softmax():
     z = torch.tensor(Z, dtype=torch.float64)
     for slope in (1.0, 2.5):
         raw = torch.full((7,), math.log(math.expm1(slope)), dtype=torch.float64)
-        close(maps.plif(z, raw, bound=1.2), maps.softmax(slope * z), **PRINTED)
+        assert_close(maps.plif(z, raw, bound=1.2), maps.softmax(slope * z), **PRINTED)
 
 
 def test_monotone_with_one_unit_by_hand():
@@ -99,7 +99,7 @@ def test_monotone_with_one_unit_by_hand():
     p = maps.monotone(z, raw, raw, torch.zeros(1, dtype=torch.float64))
     # exp(sigmoid(z)) = exp([0.731059, 0.549834, 0.182426, 0.668188])
     expected = torch.tensor([2.077278, 1.732965, 1.200125, 1.950701], dtype=torch.float64)
-    close(p, expected / expected.sum(), **PRINTED)
+    assert_close(p, expected / expected.sum(), **PRINTED)
 
 
 # What the formula leaves at 0/0, or at a limit, has one stated value.
@@ -132,10 +132,10 @@ def test_conventions(name, params, scores, expected, dtype):
     p = getattr(maps, name)(z, **params)
     expected = torch.tensor(expected, dtype=dtype)
     # A handful of roundings of numbers near one.
-    close(p, expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    assert_close(p, expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
     assert torch.equal(p == 0, expected == 0)
     log_p = getattr(maps, f"log_{name}")(z, **params)
-    close(log_p, expected.log(), rtol=0, atol=8 * torch.finfo(dtype).eps)
+    assert_close(log_p, expected.log(), rtol=0, atol=8 * torch.finfo(dtype).eps)
     (gradient,) = torch.autograd.grad(p.pow(2).sum(), z)
     assert gradient.isfinite().all()
 
@@ -180,4 +180,4 @@ FIELD = [
 def test_values_to_ten_digits(name, params, expected):
     """From a float64 program that shares nothing with this library."""
     spec, z = get_spec(name, sink="sink" in params), torch.tensor(FIVE, dtype=torch.float64)
-    close(spec.function(z, **params), torch.tensor(expected, dtype=torch.float64), **TEN)
+    assert_close(spec.function(z, **params), torch.tensor(expected, dtype=torch.float64), **TEN)

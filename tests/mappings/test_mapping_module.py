@@ -10,7 +10,7 @@ import torch
 from sparse_attn import Mapping, mapping_names
 from sparse_attn import functional as maps
 
-from .cases import LEARNABLE, PARAMETERS, close, function_of, random_mask, random_scores
+from .cases import LEARNABLE, PARAMETERS, assert_close, function_of, random_mask, random_scores
 
 # float32 all through: one rounding of the parameter and a few of the map.
 FLOAT32 = {"rtol": 1e-5, "atol": 1e-6}
@@ -57,7 +57,7 @@ def test_calls_its_function(name, argument, value):
     assert torch.equal(module(scores, mask), expected)
     assert torch.equal(module(scores, mask=mask), expected)
     moved = module(scores.movedim(-1, 0), mask.movedim(-1, 0), dim=0).movedim(0, -1)
-    close(moved, expected, **FLOAT32)
+    assert_close(moved, expected, **FLOAT32)
     expected = function_of(name, log=True)(scores, **{argument: value}, mask=mask)
     assert torch.equal(module.log(scores, mask), expected)
     assert torch.equal(module.log(scores.mT, mask.mT, dim=-2).mT, expected)
@@ -68,8 +68,8 @@ def test_every_name_has_defaults(name):
     module, scores = Mapping(name), scores_of(3, 7)
     p = module(scores)
     if module.spec.mass == "one":
-        close(p.sum(-1), torch.ones(3), **FLOAT32)
-    close(module.log(scores).exp(), p, **FLOAT32)
+        assert_close(p.sum(-1), torch.ones(3), **FLOAT32)
+    assert_close(module.log(scores).exp(), p, **FLOAT32)
     assert name in repr(module)
     assert module.name == name
 
@@ -106,10 +106,10 @@ def test_a_learned_parameter_starts_at_its_value(name, argument, value):
     assert isinstance(raw, torch.nn.Parameter)
     assert raw.shape == (1,)
     assert raw.dtype == torch.float32
-    close(module.value(argument), torch.tensor([value]), rtol=1e-6, atol=1e-7)
+    assert_close(module.value(argument), torch.tensor([value]), rtol=1e-6, atol=1e-7)
     fixed = Mapping(name, **{argument: value})
-    close(module(scores), fixed(scores), **FLOAT32)
-    close(module.log(scores).exp(), fixed(scores), **FLOAT32)
+    assert_close(module(scores), fixed(scores), **FLOAT32)
+    assert_close(module.log(scores).exp(), fixed(scores), **FLOAT32)
     assert repr([argument]) in repr(module)
 
 
@@ -141,9 +141,9 @@ def test_a_learned_parameter_cannot_leave_its_range(name, argument, value):
         if argument == "lam" and reached == 1:  # float32 rounds 1 - 1e-13 to the open end
             continue
         if module.spec.mass == "one":
-            close(p.sum(-1), torch.ones(4), **FLOAT32)
+            assert_close(p.sum(-1), torch.ones(4), **FLOAT32)
         fixed = Mapping(name, **{argument: reached})  # raises when out of range
-        close(p, fixed(scores), **FLOAT32)
+        assert_close(p, fixed(scores), **FLOAT32)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_value_for_each_head(name, values):
     p = module(scores, mask)
     for head in range(3):
         alone = Mapping(name, **{argument: v[head].item() for argument, v in reached.items()})
-        close(p[:, head], alone(scores[:, head], mask[:, 0]), **FLOAT32)
+        assert_close(p[:, head], alone(scores[:, head], mask[:, 0]), **FLOAT32)
     for gradient in torch.autograd.grad(p.pow(2).sum(), list(module.parameters())):
         assert (gradient != 0).all()
 
@@ -186,7 +186,7 @@ def test_stays_in_float32(cast, learn):
     p = model["map"](scores)
     assert p.dtype == scores.dtype
     reference = Mapping("r-softmax", r=expected)(scores.float()).to(scores.dtype)
-    close(p, reference, rtol=torch.finfo(scores.dtype).eps, atol=1e-6)
+    assert_close(p, reference, rtol=torch.finfo(scores.dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["plif", "monotone", "t-softmax"])
@@ -248,7 +248,7 @@ def test_copies(module, copied):
 def test_learned_functions_start_as_softmax(name):
     scores = scores_of(50, 64).mul(3)
     # PLIF starts with slopes of exactly 1; the network's steps add up to a line within 1e-5.
-    close(Mapping(name)(scores), scores.softmax(-1), rtol=1e-4, atol=1e-6)
+    assert_close(Mapping(name)(scores), scores.softmax(-1), rtol=1e-4, atol=1e-6)
 
 
 def test_learned_functions_take_their_options():

@@ -16,8 +16,8 @@ from .cases import (
     LEARNABLE,
     SLOPES,
     UNITS,
+    assert_close,
     cases,
-    close,
     finite,
     forms,
     function_of,
@@ -44,9 +44,9 @@ def test_equals_the_compacted_row(case, n, log):
     result, gradient = gradients(case, scores, mask, cotangent, log=log)
     for row, keep in enumerate(mask):
         alone = gradients(case, scores[row, keep], None, cotangent[row, keep], log=log)
-        close(result[row, keep], alone[0])
+        assert_close(result[row, keep], alone[0])
         # log p has slope 1 / w at the threshold of a sparse map, which enlarges the rounding.
-        close(gradient[row, keep], alone[1], rtol=1e-9, atol=1e-10)
+        assert_close(gradient[row, keep], alone[1], rtol=1e-9, atol=1e-10)
     assert (result[~mask] == (-math.inf if log else 0)).all()
     assert (gradient[~mask] == 0).all()
 
@@ -103,7 +103,7 @@ def test_parameters_learn_nothing_from_masked_positions(name, values, junk):
     alone = parameter_gradients(row, None)
     assert any(gradient.abs().max() > 1e-3 for gradient in alone)
     for result, expected in zip(parameter_gradients(padded, mask), alone, strict=True):
-        close(result, expected)
+        assert_close(result, expected)
 
 
 @one_each
@@ -112,7 +112,7 @@ def test_masks_broadcast(case, shape):
     scores = random_scores(2, 3, 5, 7)
     mask = torch.rand(shape) < 0.7
     expected = case(scores, mask=mask.expand(2, 3, 5, 7).contiguous())
-    close(case(scores, mask=mask), expected)
+    assert_close(case(scores, mask=mask), expected)
 
 
 KEEP = torch.tensor([True, True, False])

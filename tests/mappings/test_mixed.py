@@ -10,7 +10,7 @@ from sparse_attn import functional as maps
 from sparse_attn import mapping_names
 from sparse_attn.mappings import get_spec
 
-from .cases import CHECK, LEARNABLE, close, defaults, forms, random_mask, random_scores
+from .cases import CHECK, LEARNABLE, assert_close, defaults, forms, random_mask, random_scores
 
 MIXABLE = [
     name
@@ -25,7 +25,7 @@ def test_a_mix_out_of_range_spoils_its_rows_alone():
     scores, mixed = torch.randn(2, 5), get_spec("mixed-sparsemax").function
     p = mixed(scores, mix=torch.tensor([1.1, 0.5]))
     assert p[0].isnan().all()
-    close(p[1], mixed(scores[1], mix=0.5))
+    assert_close(p[1], mixed(scores[1], mix=0.5))
 
 
 @pytest.mark.parametrize("name", MIXABLE)
@@ -64,9 +64,9 @@ def test_mixed_golden():
     spec = get_spec("mixed-sparsemax")
     row = torch.tensor([1.0, 0.2, -1.5, 0.7], dtype=torch.float64)
     expected = torch.tensor([0.545048, 0.098874, 0.018063, 0.338016], dtype=torch.float64)
-    close(spec.function(row, mix=0.5), expected, rtol=0, atol=1e-6)
+    assert_close(spec.function(row, mix=0.5), expected, rtol=0, atol=1e-6)
     log_p = spec.log_function(row, mix=0.5)
-    close(log_p.exp(), expected, rtol=0, atol=1e-6)
+    assert_close(log_p.exp(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "params"), SMOOTH, ids=[name for name, _ in SMOOTH])
@@ -110,7 +110,7 @@ def test_logarithms_of_mixed_hold_where_probabilities_vanish(mix):
     log_p = get_spec("mixed-spherical-softmax").log_function(row, eps=0.0198, mix=mix)
     far = maps.log_spherical_softmax(row.double(), 0.0198) + math.log(mix)
     near = maps.log_softmax(row.double()) + math.log1p(-mix)
-    close(log_p.double(), torch.logaddexp(near, far), rtol=1e-5, atol=1e-5)
+    assert_close(log_p.double(), torch.logaddexp(near, far), rtol=1e-5, atol=1e-5)
     sparse = get_spec("mixed-sparsemax").log_function(row, mix=0.5).double()
     expected = maps.log_softmax(row.double()) + torch.tensor([2.0, 1.0, 1.0]).log() - math.log(2)
-    close(sparse, expected, rtol=1e-6, atol=1e-6)
+    assert_close(sparse, expected, rtol=1e-6, atol=1e-6)

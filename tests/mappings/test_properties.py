@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparse_attn import functional as maps
 
-from .cases import CASES, calm, cases, close, each
+from .cases import CASES, assert_close, calm, cases, each
 
 
 def grid(low: float, high: float) -> st.SearchStrategy[float]:
@@ -33,7 +33,7 @@ def test_matches_the_reference_with_any_mask(case, row, data):
     mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     p = case(row, mask=mask)
     expected = case.log_rows(row[None], mask[None])[0].exp()
-    close(p, expected)
+    assert_close(p, expected)
     assert (p[~mask] == 0).all()
 
 
@@ -50,9 +50,9 @@ def test_equal_scores_get_equal_probabilities(case, row):
 def test_an_all_equal_row_is_uniform(case, value, n):
     """n = 1 gives exactly one; the rows at which a formula is 0/0 are included."""
     p = case(torch.full((n,), value, dtype=torch.float64))
-    close(p, p[:1].expand(n))
+    assert_close(p, p[:1].expand(n))
     if case.mass == "one":
-        close(p, torch.full_like(p, 1 / n))
+        assert_close(p, torch.full_like(p, 1 / n))
         assert n > 1 or p.item() == 1
 
 
@@ -74,7 +74,7 @@ def test_keeps_its_order(case, row):
 @given(row=row_strategy(), shift=grid(-50, 50))
 def test_ignores_a_common_shift(case, row, shift):
     # tau and the quantile are rounded at the size of the shifted scores.
-    close(case(row + shift), case(row), rtol=1e-11, atol=1e-12)
+    assert_close(case(row + shift), case(row), rtol=1e-11, atol=1e-12)
 
 
 @each([c for c in CASES if c.scale])
@@ -82,7 +82,7 @@ def test_ignores_a_common_shift(case, row, shift):
 def test_ignores_a_positive_factor(case, row, factor):
     # |sum z| is a difference that rounding may move from zero when the factor is not a power of 2.
     assume(case.name != "sparsehourglass" or row.sum() != 0 or factor in (0.5, 64.0))
-    close(case(row * factor), case(row), rtol=1e-10, atol=1e-12)
+    assert_close(case(row * factor), case(row), rtol=1e-10, atol=1e-12)
 
 
 @each([c for c in CASES if not c.shift])
@@ -108,9 +108,9 @@ def test_zeros_are_returned_by_the_sparse_mappings_only(case):
 @given(row=row_strategy())
 def test_log_form_is_the_logarithm(case, row):
     p, log_p = case(row), case(row, log=True)
-    close(log_p.exp(), p)
+    assert_close(log_p.exp(), p)
     assert torch.equal(log_p == -math.inf, p == 0)
-    close(log_p[p > 1e-3], p[p > 1e-3].log(), rtol=1e-11, atol=1e-11)
+    assert_close(log_p[p > 1e-3], p[p > 1e-3].log(), rtol=1e-11, atol=1e-11)
 
 
 # t-softmax
@@ -132,7 +132,7 @@ def test_t_softmax_as_t_vanishes(row):
     expected = (row == row.max()).double()
     expected /= expected.sum()
     for t in (0.0, 1e-300, 1 / 128):
-        close(maps.t_softmax(row, t), expected)
+        assert_close(maps.t_softmax(row, t), expected)
 
 
 # r-softmax
@@ -170,7 +170,7 @@ def test_r_softmax_supports_nest_and_keep_the_maximum(row, r, s):
 def test_r_softmax_is_t_softmax_at_the_quantile(row, r):
     t = row.max() - np.quantile(row.numpy(), r)
     assume(t == 0 or t > 1e-6)  # else the rounding of the quantile is all there is of t
-    close(maps.r_softmax(row, r), maps.t_softmax(row, t), rtol=1e-8, atol=1e-8)
+    assert_close(maps.r_softmax(row, r), maps.t_softmax(row, t), rtol=1e-8, atol=1e-8)
 
 
 # Projections
@@ -179,15 +179,15 @@ def test_r_softmax_is_t_softmax_at_the_quantile(row, r):
 @given(row=row_strategy())
 def test_sparsemax_leaves_the_simplex_alone(row):
     p = maps.sparsemax(row)
-    close(maps.sparsemax(p), p)
+    assert_close(maps.sparsemax(p), p)
 
 
 @given(row=row_strategy())
 def test_sparsegen_at_its_limits(row):
     uniform = torch.full_like(row, 1 / len(row))
-    close(maps.sparsegen(row, -1e12), uniform, rtol=0, atol=1e-11)
+    assert_close(maps.sparsegen(row, -1e12), uniform, rtol=0, atol=1e-11)
     top = (row == row.max()).double()
-    close(maps.sparsegen(row, 1 - 1e-6), top / top.sum())
+    assert_close(maps.sparsegen(row, 1 - 1e-6), top / top.sum())
 
 
 @given(row=row_strategy(), q=grid(0, 4))
@@ -198,7 +198,7 @@ def test_sparsehourglass_mirrors_sparsecone(row, q):
     mirrored = row if total >= 0 else row - 2 * total / len(row)
     # q = 0 with a small sum multiplies the scores, and their rounding, by up to 64 n.
     expected = maps.sparsecone(mirrored, q)
-    close(maps.sparsehourglass(row, q), expected, rtol=1e-9, atol=1e-11)
+    assert_close(maps.sparsehourglass(row, q), expected, rtol=1e-9, atol=1e-11)
 
 
 # Pointwise mappings
@@ -208,8 +208,8 @@ def test_sparsehourglass_mirrors_sparsecone(row, q):
 def test_symmetries_of_the_even_mappings(row, eps):
     assert torch.equal(maps.spherical_softmax(-row, eps), maps.spherical_softmax(row, eps))
     assert torch.equal(maps.softmax_abs(-row), maps.softmax_abs(row))
-    close(maps.taylor_softmax(-2 - row), maps.taylor_softmax(row))
-    close(maps.spherical_softmax(row, 1.0, -1.0), maps.taylor_softmax(row))
+    assert_close(maps.taylor_softmax(-2 - row), maps.taylor_softmax(row))
+    assert_close(maps.spherical_softmax(row, 1.0, -1.0), maps.taylor_softmax(row))
 
 
 @given(row=row_strategy(), a=grid(0.25, 4), b=grid(-4, 4), rest=grid(0.25, 4))
@@ -218,7 +218,7 @@ def test_spherical_softmax_is_any_quadratic_without_roots(row, a, b, rest):
     c = b * b / (4 * a) + rest  # 4 a c - b^2 = 4 a rest > 0
     g = a * row**2 + b * row + c
     eps, center = (4 * a * c - b * b) / (4 * a * a), -b / (2 * a)
-    close(maps.spherical_softmax(row, eps, center), g / g.sum(), rtol=1e-9, atol=1e-12)
+    assert_close(maps.spherical_softmax(row, eps, center), g / g.sum(), rtol=1e-9, atol=1e-12)
 
 
 # Weighted softmax
@@ -233,15 +233,15 @@ def test_weighted_softmax_is_its_formula(row, weights):
     mass = weights * row.exp()
     expected = mass / mass.sum() if mass.any() else mass
     p = maps.weighted_softmax(row, weights)
-    close(p, expected)
+    assert_close(p, expected)
     assert torch.equal(p == 0, weights == 0)
-    close(maps.log_weighted_softmax(row, weights).exp(), expected)
+    assert_close(maps.log_weighted_softmax(row, weights).exp(), expected)
 
 
 @given(row=ROW, constant=st.floats(1e-300, 1e300))
 def test_constant_weights_are_softmax(row, constant):
     weights = torch.full_like(row, constant)
-    close(maps.weighted_softmax(row, weights), maps.softmax(row))
+    assert_close(maps.weighted_softmax(row, weights), maps.softmax(row))
 
 
 def test_a_zero_weight_cannot_lower_the_maximum():
@@ -249,4 +249,4 @@ def test_a_zero_weight_cannot_lower_the_maximum():
     row = torch.tensor([1000.0, 1.0, 2.0])
     expected = torch.tensor([0.0, 1.0, math.e]) / (1 + math.e)
     p = maps.weighted_softmax(row, torch.tensor([0.0, 1.0, 1.0]))
-    close(p, expected, rtol=0, atol=1e-6)
+    assert_close(p, expected, rtol=0, atol=1e-6)

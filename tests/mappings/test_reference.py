@@ -8,7 +8,7 @@ import torch
 from sparse_attn import functional as maps
 
 from . import rows
-from .cases import CASES, cases, close, each, random_scores
+from .cases import CASES, assert_close, cases, each, random_scores
 
 SIZES = [1, 2, 3, 63, 64, 65, 111, 512, 1000, 2049]
 
@@ -18,13 +18,13 @@ SIZES = [1, 2, 3, 63, 64, 65, 111, 512, 1000, 2049]
 def test_matches_the_reference(case, n):
     scores = random_scores(2, n)
     expected = case.log_rows(scores)
-    close(case(scores), expected.exp())
+    assert_close(case(scores), expected.exp())
     log_p = case(scores, log=True)
-    close(log_p.exp(), expected.exp())
+    assert_close(log_p.exp(), expected.exp())
     # Near a threshold a rounding of the threshold is a large part of p, so log p is compared
     # where p is large enough: an error of 1e-13 in p is 1e-10 in log p there.
     clear = expected > np.log(1e-3) if case.zeros else torch.ones_like(scores, dtype=torch.bool)
-    close(log_p[clear], expected[clear], rtol=1e-11, atol=1e-10)
+    assert_close(log_p[clear], expected[clear], rtol=1e-11, atol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 30.0, 1000.0])
@@ -34,7 +34,7 @@ def test_matches_the_reference_at_any_scale(case, scale):
     expected = case.log_rows(scores).exp()
     # exp turns the rounding of a score into a relative error, hence the factor `scale`.
     tolerance = 1e-13 * max(scale, 1)
-    close(case(scores), expected, rtol=10 * tolerance, atol=tolerance)
+    assert_close(case(scores), expected, rtol=10 * tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-4, 1e-3, 1e-2, 0.1])
@@ -42,7 +42,7 @@ def test_matches_the_reference_at_any_scale(case, scale):
 def test_long_rows_of_close_scores(case, scale):
     """Where supports are widest, and a solver of thresholds has furthest to go."""
     scores = random_scores(4, 2049, scale=scale)
-    close(case(scores), case.log_rows(scores).exp())
+    assert_close(case(scores), case.log_rows(scores).exp())
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0])
@@ -51,7 +51,7 @@ def test_entmax_of_a_long_context(alpha, scale):
     """The wider the support, the more steps a solver needs: 16384 entries share the mass."""
     p = maps.entmax(random_scores(4, 16384, scale=scale), alpha)
     one = torch.ones(4, dtype=torch.float64)
-    close(p.sum(-1), one, rtol=0, atol=1e-11)  # 16384 roundings of tau
+    assert_close(p.sum(-1), one, rtol=0, atol=1e-11)  # 16384 roundings of tau
 
 
 @pytest.mark.parametrize("alpha", [1 + 1e-9, 1 + 1e-6, 1.01, 1.1, 1.9, 2 - 1e-9])
@@ -61,7 +61,7 @@ def test_entmax_over_alpha(alpha):
     # The power 1 / (alpha - 1) of the reference multiplies the relative rounding of its base.
     tolerance = max(1e-12, 1e-15 / (alpha - 1))
     expected = torch.from_numpy(np.exp(log_p))
-    close(maps.entmax(scores, alpha), expected, rtol=tolerance, atol=tolerance)
+    assert_close(maps.entmax(scores, alpha), expected, rtol=tolerance, atol=tolerance)
 
 
 # The entmax package: values, the gradient of the scores and that of alpha.
@@ -80,11 +80,11 @@ def test_agrees_with_the_entmax_package(ours, params, theirs, n):
     scores = random_scores(5, n).requires_grad_()
     cotangent = random_scores(5, n)
     p, expected = ours(scores, **params), theirs(scores)
-    close(p, expected, rtol=1e-9, atol=1e-11)
+    assert_close(p, expected, rtol=1e-9, atol=1e-11)
     (gradient,) = torch.autograd.grad(p, scores, cotangent)
     (expected,) = torch.autograd.grad(expected, scores, cotangent)
     # Both solve for tau to about 1e-15, which p^(2 - alpha) enlarges where p is small.
-    close(gradient, expected, rtol=1e-9, atol=1e-11)
+    assert_close(gradient, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_alpha_gradient_agrees_with_the_entmax_package():
@@ -94,7 +94,7 @@ def test_alpha_gradient_agrees_with_the_entmax_package():
     peer = entmax_package.entmax_bisect(scores, alpha[:, None], n_iter=60)
     (expected,) = torch.autograd.grad(peer, alpha, cotangent)
     # Their gradient cancels terms of size 1 / (alpha - 1)^2 = 400 with rounding 1e-13 each.
-    close(gradient, expected, rtol=1e-7, atol=1e-9)
+    assert_close(gradient, expected, rtol=1e-7, atol=1e-9)
 
 
 # The optimisation problems that define the projections, with no solver at all.
@@ -137,7 +137,7 @@ def test_plif_is_the_curve_of_its_slopes(knots):
     x = torch.linspace(-9, 9, 1001, dtype=torch.float64)
     curve = rows.plif_curve(np.append(x.numpy(), 0.0), raw.numpy(), bound)
     expected = torch.from_numpy(curve[:-1] - curve[-1])
-    close(plif_difference(x, raw, bound), expected, rtol=1e-11, atol=1e-12)
+    assert_close(plif_difference(x, raw, bound), expected, rtol=1e-11, atol=1e-12)
 
 
 def test_plif_is_continuous_and_increasing():
@@ -161,5 +161,5 @@ def test_plif_slope_gradients_sum_to_x():
         edges = torch.linspace(-bound, bound, knots + 1, dtype=torch.float64)
         edges[0], edges[-1] = -np.inf, np.inf  # the end slopes extend
         covered = point.clamp(edges[:-1], edges[1:]) - torch.zeros(()).clamp(edges[:-1], edges[1:])
-        close(per_slope, covered, rtol=1e-11, atol=1e-12)
+        assert_close(per_slope, covered, rtol=1e-11, atol=1e-12)
         assert per_slope.sum().item() == pytest.approx(x, abs=1e-11)

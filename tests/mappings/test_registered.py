@@ -15,7 +15,7 @@ from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
 
-from .cases import close, random_mask, random_scores
+from .cases import assert_close, random_mask, random_scores
 
 SCALE = ParameterSpec("scale", 2.0, low=0.1)
 
@@ -72,12 +72,12 @@ def test_it_is_in_the_registry_once():
 
 def test_a_module_holds_it():
     scores, module = random_scores(4, 9), Mapping("scaled", scale=3.0)
-    close(module(scores), maps.sparsemax(3 * scores))
-    close(module.log(scores), maps.log_sparsemax(3 * scores))
+    assert_close(module(scores), maps.sparsemax(3 * scores))
+    assert_close(module.log(scores), maps.log_sparsemax(3 * scores))
     module.set_value("scale", 4.0)
-    close(pickle.loads(pickle.dumps(module))(scores), maps.sparsemax(4 * scores))
+    assert_close(pickle.loads(pickle.dumps(module))(scores), maps.sparsemax(4 * scores))
     mixed = Mapping("mixed-scaled", mix=0.5)
-    close(mixed(scores), (maps.softmax(scores) + maps.sparsemax(2 * scores)) / 2)
+    assert_close(mixed(scores), (maps.softmax(scores) + maps.sparsemax(2 * scores)) / 2)
 
 
 def test_its_parameter_is_learned():
@@ -96,8 +96,8 @@ def test_a_function_and_a_log_function_apart():
     )
     register_mapping(apart)
     scores = random_scores(4, 9)
-    close(Mapping("apart")(scores), maps.softmax(-scores))
-    close(Mapping("apart").log(scores), maps.log_softmax(-scores))
+    assert_close(Mapping("apart")(scores), maps.softmax(-scores))
+    assert_close(Mapping("apart").log(scores), maps.log_softmax(-scores))
 
 
 def test_one_line_of_log_g(capsys):
@@ -110,13 +110,13 @@ def test_one_line_of_log_g(capsys):
     scores, mask = random_scores(4, 9), random_mask(4, 9)
     weights = (1 + scores.abs()).pow(3).masked_fill(~mask, 0)
     mapping = Mapping("powers", power=3.0)
-    close(mapping(scores, mask), weights / weights.sum(-1, keepdim=True))
-    close(mapping.log(scores, mask).exp(), mapping(scores, mask))
+    assert_close(mapping(scores, mask), weights / weights.sum(-1, keepdim=True))
+    assert_close(mapping.log(scores, mask).exp(), mapping(scores, mask))
     assert not mapping.spec.zeros
     hidden, words = random_scores(4, 8), torch.tensor([0, 3, 1, 2])
     for head in (LinearHead(8, 5, "powers"), AdaptiveHead(8, 5, [3], "powers")):
         log_p = head.double().log_prob(hidden)
-        close(head.nll(hidden, words, reduction="none"), -log_p[range(4), words])
+        assert_close(head.nll(hidden, words, reduction="none"), -log_p[range(4), words])
     main(["mappings", "powers"])
     assert "g(z) = (1 + |z|)^power." in capsys.readouterr().out
 
@@ -130,13 +130,13 @@ def test_it_is_trained_by_its_own_loss():
     assert get_spec("scaled").own_loss is scaled_loss
     for mapping, options in (("scaled", {"scale": 1.5}), (Mapping("scaled", scale=1.5), {})):
         loss = losses.mapping_loss(scores, target, mapping, **options)
-        close(loss, scaled_loss(scores, target, 1.5))
+        assert_close(loss, scaled_loss(scores, target, 1.5))
     with pytest.raises(ValueError, match=r"mapping='scaled': it may return .* use pairs_loss"):
         losses.mapping_nll(scores, target, "scaled")
     # built-in mappings: their own, or -log p
-    close(losses.mapping_loss(scores, target, "entmax"), losses.entmax_loss(scores, target))
+    assert_close(losses.mapping_loss(scores, target, "entmax"), losses.entmax_loss(scores, target))
     nll = losses.mapping_nll(scores, target, "sigsoftmax", bias=0.5)
-    close(losses.mapping_loss(scores, target, "sigsoftmax", bias=0.5), nll)
+    assert_close(losses.mapping_loss(scores, target, "sigsoftmax", bias=0.5), nll)
     with pytest.raises(ValueError, match="mapping='sparsegen': it may return exact zeros"):
         losses.mapping_loss(scores, target, "sparsegen")
 
@@ -145,7 +145,7 @@ def test_a_head_of_a_language_model_learns_by_it():
     head = LinearHead(8, 50, Mapping("scaled", learn="scale"))
     hidden, words = torch.randn(20, 8), torch.arange(20)
     scores = hidden @ head.weight.T + head.bias
-    close(head.loss(hidden, words), scaled_loss(scores, words, head.mapping.value("scale")),
+    assert_close(head.loss(hidden, words), scaled_loss(scores, words, head.mapping.value("scale")),
           rtol=1e-5, atol=1e-6)  # fmt: skip
     with pytest.raises(ValueError, match=r"use loss\(\), which is scaled's own"):
         head.nll(hidden, words)

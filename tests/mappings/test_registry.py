@@ -9,7 +9,7 @@ from sparse_attn import functional as maps
 from sparse_attn import losses, mapping_names
 from sparse_attn.mappings import get_spec
 
-from .cases import CASES, PARAMETERS, close, defaults, random_mask, random_scores
+from .cases import CASES, PARAMETERS, assert_close, defaults, random_mask, random_scores
 
 # the experiments, which other tests of this process import, register one of their own
 NAMES = [n for n in mapping_names() if get_spec(n).function.__module__.startswith("sparse_attn")]
@@ -62,7 +62,7 @@ def test_flags_of_weighted_softmax():
     assert spec.translation_invariant
     p = spec.function(scores, weights)
     assert (p == 0).sum() == 2
-    close(spec.function(scores + 3, weights), p)
+    assert_close(spec.function(scores + 3, weights), p)
 
 
 POINTWISE = {name for name in NAMES if get_spec(name).log_g}
@@ -85,7 +85,7 @@ def test_log_g_gives_the_mapping(name):
         values["bound"] = 6.0
     log_g = spec.log_g(scores, **values)
     p = log_g.masked_fill(~mask, -math.inf).softmax(-1)
-    close(p, spec.function(scores, **values, mask=mask))
+    assert_close(p, spec.function(scores, **values, mask=mask))
     assert torch.equal(spec.log_g(scores.flatten(), **values).view(4, 9), log_g)
 
 

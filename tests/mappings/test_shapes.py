@@ -10,7 +10,7 @@ import torch
 from sparse_attn import functional as maps
 
 from . import rows
-from .cases import cases, close, forms, one_each, parameters, random_mask, random_scores
+from .cases import assert_close, cases, forms, one_each, parameters, random_mask, random_scores
 
 
 @one_each
@@ -21,7 +21,7 @@ def test_a_batch_equals_a_loop(case, shape, log):
     batch = case(scores, mask=mask, log=log)
     assert batch.shape == scores.shape
     for index in np.ndindex(shape[:-1]):
-        close(batch[index], case(scores[index], mask=mask[index], log=log))
+        assert_close(batch[index], case(scores[index], mask=mask[index], log=log))
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
@@ -39,7 +39,7 @@ def test_any_dimension(case, dim, log):
     moved = case(scores.movedim(dim, -1), mask=mask.movedim(dim, -1), log=log).movedim(-1, dim)
     result = case(scores, mask=mask, dim=dim, log=log)
     assert result.shape == scores.shape
-    close(result, moved)
+    assert_close(result, moved)
 
 
 @cases
@@ -47,7 +47,7 @@ def test_any_memory_layout_of_a_mask(case):
     base = random_scores(6, 8, 10)
     for view in (base.transpose(0, 2), base[::2, 1::3], base.unfold(-1, 4, 2)):
         mask = (torch.rand(view.shape[::-1]) < 0.6).permute(*range(view.dim())[::-1])
-        close(case(view, mask=mask), case(view.clone(), mask=mask.contiguous()))
+        assert_close(case(view, mask=mask), case(view.clone(), mask=mask.contiguous()))
 
 
 # Parameters as tensors
@@ -62,9 +62,9 @@ def test_a_parameter_for_each_row(parameter):
     for index in np.ndindex(2, 3):
         value = values[index].item()
         alone = parameter(scores[index], value)
-        close(result[index], alone)
-        close(log_result[index].exp(), alone)
-        close(result[index], parameter.reference(scores[index], value))
+        assert_close(result[index], alone)
+        assert_close(log_result[index].exp(), alone)
+        assert_close(result[index], parameter.reference(scores[index], value))
 
 
 @parameters
@@ -73,10 +73,10 @@ def test_parameters_broadcast_to_the_rows(parameter, shape):
     scores = random_scores(2, 3, 9)
     value = torch.tensor(parameter.values, dtype=torch.float64)[: int(np.prod(shape))].view(shape)
     expected = parameter(scores, value.expand(2, 3).contiguous())
-    close(parameter(scores, value), expected)
+    assert_close(parameter(scores, value), expected)
     # The row shape is that of scores without `dim`, wherever `dim` is.
     for dim in (0, 1):
-        close(parameter(scores.movedim(-1, dim), value, dim=dim).movedim(dim, -1), expected)
+        assert_close(parameter(scores.movedim(-1, dim), value, dim=dim).movedim(dim, -1), expected)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 9), (9,), (3, 1), (1, 9), (2, 1, 1), (1,), ()])
@@ -85,7 +85,7 @@ def test_weights_broadcast_to_the_scores(shape):
     result, full = maps.weighted_softmax(scores, weights), weights.expand(2, 3, 9)
     for index in np.ndindex(2, 3):
         expected = rows.weighted_softmax(scores[index].numpy(), full[index].numpy())
-        close(result[index], torch.from_numpy(np.exp(expected)))
+        assert_close(result[index], torch.from_numpy(np.exp(expected)))
 
 
 def test_weights_follow_dim_and_ignore_the_mask():
@@ -94,7 +94,7 @@ def test_weights_follow_dim_and_ignore_the_mask():
     result = maps.weighted_softmax(scores.T, weights.T, mask=mask.T, dim=0).T
     for row, keep in enumerate(mask):
         expected = rows.weighted_softmax(scores[row, keep].numpy(), weights[row, keep].numpy())
-        close(result[row, keep], torch.from_numpy(np.exp(expected)))
+        assert_close(result[row, keep], torch.from_numpy(np.exp(expected)))
     assert (result[~mask] == 0).all()
 
 
@@ -105,4 +105,4 @@ def test_a_tensor_parameter_out_of_range_spoils_its_rows_alone(parameter):
     for value in set(parameter.outside) - {1.0, torch.inf, -torch.inf} | {torch.nan}:
         p = parameter(scores, torch.tensor([value, good]))
         assert p[0].isnan().all()
-        close(p[1], parameter(scores[1], good), rtol=1e-5, atol=1e-6)
+        assert_close(p[1], parameter(scores[1], good), rtol=1e-5, atol=1e-6)

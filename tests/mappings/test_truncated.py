@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparse_attn import functional as maps
 
-from .cases import close
+from .cases import assert_close
 from .test_properties import row_strategy
 
 
@@ -23,7 +23,7 @@ def test_top_p_keeps_the_smallest_sets_of_enough_mass(row, p):
     kept = share >= share[list(best)].min()
     got = maps.top_p_softmax(row, p)
     assert torch.equal(got > 0, kept)
-    close(got, torch.where(kept, share, 0) / share[kept].sum())
+    assert_close(got, torch.where(kept, share, 0) / share[kept].sum())
 
 
 @given(row=row_strategy(), low=st.floats(0, 1), high=st.floats(0, 1))
@@ -40,9 +40,9 @@ def test_supports_nest(row, low, high):
 def test_the_ends(row):
     top = (row == row.max()).double()
     for maxima in (maps.top_p_softmax(row, 0.0), maps.threshold_softmax(row, 1.0)):
-        close(maxima, top / top.sum())
+        assert_close(maxima, top / top.sum())
     for softmax in (maps.top_p_softmax(row, 1.0), maps.threshold_softmax(row, 0.0)):
-        close(softmax, maps.softmax(row))
+        assert_close(softmax, maps.softmax(row))
 
 
 @given(row=row_strategy(), lam=st.floats(0.001, 0.9))
