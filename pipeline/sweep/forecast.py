@@ -33,11 +33,12 @@ def forecast(
             run; None where no trial can be made.
         resources: where the runs are to take place.
     """
-    found = plan.own(read_records(folder)).by_hash
-    done = {key: record for key, record in found.items() if record.status != "failed"}
+    own = plan.own(read_records(folder))
+    done = {key: record for key, record in own.by_hash.items() if record.status != "failed"}
     ended = plan.records(done)
     due = {cell: plan.size(cell, done) - len(ended[cell]) for cell in plan.cells}
-    lines = [f"runs: {sum(due.values())} of {plan.expected(done)} are due"]
+    lines = [f"Left out: {fault}." for fault in own.faults]
+    lines.append(f"runs: {sum(due.values())} of {plan.expected(done)} are due")
     for mapping in dict.fromkeys(mapping for _, mapping in due):
         cells = [f"{task} {count}" for (task, label), count in due.items() if label == mapping]
         lines.append(f"  {mapping}: {', '.join(cells)}")

@@ -160,7 +160,15 @@ def test_a_dry_run_tells_runs_time_and_disk(
         r"time: about \d+:\d\d:\d\d, (one run after another|\d+ runs at once)", time
     )
     assert re.match("disk: about 2 MB of records, no weights; .* GB are free", disk)
-    assert not Path(given["output_dir"]).exists()
+    records = Path(given["output_dir"]) / "runs"
+    assert not records.parent.exists()
+
+    records.mkdir(parents=True)
+    (records / "cut.json").write_text('{"hash":')
+    main(arguments(given, "--dry_run"))
+    left_out, *again = capsys.readouterr().out.splitlines()
+    assert left_out.startswith("Left out: cut.json: ")
+    assert again[:-2] == [runs, *by_mapping]
 
 
 def test_a_smoke_run_is_another_run(given: dict[str, Any]) -> None:
