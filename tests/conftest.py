@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +18,10 @@ if not torch.cuda.is_available():
 
 if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
     import_module("tests.interpreter").speed_up()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a background job of a shell, whose processes would ignore the tests' Ctrl+C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 
