@@ -26,7 +26,10 @@ REACH_CAPTION = (
     "half of such studies. By chance: how many would seem better, and as many worse, if no mapping "
     "differed."
 )
-LAYERS_CAPTION = "Other output layers and losses, by each study's first metric: number of tasks."
+LAYERS_CAPTION = (
+    "Other output layers and losses, by each study's first metric: number of tasks. A study is a "
+    "folder of results/; the page of results says what it ran."
+)
 ATTENTION_CAPTION = (
     "Attention compared with softmax, by the 95 % interval of each comparison. By chance: how many "
     "would seem better, and as many worse, if no mapping differed. Holm's correction is for the "
