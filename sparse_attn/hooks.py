@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: 
     root.register_forward_pre_hook(_mark_adapters)
     if weights:
         root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
+
+
+def watch(root: PreTrainedModel, check: Callable[..., None]) -> None:
+    """Call `check(root, ...)` before every call of the model and before its weights are saved."""
+    root.register_forward_pre_hook(check)
+    root.register_state_dict_pre_hook(check)
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
@@ -82,9 +88,13 @@ def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
 
 
 def drop_hooks(module: nn.Module, *functions: Any) -> None:
-    """Remove these forward hooks and pre-hooks from a module, if present."""
+    """Remove these hooks of forward and state_dict from a module, if present."""
     options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+    for hooks in (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._state_dict_pre_hooks,
+    ):
         # by value: the handle of a hook does not survive deepcopy; replicas in threads share these
         for key in [key for key, hook in tuple(hooks.items()) if hook in functions]:
             for table in (hooks, *options):

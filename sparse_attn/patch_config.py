@@ -8,10 +8,12 @@ from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
+from sparse_attn.hooks import drop_hooks, watch
 from sparse_attn.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
@@ -111,6 +113,8 @@ class Patch:
         self.configs: list[PreTrainedConfig] = []
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
+        if not any(patch_of(model, other) for other in KEYS):
+            watch(model, _check_configs)
         setattr(model, f"_{key}", self)
         self.show()
 
@@ -153,6 +157,34 @@ def unmark(root: PreTrainedModel, key: str) -> None:
     """Remove the mark from the model and the entry from its configs."""
     vars(root).pop(f"_{key}", None)
     hide(root, key)
+    if not any(patch_of(root, other) for other in KEYS):
+        drop_hooks(root, _check_configs)
+
+
+def _check_configs(root: PreTrainedModel, *arguments: Any) -> None:
+    """Raise for a config that describes other mappings than the model's.
+
+    One that was replaced is completed by the next call of the model, but is saved before its
+    weights, whose hook has two arguments.
+    """
+    if torch.compiler.is_compiling():
+        return
+    for key in KEYS:
+        patch, entry = patch_of(root, key), vars(root.config).get(key)
+        if patch is None or patch.is_shown():
+            continue
+        if key in vars(root.config) and not isinstance(entry, (PatchConfig, Snapshot)):
+            raise RuntimeError(
+                f"config.{key} was written to, which changes nothing in the model; delete it, and "
+                "set mappings by patch_model or its siblings"
+            )
+        if len(arguments) > 1:
+            raise RuntimeError(
+                f"the config of {type(root).__name__} was replaced and lacks config.{key}, so what "
+                "was saved would load without it; call the model once, then save it again"
+            )
+        own_configs(root)
+        patch.show()
 
 
 def hide(root: PreTrainedModel, key: str) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
 from sparse_attn.holders import update_holders
-from sparse_attn.hooks import add_hooks, asks_for_weights, remove_hooks
+from sparse_attn.hooks import add_hooks, asks_for_weights, drop_hooks, remove_hooks, watch
 from sparse_attn.layers import (
     MASK_READERS,
     AttentionLayer,
@@ -92,7 +92,9 @@ def patch_model(
     root = root_of(model)
     found = attention_layers(root)
     refuse(root, found)
-    if not is_patched(root):
+    if is_patched(root):
+        _check_layers(root)
+    else:
         _refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
@@ -114,8 +116,10 @@ def unpatch_model(model: ModelT) -> ModelT:
         raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
     found = attention_layers(root)
     remove_hooks(root, found)
+    drop_hooks(root, _check_layers)
     for layer in found:
-        delattr(layer.module, NAME)
+        if hasattr(layer.module, NAME):  # it may have come later
+            delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
         config._attn_implementation = implementation
         config._output_attentions = weights
@@ -194,8 +198,21 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
 def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
     """The attention modules; searched for again if PEFT wrapped some or layers were added."""
     if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
-        patch.kept = _Kept(*_places(root), patch.kept.before)
+        found = _Kept(*_places(root), patch.kept.before)
+        if new := [layer.name for layer in found.layers if not hasattr(layer.module, NAME)]:
+            raise RuntimeError(
+                f"{type(root).__name__}: {new[0]} came after patch_model and would compute "
+                "softmax; call unpatch_model, then patch_model"
+            )
+        patch.kept = found
     return patch.kept.layers
+
+
+def _check_layers(root: PreTrainedModel, *_: Any) -> None:
+    """Raise for attention that has no mapping, in a patched model."""
+    patch = patch_of(root, NAME)
+    if patch is not None and not torch.compiler.is_compiling():
+        _layers_now(root, patch)
 
 
 def _show_parts(root: PreTrainedModel) -> None:
@@ -342,6 +359,7 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     for config in configs:  # Transformers 5.17 does not reach the two stacks of T5
         config._attn_implementation = NAME
     add_hooks(root, found, weights)
+    watch(root, _check_layers)
     Patch(root, NAME, _describe, _Kept(*_places(root), before))
 
 

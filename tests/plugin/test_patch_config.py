@@ -186,3 +186,48 @@ def test_a_schedule_of_a_whole_reaches_the_part_that_is_patched():
     SparsitySchedule(final=0.4).apply(model, 1.0)
     assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4, 0.4]
     assert values(vars(model.encoder.config)) == [0.4]
+
+
+@pytest.mark.parametrize("entry", [None, {"version": 1, "mappings": []}])
+def test_a_config_that_is_written_to_ends_the_next_call_and_the_next_save(entry, tmp_path):
+    model = patched()
+    model.config.sparse_attn = entry
+    for use in (lambda: model(**BERT.inputs()), lambda: model.save_pretrained(tmp_path)):
+        with pytest.raises(RuntimeError, match=r"config\.sparse_attn was written to"):
+            use()
+    del model.config.sparse_attn
+    model(**BERT.inputs())
+    assert values(model.config.to_dict()) == [0.1]
+
+
+def test_a_config_of_another_model_is_completed_by_a_call_and_not_saved_before(tmp_path):
+    model = patched()
+    model.config = BERT.build().config
+    with pytest.raises(RuntimeError, match=r"was replaced and lacks config\.sparse_attn"):
+        model.save_pretrained(tmp_path)
+    model(**BERT.inputs())
+    model.save_pretrained(tmp_path)
+    assert next(mappings_of(load_pretrained(AutoModel, tmp_path))).value("r") == 0.1
+
+
+@pytest.mark.parametrize("place", ["replaced", "added"])
+def test_a_layer_that_came_later_computes_no_softmax(place):
+    model, other = patched(), BERT.build().encoder.layer[0]
+    if place == "added":
+        model.encoder.layer.append(other)
+    else:
+        model.encoder.layer[0] = other
+    for use in (
+        lambda: model(**BERT.inputs()),
+        model.state_dict,
+        lambda: patch_model(model, "sparsemax", layers=[0]),
+        lambda: SparsitySchedule(final=0.4).apply(model, 1.0),
+    ):
+        with pytest.raises(RuntimeError, match=r"encoder\.layer\.\d\.\S+ came after patch_model"):
+            use()
+    patch_model(unpatch_model(model), "sparsemax")
+    assert {mapping.name for mapping in mappings_of(model)} == {"sparsemax"}
+    model(**BERT.inputs())
+    unpatch_model(model)
+    assert (len(model._forward_pre_hooks), len(model._state_dict_pre_hooks)) == (0, 0)
+    assert other.attention.self.config._attn_implementation == "sdpa"
