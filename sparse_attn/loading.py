@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import abc
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,13 @@ def _restore(
     root: PreTrainedModel, saved: dict[str, Any], path: str | Path, hub: dict[str, Any]
 ) -> None:
     for key, entry in saved.items():
-        RESTORE[key](root, entry)
+        try:
+            RESTORE[key](root, entry)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RuntimeError(
+                f"path={str(path)!r}: its config.{key} is malformed ({error!r}); save the model "
+                "again"
+            ) from error
     for part in _patched_parts(root) if not saved else ():
         _restore_attention(part, part.config.__dict__.pop(NAME))
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
@@ -164,7 +171,12 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             f"delete {', '.join(map(repr, saved))} from its config, otherwise add the "
             "attn_implementation"
         )
-    for key in saved:
+    for key, entry in saved.items():
+        if not isinstance(entry, abc.Mapping):
+            raise RuntimeError(
+                f"path={str(path)!r}: its config.{key} is malformed: expected a table, got "
+                f"{entry!r}; save the model again"
+            )
         delattr(config, key)
     return saved
 

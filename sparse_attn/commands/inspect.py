@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ that was saved with mappings they are its own mappings and softmax. The mappings
 parameters: sparse-attn mappings.
 """
 MAX_TOKENS = 128
+PAGE = "attention.html"
 
 
 def add_to(commands: Any) -> None:
@@ -49,9 +51,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("attention.html"),
         metavar="FILE.html",
-        help="output file (default: %(default)s)",
+        help=f"output file (default: {PAGE}; attention-2.html and so on if it exists)",
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
@@ -72,6 +73,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
     with input_errors(NotImplementedError):
+        options.output = options.output or (Path(PAGE) if options.force else _free())
         _check(options)
         # Transformers, which --help does not wait for
         from sparse_attn.commands.looking import look
@@ -84,6 +86,13 @@ def run(options: argparse.Namespace) -> None:
     if note:
         print(note)
     print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
+
+
+def _free() -> Path:
+    """The first of attention.html, attention-2.html, ... that does not exist."""
+    first = Path(PAGE)
+    numbered = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([first], numbered) if not os.path.lexists(path))
 
 
 def _check(options: argparse.Namespace) -> None:

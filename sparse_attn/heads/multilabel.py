@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sparse_attn.heads.base import as_mapping, check_hidden, positive
 from sparse_attn.heads.linear import word_biases, word_vectors
-from sparse_attn.heads.multilabel_threshold import above, check_target, check_threshold
+from sparse_attn.heads.multilabel_threshold import above, check_log_p, check_target, check_threshold
 from sparse_attn.losses import label_count_loss
 from sparse_attn.losses.dense import check_distribution, spec_nll
 from sparse_attn.losses.rows import check_reduction, reduce
@@ -223,7 +223,12 @@ class MultiLabelHead(nn.Module):
         return self.decide(self(hidden))
 
     def decide(self, log_p: Tensor) -> Tensor:
-        """p > threshold, a boolean in the shape of log_p."""
+        """p > threshold, a boolean in the shape of log_p.
+
+        Raises:
+            ValueError: a log_p above 0, such as a probability.
+        """
+        check_log_p(log_p)
         return above(log_p, self.threshold)
 
     def scores(self, hidden: Tensor) -> Tensor:

@@ -47,11 +47,7 @@ def search_threshold(
     if log_p.numel() == 0 or log_p.isnan().any():
         found = "NaN in it" if log_p.numel() else f"shape {tuple(log_p.shape)}"
         raise ValueError(f"log_p: expected log p of at least one row, got {found}")
-    if log_p.max() > ROUNDING:
-        raise ValueError(
-            f"log_p: expected logarithms of probabilities, at most 0, got {log_p.max().item():g}; "
-            "pass the output of the head"
-        )
+    check_log_p(log_p)
     log_p, present = (x.reshape(-1, log_p.shape[-1]) for x in (log_p, target == 1))
     scores = [_f1(above(log_p, c), present, AVERAGES[average]) for c in candidates]
     return float(candidates[scores.index(max(scores))])
@@ -68,6 +64,15 @@ def above(log_p: Tensor, threshold: float) -> Tensor:
     """p > threshold; at threshold 0 the support."""
     # in logarithms, as p of a label in the support may round to 0
     return log_p > (math.log(threshold) if threshold > 0 else -math.inf)
+
+
+def check_log_p(log_p: Tensor) -> None:
+    """Raise ValueError for what is above 0, such as scores or probabilities."""
+    if log_p.numel() and log_p.max() > ROUNDING:
+        raise ValueError(
+            f"log_p: expected logarithms of probabilities, at most 0, got {log_p.max().item():g}; "
+            "pass the output of the head"
+        )
 
 
 def check_threshold(name: str, value: float) -> None:

@@ -63,10 +63,15 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
     Raises:
         ValueError: an unknown name; the message has what it is called here, the nearest names, or
             all. A mapping that cannot be mixed, scaled, detached or given a sink.
+        TypeError: not a name.
     """
-    base = _base(str(name))
+    if not isinstance(name, str):
+        raise TypeError(
+            f"mapping={name!r}: expected a name, such as 'sparsemax', with parameters as arguments"
+        )
+    base = _base(name)
     if base not in _SPECS:
-        raise ValueError(f"mapping={name!r} is unknown; {_hint(str(name), base)}")
+        raise ValueError(f"mapping={name!r} is unknown; {_hint(name, base)}")
     prefix = _prefix(name)
     if prefix == derived.SCALED:
         return derived.scaled(get_spec(name.removeprefix(prefix), sink=sink))

@@ -255,6 +255,11 @@ MULTILABEL = [
       for value in (1.0, -0.1, math.nan)),
     *(multilabel("threshold=.*expected a number", threshold=value, error=TypeError)
       for value in ("x", [0.1])),
+    wrong(
+        "decide on probabilities",
+        lambda: MultiLabelHead(HIDDEN, LABELS, "sparsemax").decide(torch.full((2, LABELS), 1 / 3)),
+        r"log_p: expected logarithms of probabilities, at most 0, got 0\.33",
+    ),
     multilabel(r"threshold=0: softmax gives every label p > 0.*in \(0, 1\), which search_threshold",
                mapping="softmax", threshold=0),
     *(labelled(says, torch.zeros(hidden), torch.zeros(targets), mapping, **options)

@@ -308,7 +308,11 @@ def test_a_page_is_replaced_only_by_force(
     mine.write_text("mine")
     link = tmp_path / "attention.html"
     link.symlink_to(mine)
-    assert "--output attention.html: exists; add --force" in refused(bert, TEXT)
+    named = ("--output", "attention.html")
+    assert "--output attention.html: exists; add --force" in refused(bert, TEXT, *named)
+    for number in (2, 3):
+        look(bert, TEXT, output=f"attention-{number}.html")
+    assert link.is_symlink()
     assert look(bert, TEXT, "--force")[0].names == ["softmax", "r-softmax r=0.15"]
     # what the link pointed to is as it was
     assert mine.read_text() == "mine"

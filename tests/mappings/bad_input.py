@@ -172,7 +172,10 @@ ROWS = [
     *unknown("softmax:sink=0", re.escape('patch_model(model, "softmax", sink=0)')),
     *unknown("scaled-entmax:alpha=1.5,beta=1", r'"scaled-entmax", alpha=1.5,beta=1\)'),
     *(unknown(wrong, "is unknown; there are softmax, ")[0]
-      for wrong in ("", "mixed-", "mixed", None, 3)),
+      for wrong in ("", "mixed-", "mixed")),
+    *(Wrong(f"get_spec of {wrong!r}", lambda _, wrong=wrong: get_spec(wrong), TypeError,
+            "expected a name, such as 'sparsemax', with parameters as arguments")
+      for wrong in (None, 3, Mapping("softmax"))),
     *(row for name in ("plif", "monotone", "weighted-softmax")
       for row in unknown(f"mixed-{name}", f"mixed-{name}.*tensor arguments.*use it alone")),
     *unknown("mixed-mixed-sparsemax", "mixed-mixed-sparsemax.*parameter mix already"),

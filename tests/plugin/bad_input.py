@@ -1,12 +1,20 @@
 """What attention, schedules and loading refuse."""
 
+import json
 import math
 
 import torch
 from torch.nn import DataParallel
-from transformers import AutoModel
+from transformers import AutoModel, TrainerState
 
-from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
+from sparse_attn import (
+    Mapping,
+    SparsitySchedule,
+    SparsityScheduleCallback,
+    export_model,
+    load_pretrained,
+    patch_model,
+)
 from sparse_attn.attention import sparse_attention
 from sparse_attn.files import UnwrittenError
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
@@ -101,7 +109,33 @@ def sinks_unseen(name, sinks):
     return patch_model(model, "softmax")
 
 
+def two_schedules(*parameters):
+    """The start of a training with a callback for each."""
+    callbacks = [SparsityScheduleCallback(SparsitySchedule(name)) for name in parameters]
+    state = TrainerState(stateful_callbacks=callbacks)
+    model = patch_model(BERT.build(), "r-softmax")
+    callbacks[0].on_train_begin(None, state, None, model=model)
+
+
+def malformed(says, change):
+    """A saved model whose config was edited."""
+
+    def load(folder):
+        patch_model(BERT.build(), "r-softmax").save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        change(config)
+        (folder / "config.json").write_text(json.dumps(config))
+        load_pretrained(AutoModel, folder)
+
+    says = rf"config\.sparse_attn is malformed.*{says}.*; save the model again"
+    return Wrong(f"load_pretrained: {says}", load, RuntimeError, says)
+
+
 ROWS = [
+    malformed("expected a table, got 'x'", lambda config: config.update(sparse_attn="x")),
+    malformed("'version'", lambda config: config["sparse_attn"].pop("version")),
+    malformed("'params'", lambda config: config["sparse_attn"]["mappings"][0].pop("params")),
+    malformed("'<'", lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, "1"])),
     own_sinks("softmax", r"sink: layers\.0\.self_attn has .* of its own.*leave sink out", sink=0.0),
     own_sinks("softmax", "sink: .* leave sink out", learn="sink", per="head"),
     *(
@@ -131,6 +165,12 @@ ROWS = [
     schedule("initial=inf: expected a finite number", parameter="t", initial=math.inf, final=2.0),
     schedule("final=inf: expected a finite number", parameter="t", initial=1.0, final=math.inf),
     schedule("initial=nan", initial=math.nan),
+    Wrong(
+        "two schedules of one parameter",
+        lambda _: two_schedules("r", "r"),
+        ValueError,
+        "callbacks: 2 schedules set 'r'; give one for each parameter",
+    ),
     *(progress(s, x) for s in ("linear", "constant") for x in (-0.01, 1.01, 100, math.nan)),
     Wrong(
         "schedule of a learned parameter",

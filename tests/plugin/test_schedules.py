@@ -97,6 +97,18 @@ def test_every_step_uses_its_value_and_the_log_has_it(tmp_path):
     assert all(math.isfinite(log["loss"]) for log in logs)
 
 
+def test_callbacks_of_other_parameters_go_together(tmp_path):
+    run = trainer(tmp_path, SparsitySchedule(final=0.6))
+    patch_model(run.model, "t-softmax", layers=[1])
+    run.add_callback(SparsityScheduleCallback(SparsitySchedule("t", 8.0, 2.0)))
+    run.train()
+    first, second = mappings_of(run.model)
+    assert (first.value("r"), second.value("t")) == (0.6, 2.0)
+    run.add_callback(SparsityScheduleCallback(SparsitySchedule("t", 8.0, 2.0)))
+    with pytest.raises(ValueError, match="2 schedules set 't'"):
+        run.train()
+
+
 def test_a_resumed_run_equals_the_uninterrupted_one_whose_checkpoints_hold_the_value(tmp_path):
     schedule = SparsitySchedule(final=0.6, shape="cosine")
     options = {"save_strategy": "steps", "save_steps": 3}
