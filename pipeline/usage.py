@@ -126,17 +126,27 @@ def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
 
 
 def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
-    """`--mapping r-softmax` as `--mapping.name r-softmax`, for every section with a name."""
+    """`--mapping entmax:alpha=1.5` as `--mapping.name entmax --mapping.params.alpha=1.5`.
+
+    For every section with a name; parameters only where it has params.
+    """
     keys = {".".join(key) for key in _keys(configs)}
-    spelled = []
-    for word, following in pairwise([*arguments, ""]):
+    words, spelled = list(arguments), []
+    while words:
+        word = words.pop(0)
         option, equals, value = word.partition("=")
-        given = value if equals else following
+        given = value if equals else "".join(words[:1])
+        name, colon, values = given.partition(":")
+        wanted = {f"{option[2:]}.{key}" for key in (("name", "params") if colon else ("name",))}
         # a section may also be a YAML file
-        plain = re.fullmatch(r"[\w-]+", given) and given != "null" and not Path(given).is_file()
-        if plain and option.startswith("--") and f"{option[2:]}.name" in keys:
-            option += ".name"
-        spelled.append(option + equals + value)
+        plain = re.fullmatch(r"[\w-]+(:\w+=[^=,]+(,\w+=[^=,]+)*)?", given)
+        plain = plain and given != "null" and not Path(given).is_file()
+        if not (plain and option.startswith("--") and wanted <= keys):
+            spelled.append(word)
+            continue
+        del words[: 0 if equals else 1]
+        spelled += [f"{option}.name", name]
+        spelled += [f"{option}.params.{pair}" for pair in values.split(",") if pair]
     return spelled
 
 

@@ -185,8 +185,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         ]
         if len(rivals) > 1:
             raise ValueError(
-                f"callbacks: {len(rivals)} schedules set {own!r}; give one for each "
-                "parameter"
+                f"callbacks: {len(rivals)} schedules set {own!r}; give one for each parameter"
             )
 
     def _apply(self, progress: float, model: nn.Module) -> None:

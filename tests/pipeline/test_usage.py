@@ -80,11 +80,22 @@ def test_of_a_command_line(
     assert refusal(main, capsys, *command.split()).startswith(f"error: {words}")
 
 
-@pytest.mark.parametrize("given", [["--mapping", "r-softmax"], ["--mapping=r-softmax"]])
+@pytest.mark.parametrize("given", [
+    ["--mapping", "r-softmax", "--mapping.params.r", "0.3"],
+    ["--mapping=r-softmax", "--mapping.params.r", "0.3"],
+    ["--mapping", "r-softmax:r=0.3"],
+    ["--mapping=r-softmax:r=0.3"],
+])  # fmt: skip
 def test_a_section_by_its_name(given: list[str]) -> None:
-    words = [*GLUE.split(), *given, "--mapping.params.r", "0.3"]
-    _, (config,) = GLUE_EXPERIMENT.program.parse(words)
+    _, (config,) = GLUE_EXPERIMENT.program.parse([*GLUE.split(), *given, "--train.epochs", "2"])
     assert (config.mapping.name, config.mapping.params) == ("r-softmax", {"r": 0.3})
+    assert config.train.epochs == 2
+
+
+def test_several_parameters_by_name() -> None:
+    given = ["--mapping", "scaled-entmax:alpha=1.5,delta=0"]
+    _, (config,) = GLUE_EXPERIMENT.program.parse([*GLUE.split(), *given])
+    assert config.mapping.params == {"alpha": 1.5, "delta": 0.0}
 
 
 def test_a_section_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
