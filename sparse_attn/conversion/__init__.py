@@ -147,7 +147,10 @@ def take_out_softmax(model: PreTrainedModel) -> None:
 def _check_model(root: PreTrainedModel, steps: int) -> None:
     name = type(root).__name__
     if is_patched(root):
-        raise ValueError(f"{name} is patched already; call unpatch_model first")
+        raise ValueError(
+            f"{name} is patched already; call unpatch_model first, or convert the model that it was "
+            "made of"
+        )
     if getattr(root.config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} has an encoder and a decoder, which learn from pairs of texts; convert its "

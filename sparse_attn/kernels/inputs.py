@@ -418,6 +418,11 @@ def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
     weights = inputs.mapping.value("weights")
     if not isinstance(weights, Tensor):
         weights = inputs.query.new_full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
+    if not _broadcasts(weights.shape, inputs.shape):
+        raise ValueError(
+            f"weights: shape {tuple(weights.shape)} does not broadcast to (batch, heads, queries, "
+            f"keys) = {inputs.shape}"
+        )
     bias = weights.to(inputs.query.device).log()
     return replace(
         inputs, mapping=SOFTMAX, bias=bias if inputs.bias is None else bias + inputs.bias

@@ -234,6 +234,12 @@ ROWS = [
         r"attention_mask: expected 4 dimensions.*\(3, 9, 9\)",
     ),
     Wrong(
+        "weights of other keys",
+        lambda _: patch_model(BERT.build(), "weighted-softmax", weights=[1.0, 2.0])(tokens()),
+        ValueError,
+        r"weights: shape \(2,\) does not broadcast to \(batch, heads, queries, keys\)",
+    ),
+    Wrong(
         "attention: position bias with softcap",
         lambda _: attention(None, position_bias=torch.zeros(9, 9), softcap=1.0),
         NotImplementedError,
