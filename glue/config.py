@@ -23,7 +23,8 @@ class MappingConfig:
 
     Args:
         name: a registered mapping, such as softmax, r-softmax, entmax; for short `--mapping NAME`
-            or `--mapping NAME:PARAMETER=VALUE,...`. saved: those of a converted model, as its folder has them.
+            or `--mapping NAME:PARAMETER=VALUE,...`. saved: those of a converted model, as its
+            folder has them.
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.

@@ -148,8 +148,8 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
     name = type(root).__name__
     if is_patched(root):
         raise ValueError(
-            f"{name} is patched already; call unpatch_model first, or convert the model that it was "
-            "made of"
+            f"{name} is patched already; convert the model that it was made of, or call "
+            "unpatch_model first"
         )
     if getattr(root.config, "is_encoder_decoder", False):
         raise ValueError(
