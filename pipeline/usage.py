@@ -75,7 +75,8 @@ def explain(
     for file in _config_files(options):
         fault = _fault_of_file(file, configs)
         if fault:
-            return f"{file}: {fault}"
+            fits = [other for other, theirs in commands.items() if not _fault_of_file(file, theirs)]
+            return f"{file}: {fault}" + (f" (the file fits {prog} {fits[0]})" if fits else "")
     return _missing(message, name, configs) or _wrong_value(message) or " ".join(message.split())
 
 

@@ -145,6 +145,28 @@ def test_of_a_yaml_file(
         assert found.startswith(f"{file}: ")
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "words"),
+    [
+        (
+            "train",
+            "mrpc-fair",
+            "protocol: unknown; see --help (the file fits python -m glue sweep)",
+        ),
+        (
+            "sweep",
+            "mrpc",
+            "task: unknown; did you mean tasks? (the file fits python -m glue train)",
+        ),
+    ],
+)
+def test_of_a_file_for_another_command(
+    command: str, file: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"configs/glue/{file}.yaml"
+    assert refusal(glue, capsys, command, "--config", path).strip() == f"error: {path}: {words}"
+
+
 def test_of_a_real_process() -> None:
     done = run("-m", "glue", *GLUE.split(), "--train.sede", 1)
     assert done.returncode == 2
