@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from compare.comparison import compare
         from compare.page import make_page, overview
 
+        if options.out is not None:  # what cannot be written to fails before minutes of measuring
+            options.out.mkdir(parents=True, exist_ok=True)
         record = compare(options)
         print("\n".join(overview(record)))
         if options.out is not None:

@@ -72,11 +72,6 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_all(arguments)
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
     check(parser, options, options.out)
-    if options.out is not None:
-        try:  # before minutes of measuring
-            options.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            parser.error(f"--out {options.out}: {error.strerror}; name a folder to write to")
     return options
 
 

@@ -140,9 +140,9 @@ def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
         name, colon, values = given.partition(":")
         wanted = {f"{option[2:]}.{key}" for key in (("name", "params") if colon else ("name",))}
         # a section may also be a YAML file
-        file = given == "null" or Path(given).is_file()
         named = re.fullmatch(r"[\w-]+(:\w+=[^=,]+(,\w+=[^=,]+)*)?", given)
-        if named and not file and option.startswith("--") and wanted <= keys:
+        short = option.startswith("--") and wanted <= keys and named and given != "null"
+        if short and not Path(given).is_file():
             del words[: 0 if equals else 1]
             spelled += [f"{option}.name", name]
             spelled += [f"{option}.params.{pair}" for pair in values.split(",") if pair]

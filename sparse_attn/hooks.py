@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,18 +18,17 @@ UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the u
 
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
     """Add the hooks to a model; weights: return attention weights from every call."""
-    for layer in layers:
-        layer.module.register_forward_pre_hook(_check_dispatch)
-        layer.module.register_forward_hook(_check_reached)
+    add_layer_hooks(layers)
     root.register_forward_pre_hook(_mark_adapters)
     if weights:
         root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
 
 
-def watch(root: PreTrainedModel, check: Callable[..., None]) -> None:
-    """Call `check(root, ...)` before every call of the model and before its weights are saved."""
-    root.register_forward_pre_hook(check)
-    root.register_state_dict_pre_hook(check)
+def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
+    """Add those of attention modules."""
+    for layer in layers:
+        layer.module.register_forward_pre_hook(_check_dispatch)
+        layer.module.register_forward_hook(_check_reached)
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import abc
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sparse_attn.patch_config import (
     KEYS,
     MULTILABEL,
     ONLY_BY_US,
+    check_table,
     check_version,
     config_states,
     configs_of,
@@ -138,13 +138,7 @@ def _restore(
     root: PreTrainedModel, saved: dict[str, Any], path: str | Path, hub: dict[str, Any]
 ) -> None:
     for key, entry in saved.items():
-        try:
-            RESTORE[key](root, entry)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RuntimeError(
-                f"path={str(path)!r}: its config.{key} is malformed ({error!r}); save the model "
-                "again"
-            ) from error
+        RESTORE[key](root, entry)
     for part in _patched_parts(root) if not saved else ():
         _restore_attention(part, part.config.__dict__.pop(NAME))
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
@@ -172,11 +166,8 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             "attn_implementation"
         )
     for key, entry in saved.items():
-        if not isinstance(entry, abc.Mapping):
-            raise RuntimeError(
-                f"path={str(path)!r}: its config.{key} is malformed: expected a table, got "
-                f"{entry!r}; save the model again"
-            )
+        check_version(key, entry)
+    for key in saved:
         delattr(config, key)
     return saved
 
@@ -193,9 +184,13 @@ def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
 
 def _restore_attention(root: PreTrainedModel, saved: dict[str, Any]) -> None:
     check_version(NAME, saved)
+    check_table(NAME, saved, mappings=list)
+    for entry in saved["mappings"]:
+        kinds = {"mapping": str, "params": dict, "learn": list, "per": str, "modules": list}
+        check_table(f"{NAME}.mappings", entry, **kinds)
     found = attention_layers(root)
-    positions = sorted(p for entry in saved["mappings"] for p in entry["modules"])
-    if positions != list(range(len(found))):
+    positions = [position for entry in saved["mappings"] for position in entry["modules"]]
+    if len(positions) != len(found) or set(positions) != set(range(len(found))):
         raise RuntimeError(
             f"config.{NAME}: it describes {len(positions)} attention modules, but "
             f"{type(root).__name__} has {len(found)}; load with the class that was saved"

@@ -13,12 +13,14 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
-from sparse_attn.hooks import drop_hooks, watch
+from sparse_attn.hooks import drop_hooks
 from sparse_attn.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
 MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
-KEYS = (NAME, HEAD, MULTILABEL)
+# what makes each entry
+PATCHERS = {NAME: "patch_model", HEAD: "patch_lm_head", MULTILABEL: "patch_multilabel_head"}
+KEYS = tuple(PATCHERS)
 VERSION = 1
 # no such attention exists: makes a plain from_pretrained fail for models without patched attention
 ONLY_BY_US = "sparse_attn.load_pretrained"
@@ -114,7 +116,8 @@ class Patch:
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
         if not any(patch_of(model, other) for other in KEYS):
-            watch(model, _check_configs)
+            model.register_forward_pre_hook(_complete_configs)
+            model.register_state_dict_pre_hook(_refuse_lost_configs)
         setattr(model, f"_{key}", self)
         self.show()
 
@@ -158,33 +161,42 @@ def unmark(root: PreTrainedModel, key: str) -> None:
     vars(root).pop(f"_{key}", None)
     hide(root, key)
     if not any(patch_of(root, other) for other in KEYS):
-        drop_hooks(root, _check_configs)
+        forget_configs(root)
 
 
-def _check_configs(root: PreTrainedModel, *arguments: Any) -> None:
-    """Raise for a config that describes other mappings than the model's.
-
-    One that was replaced is completed by the next call of the model, but is saved before its
-    weights, whose hook has two arguments.
-    """
-    if torch.compiler.is_compiling():
-        return
-    for key in KEYS:
-        patch, entry = patch_of(root, key), vars(root.config).get(key)
+def _unshown(root: PreTrainedModel) -> list[Patch]:
+    """The patches that the model's config does not show; raises if an entry was written over."""
+    found = []
+    for key, patcher in PATCHERS.items():
+        patch = patch_of(root, key)
         if patch is None or patch.is_shown():
             continue
-        if key in vars(root.config) and not isinstance(entry, (PatchConfig, Snapshot)):
+        if not isinstance(vars(root.config).get(key, Snapshot()), (PatchConfig, Snapshot)):
             raise RuntimeError(
-                f"config.{key} was written to, which changes nothing in the model; delete it, and "
-                "set mappings by patch_model or its siblings"
+                f"config.{key} was overwritten, which changes nothing in the model; delete it, and "
+                f"call {patcher} to change the model"
             )
-        if len(arguments) > 1:
-            raise RuntimeError(
-                f"the config of {type(root).__name__} was replaced and lacks config.{key}, so what "
-                "was saved would load without it; call the model once, then save it again"
-            )
+        found.append(patch)
+    return found
+
+
+def _complete_configs(root: PreTrainedModel, args: Any) -> None:
+    """Forward pre-hook: show the patches in a config that replaced the model's."""
+    if torch.compiler.is_compiling():
+        return
+    for patch in _unshown(root):
         own_configs(root)
         patch.show()
+
+
+def _refuse_lost_configs(root: PreTrainedModel, prefix: str, keep_vars: bool) -> None:
+    """Hook of state_dict, which Transformers calls after it has saved the config."""
+    for patch in _unshown(root):
+        if patch.key not in vars(root.config):
+            raise RuntimeError(
+                f"{type(root).__name__}: its config was replaced by one without {patch.key}, so it "
+                "would load as a plain model; call the model once, then save it"
+            )
 
 
 def hide(root: PreTrainedModel, key: str) -> None:
@@ -195,8 +207,24 @@ def hide(root: PreTrainedModel, key: str) -> None:
             vars(config).pop("attn_implementation", None)
 
 
-def check_version(key: str, saved: dict[str, Any]) -> None:
+def forget_configs(root: PreTrainedModel) -> None:
+    """Let the configs of a patched model be those of a plain one."""
+    drop_hooks(root, _complete_configs, _refuse_lost_configs)
+
+
+def check_table(where: str, table: Any, **kinds: type) -> None:
+    """Raise RuntimeError for a part of a saved config without these entries of these types."""
+    whole = isinstance(table, abc.Mapping)
+    if not whole or not all(isinstance(table.get(name), kind) for name, kind in kinds.items()):
+        raise RuntimeError(
+            f"config.{where}: expected a table with {', '.join(kinds)}, got {table!r}; restore "
+            "config.json as save_pretrained wrote it"
+        )
+
+
+def check_version(key: str, saved: Any) -> None:
     """Raise RuntimeError for an entry saved by another version of this library."""
+    check_table(key, saved, version=int)
     if saved["version"] != VERSION:
         raise RuntimeError(
             f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "

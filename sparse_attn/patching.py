@@ -14,7 +14,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
 from sparse_attn.holders import update_holders
-from sparse_attn.hooks import add_hooks, asks_for_weights, drop_hooks, remove_hooks, watch
+from sparse_attn.hooks import (
+    add_hooks,
+    add_layer_hooks,
+    asks_for_weights,
+    drop_hooks,
+    remove_hooks,
+)
 from sparse_attn.layers import (
     MASK_READERS,
     AttentionLayer,
@@ -39,6 +45,7 @@ from sparse_attn.patch_config import (
     restore_configs,
     snapshot,
     unmark,
+    with_parts,
 )
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -92,9 +99,7 @@ def patch_model(
     root = root_of(model)
     found = attention_layers(root)
     refuse(root, found)
-    if is_patched(root):
-        _check_layers(root)
-    else:
+    if not is_patched(root):
         _refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
@@ -118,7 +123,7 @@ def unpatch_model(model: ModelT) -> ModelT:
     remove_hooks(root, found)
     drop_hooks(root, _check_layers)
     for layer in found:
-        if hasattr(layer.module, NAME):  # it may have come later
+        if hasattr(layer.module, NAME):  # a layer added after patch_model has none
             delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
         config._attn_implementation = implementation
@@ -199,19 +204,25 @@ def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
     """The attention modules; searched for again if PEFT wrapped some or layers were added."""
     if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
         found = _Kept(*_places(root), patch.kept.before)
-        if new := [layer.name for layer in found.layers if not hasattr(layer.module, NAME)]:
+        for layer in _without_mapping(found.layers):
             raise RuntimeError(
-                f"{type(root).__name__}: {new[0]} came after patch_model and would compute "
-                "softmax; call unpatch_model, then patch_model"
+                f"{layer.name} was added to {type(root).__name__} after patch_model, and would "
+                f"compute softmax; call patch_model(model, ..., layers=[{layer.block}])"
             )
+        refuse(root, found.layers)
         patch.kept = found
     return patch.kept.layers
 
 
-def _check_layers(root: PreTrainedModel, *_: Any) -> None:
-    """Raise for attention that has no mapping, in a patched model."""
-    patch = patch_of(root, NAME)
-    if patch is not None and not torch.compiler.is_compiling():
+def _without_mapping(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
+    return [layer for layer in layers if not hasattr(layer.module, NAME)]
+
+
+def _check_layers(root: PreTrainedModel, args: Any) -> None:
+    """Forward pre-hook: raise for attention without a mapping."""
+    if torch.compiler.is_compiling():
+        return
+    if (patch := patch_of(root, NAME)) is not None:
         _layers_now(root, patch)
 
 
@@ -330,37 +341,46 @@ def _places(
 def install(
     root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
 ) -> None:
-    """Set these mappings, by layer; other layers of a model not yet patched compute softmax."""
+    """Set these mappings, by layer; other layers without a mapping compute softmax."""
     own_configs(root)
-    patch = patch_of(root, NAME)
+    patch, new = patch_of(root, NAME), _without_mapping(found)
     for layer in found:
         if layer.name in mappings:
             setattr(layer.module, NAME, mappings[layer.name])
-        elif patch is None:
+        elif layer in new:
             setattr(layer.module, NAME, make_mapping(layer, "softmax"))
     if patch is None:
         _switch_on(root, found)
-    else:
-        patch.kept = _Kept(*_places(root), patch.kept.before)
-        patch.show()
+        return
+    add_layer_hooks(new)
+    theirs = with_parts(config_of(layer.module) for layer in new)
+    before = _switch([c for c in theirs if c._attn_implementation != NAME])
+    patch.kept = _Kept(*_places(root), [*patch.kept.before, *before])
+    patch.show()
 
 
 def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     """Let the model dispatch to us."""
     weights = root.config.output_attentions
     usual = "eager" if weights else root.get_correct_attn_implementation(None)
-    before, configs = [], configs_of(root)
-    for config in configs:
-        # from_pretrained of a patched model already asks for us
-        named = config._attn_implementation
-        before.append((config, usual if named == NAME else named, config.output_attentions))
-        config._output_attentions = False
+    # from_pretrained of a patched model already asks for us
+    before = [
+        (config, usual if named == NAME else named, asked)
+        for config, named, asked in _switch(configs_of(root))
+    ]
     root.set_attn_implementation(NAME)
-    for config in configs:  # Transformers 5.17 does not reach the two stacks of T5
-        config._attn_implementation = NAME
     add_hooks(root, found, weights)
-    watch(root, _check_layers)
+    root.register_forward_pre_hook(_check_layers)
     Patch(root, NAME, _describe, _Kept(*_places(root), before))
+
+
+def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig, str | None, bool]]:
+    """Let these configs ask for us; what they asked for before."""
+    before = [(c, c._attn_implementation, c.output_attentions) for c in configs]
+    for config in configs:
+        config._output_attentions = False
+        config._attn_implementation = NAME
+    return before
 
 
 def make_mapping(

@@ -99,6 +99,7 @@ class SparsitySchedule:
         Raises:
             ValueError: no mapping of the model has this parameter, or a value or progress is out of
                 range.
+            RuntimeError: a layer was added after `patch_model`.
             TypeError: a model that is not from Transformers.
         """
         value = self.value(progress)
@@ -134,7 +135,6 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        self._refuse_another(state)
         # both ends first: a value out of range must not end a run half way
         for progress in (0.0, 1.0):
             self._apply(progress, kwargs["model"])
@@ -173,20 +173,6 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
     def from_state(cls, state: dict[str, Any]) -> SparsityScheduleCallback:
         """The callback that `state` describes. Errors as `SparsitySchedule`."""
         return cls(SparsitySchedule(**state["args"]), state["attributes"].get("module"))
-
-    def _refuse_another(self, state: TrainerState) -> None:
-        """Raise for two callbacks that set one parameter, of which the last would win."""
-        states = state.stateful_callbacks.get(type(self).__name__)
-        mine, own = self.state(), self.schedule.parameter
-        rivals = [
-            other
-            for other in (states if isinstance(states, list) else [])
-            if other["args"]["parameter"] == own and other["attributes"] == mine["attributes"]
-        ]
-        if len(rivals) > 1:
-            raise ValueError(
-                f"callbacks: {len(rivals)} schedules set {own!r}; give one for each parameter"
-            )
 
     def _apply(self, progress: float, model: nn.Module) -> None:
         targets = [model] if self.module is None else self._heads(self.module, root_of(model))

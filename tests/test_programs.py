@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPat
     command = [sys.executable, "-P", "-m", module, "train", "--help"]
     assert replaced.value.args == (sys.executable, command, str(ROOT))
     assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out.strip() == metadata.version("sparse-attn")
 
 
 def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:

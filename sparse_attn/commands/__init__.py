@@ -14,7 +14,6 @@ import difflib
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
 from sparse_attn.commands import inspect, mappings
@@ -55,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epilog="In a clone also: convert, which makes a model sparse, compare, which shows what it "
         f"loses untrained, {', '.join(list(PROGRAMS)[2:])}; see sparse-attn convert --help etc.",
     )
-    parser.add_argument("--version", action="version", version=metadata.version("sparse-attn"))
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect):
         command.add_to(commands)

@@ -52,9 +52,11 @@ def add_to(commands: Any) -> None:
         "--output",
         type=Path,
         metavar="FILE.html",
-        help=f"output file (default: {PAGE}; attention-2.html and so on if it exists)",
+        help=f"output file (default: {PAGE}, or attention-2.html, ... if that exists)",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite an existing file, by default " + PAGE
+    )
     parser.add_argument(
         "--max-tokens",
         type=int,
@@ -73,7 +75,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
     with input_errors(NotImplementedError):
-        options.output = options.output or (Path(PAGE) if options.force else _free())
+        options.output = options.output or (Path(PAGE) if options.force else _unused_page())
         _check(options)
         # Transformers, which --help does not wait for
         from sparse_attn.commands.looking import look
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
 
 
-def _free() -> Path:
+def _unused_page() -> Path:
     """The first of attention.html, attention-2.html, ... that does not exist."""
     first = Path(PAGE)
     numbered = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(2))

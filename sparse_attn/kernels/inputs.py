@@ -421,7 +421,7 @@ def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
     if not _broadcasts(weights.shape, inputs.shape):
         raise ValueError(
             f"weights: shape {tuple(weights.shape)} does not broadcast to (batch, heads, queries, "
-            f"keys) = {inputs.shape}"
+            f"keys) = {inputs.shape}; give one weight, or one for each key"
         )
     bias = weights.to(inputs.query.device).log()
     return replace(

@@ -62,11 +62,10 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
 
     Raises:
         ValueError: an unknown name; the message has what it is called here, the nearest names, or
-            all. A mapping that cannot be mixed, scaled, detached or given a sink.
-        TypeError: not a name.
+            all. A mapping that cannot be mixed, scaled, detached or given a sink. Not a name.
     """
     if not isinstance(name, str):
-        raise TypeError(
+        raise ValueError(
             f"mapping={name!r}: expected a name, such as 'sparsemax', with parameters as arguments"
         )
     base = _base(name)

@@ -238,6 +238,9 @@ def test_compiled(kind):
     assert torch.equal(compiled(hidden), head(hidden))
     loss = torch.compile(head.loss, backend="eager")
     assert torch.equal(loss(hidden, target), head.loss(hidden, target))
+    assert torch.equal(torch.compile(head.predict, backend="eager")(hidden), head.predict(hidden))
+    decide, log_p = torch.compile(head.decide, backend="eager", fullgraph=True), head(hidden)
+    assert torch.equal(decide(log_p), head.decide(log_p))
 
 
 def test_it_says_what_it_is():

@@ -173,7 +173,7 @@ ROWS = [
     *unknown("scaled-entmax:alpha=1.5,beta=1", r'"scaled-entmax", alpha=1.5,beta=1\)'),
     *(unknown(wrong, "is unknown; there are softmax, ")[0]
       for wrong in ("", "mixed-", "mixed")),
-    *(Wrong(f"get_spec of {wrong!r}", lambda _, wrong=wrong: get_spec(wrong), TypeError,
+    *(Wrong(f"get_spec of {wrong!r}", lambda _, wrong=wrong: get_spec(wrong), ValueError,
             "expected a name, such as 'sparsemax', with parameters as arguments")
       for wrong in (None, 3, Mapping("softmax"))),
     *(row for name in ("plif", "monotone", "weighted-softmax")

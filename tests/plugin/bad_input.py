@@ -5,12 +5,11 @@ import math
 
 import torch
 from torch.nn import DataParallel
-from transformers import AutoModel, TrainerState
+from transformers import AutoModel
 
 from sparse_attn import (
     Mapping,
     SparsitySchedule,
-    SparsityScheduleCallback,
     export_model,
     load_pretrained,
     patch_model,
@@ -109,14 +108,6 @@ def sinks_unseen(name, sinks):
     return patch_model(model, "softmax")
 
 
-def two_schedules(*parameters):
-    """The start of a training with a callback for each."""
-    callbacks = [SparsityScheduleCallback(SparsitySchedule(name)) for name in parameters]
-    state = TrainerState(stateful_callbacks=callbacks)
-    model = patch_model(BERT.build(), "r-softmax")
-    callbacks[0].on_train_begin(None, state, None, model=model)
-
-
 def malformed(says, change):
     """A saved model whose config was edited."""
 
@@ -127,15 +118,24 @@ def malformed(says, change):
         (folder / "config.json").write_text(json.dumps(config))
         load_pretrained(AutoModel, folder)
 
-    says = rf"config\.sparse_attn is malformed.*{says}.*; save the model again"
     return Wrong(f"load_pretrained: {says}", load, RuntimeError, says)
 
 
 ROWS = [
-    malformed("expected a table, got 'x'", lambda config: config.update(sparse_attn="x")),
-    malformed("'version'", lambda config: config["sparse_attn"].pop("version")),
-    malformed("'params'", lambda config: config["sparse_attn"]["mappings"][0].pop("params")),
-    malformed("'<'", lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, "1"])),
+    malformed(
+        r"config\.sparse_attn: expected a table with version, got 'x'; restore config\.json",
+        lambda config: config.update(sparse_attn="x"),
+    ),
+    malformed("with version, got {'map", lambda config: config["sparse_attn"].pop("version")),
+    malformed("with mappings, got", lambda config: config["sparse_attn"].update(mappings=None)),
+    malformed(
+        r"config\.sparse_attn\.mappings: expected a table with mapping, params, learn, per, mod",
+        lambda config: config["sparse_attn"]["mappings"][0].pop("params"),
+    ),
+    malformed(
+        "it describes 2 attention modules, but BertModel has 2",
+        lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, "1"]),
+    ),
     own_sinks("softmax", r"sink: layers\.0\.self_attn has .* of its own.*leave sink out", sink=0.0),
     own_sinks("softmax", "sink: .* leave sink out", learn="sink", per="head"),
     *(
@@ -165,12 +165,6 @@ ROWS = [
     schedule("initial=inf: expected a finite number", parameter="t", initial=math.inf, final=2.0),
     schedule("final=inf: expected a finite number", parameter="t", initial=1.0, final=math.inf),
     schedule("initial=nan", initial=math.nan),
-    Wrong(
-        "two schedules of one parameter",
-        lambda _: two_schedules("r", "r"),
-        ValueError,
-        "callbacks: 2 schedules set 'r'; give one for each parameter",
-    ),
     *(progress(s, x) for s in ("linear", "constant") for x in (-0.01, 1.01, 100, math.nan)),
     Wrong(
         "schedule of a learned parameter",

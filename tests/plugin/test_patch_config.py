@@ -6,6 +6,7 @@ import json
 import pickle
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModel, BertForSequenceClassification, BertModel
@@ -189,45 +190,78 @@ def test_a_schedule_of_a_whole_reaches_the_part_that_is_patched():
 
 
 @pytest.mark.parametrize("entry", [None, {"version": 1, "mappings": []}])
-def test_a_config_that_is_written_to_ends_the_next_call_and_the_next_save(entry, tmp_path):
+def test_a_config_that_is_overwritten_ends_the_next_call_and_the_next_save(entry, tmp_path):
     model = patched()
     model.config.sparse_attn = entry
     for use in (lambda: model(**BERT.inputs()), lambda: model.save_pretrained(tmp_path)):
-        with pytest.raises(RuntimeError, match=r"config\.sparse_attn was written to"):
+        with pytest.raises(RuntimeError, match=r"config\.sparse_attn was overwritten.*patch_model"):
             use()
     del model.config.sparse_attn
     model(**BERT.inputs())
     assert values(model.config.to_dict()) == [0.1]
 
 
-def test_a_config_of_another_model_is_completed_by_a_call_and_not_saved_before(tmp_path):
+def test_a_config_without_the_mappings_is_completed_by_a_call_and_not_saved_before(tmp_path):
     model = patched()
     model.config = BERT.build().config
-    with pytest.raises(RuntimeError, match=r"was replaced and lacks config\.sparse_attn"):
-        model.save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="its config was replaced by one without sparse_attn"):
+        model.save_pretrained(tmp_path / "refused")
     model(**BERT.inputs())
+    model.save_pretrained(tmp_path / "saved")
+    assert next(mappings_of(load_pretrained(AutoModel, tmp_path / "saved"))).value("r") == 0.1
+
+
+def test_a_copied_config_can_be_saved(tmp_path):
+    model = patched()
+    model.config = copy.deepcopy(model.config)
     model.save_pretrained(tmp_path)
     assert next(mappings_of(load_pretrained(AutoModel, tmp_path))).value("r") == 0.1
+    own(model, 0.3)
+    model(**BERT.inputs())
+    assert values(model.config.to_dict()) == [0.3]
+
+
+def test_a_head_whose_config_was_replaced_is_shown_again():
+    model = BertForSequenceClassification(BERT.build().config)
+    patch_multilabel_head(model, "sparsemax")
+    model.config = BERT.build().config
+    model(**BERT.inputs())
+    assert MULTILABEL in vars(model.config)
+    unpatch_multilabel_head(model)
+    assert (len(model._forward_pre_hooks), len(model._state_dict_pre_hooks)) == (0, 0)
 
 
 @pytest.mark.parametrize("place", ["replaced", "added"])
-def test_a_layer_that_came_later_computes_no_softmax(place):
+def test_a_layer_that_came_later_computes_no_softmax_unasked(place, tmp_path):
     model, other = patched(), BERT.build().encoder.layer[0]
     if place == "added":
         model.encoder.layer.append(other)
     else:
         model.encoder.layer[0] = other
+    number = list(model.encoder.layer).index(other)
     for use in (
         lambda: model(**BERT.inputs()),
-        model.state_dict,
-        lambda: patch_model(model, "sparsemax", layers=[0]),
         lambda: SparsitySchedule(final=0.4).apply(model, 1.0),
     ):
-        with pytest.raises(RuntimeError, match=r"encoder\.layer\.\d\.\S+ came after patch_model"):
+        with pytest.raises(RuntimeError, match=rf"layer\.{number}\.\S+ was added .*\[{number}\]"):
             use()
-    patch_model(unpatch_model(model), "sparsemax")
-    assert {mapping.name for mapping in mappings_of(model)} == {"sparsemax"}
-    model(**BERT.inputs())
+    patch_model(model, "sparsemax", layers=[number])
+    names = ["r-softmax"] * len(model.encoder.layer)
+    names[number] = "sparsemax"
+    assert [mapping.name for mapping in mappings_of(model)] == names
+    with torch.no_grad():
+        zeros = model(**BERT.inputs(), output_attentions=True).attentions[number] == 0
+    assert zeros.any()
+    assert other.attention.self.config._attn_implementation == NAME
     unpatch_model(model)
     assert (len(model._forward_pre_hooks), len(model._state_dict_pre_hooks)) == (0, 0)
     assert other.attention.self.config._attn_implementation == "sdpa"
+    assert not hasattr(other.attention.self, NAME)
+    assert len(other.attention.self._forward_pre_hooks) == 0
+
+
+def test_a_module_that_came_later_and_computes_its_own_softmax_is_refused():
+    model = patched()
+    model.encoder.layer[0].attention.output = nn.MultiheadAttention(8, 2)
+    with pytest.raises(ValueError, match=r"computes softmax in encoder\.layer\.0\.att"):
+        model(**BERT.inputs())
