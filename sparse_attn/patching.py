@@ -220,7 +220,7 @@ def _without_mapping(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
 
 def _check_layers(root: PreTrainedModel, args: Any) -> None:
     """Forward pre-hook: raise for attention without a mapping."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return
     if (patch := patch_of(root, NAME)) is not None:
         _layers_now(root, patch)
