@@ -204,10 +204,10 @@ def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
     """The attention modules; searched for again if PEFT wrapped some or layers were added."""
     if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
         found = _Kept(*_places(root), patch.kept.before)
-        for layer in _without_mapping(found.layers):
+        if new := _without_mapping(found.layers):
             raise RuntimeError(
-                f"{layer.name} was added to {type(root).__name__} after patch_model, and would "
-                f"compute softmax; call patch_model(model, ..., layers=[{layer.block}])"
+                f"{new[0].name} was added to {type(root).__name__} after patch_model, and would "
+                f"compute softmax; call patch_model(model, ..., layers=[{new[0].block}])"
             )
         refuse(root, found.layers)
         patch.kept = found
