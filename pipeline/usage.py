@@ -138,10 +138,11 @@ def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
         option, equals, value = word.partition("=")
         given = value if equals else "".join(words[:1])
         name, colon, values = given.partition(":")
-        wanted = {f"{option[2:]}.{key}" for key in (("name", "params") if colon else ("name",))}
+        section = option.removeprefix("--")
+        known = f"{section}.name" in keys and (not colon or f"{section}.params" in keys)
         # a section may also be a YAML file
         named = re.fullmatch(r"[\w-]+(:\w+=[^=,]+(,\w+=[^=,]+)*)?", given)
-        short = option.startswith("--") and wanted <= keys and named and given != "null"
+        short = option.startswith("--") and known and named and given != "null"
         if short and not Path(given).is_file():
             del words[: 0 if equals else 1]
             spelled += [f"{option}.name", name]

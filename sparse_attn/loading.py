@@ -140,7 +140,9 @@ def _restore(
     for key, entry in saved.items():
         RESTORE[key](root, entry)
     for part in _patched_parts(root) if not saved else ():
-        _restore_attention(part, part.config.__dict__.pop(NAME))
+        entry = vars(part.config).pop(NAME)
+        check_version(NAME, entry)
+        _restore_attention(part, entry)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
 
@@ -183,11 +185,16 @@ def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 def _restore_attention(root: PreTrainedModel, saved: dict[str, Any]) -> None:
-    check_version(NAME, saved)
     check_table(NAME, saved, mappings=list)
     for entry in saved["mappings"]:
-        kinds = {"mapping": str, "params": dict, "learn": list, "per": str, "modules": list}
-        check_table(f"{NAME}.mappings", entry, **kinds)
+        check_table(
+            *(f"{NAME}.mappings", entry),
+            mapping=str,
+            params=dict,
+            learn=list,
+            per=str,
+            modules=list,
+        )
     found = attention_layers(root)
     positions = [position for entry in saved["mappings"] for position in entry["modules"]]
     if len(positions) != len(found) or set(positions) != set(range(len(found))):

@@ -113,6 +113,7 @@ class Patch:
     ) -> None:
         self.key, self.describe, self.kept = key, describe, kept
         self.configs: list[PreTrainedConfig] = []
+        self.is_saved = True  # False for a model that is saved as a plain one
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
         if not any(patch_of(model, other) for other in KEYS):
@@ -161,7 +162,7 @@ def unmark(root: PreTrainedModel, key: str) -> None:
     vars(root).pop(f"_{key}", None)
     hide(root, key)
     if not any(patch_of(root, other) for other in KEYS):
-        forget_configs(root)
+        drop_hooks(root, _complete_configs, _refuse_lost_configs)
 
 
 def _unshown(root: PreTrainedModel) -> list[Patch]:
@@ -169,7 +170,7 @@ def _unshown(root: PreTrainedModel) -> list[Patch]:
     found = []
     for key, patcher in PATCHERS.items():
         patch = patch_of(root, key)
-        if patch is None or patch.is_shown():
+        if patch is None or not patch.is_saved or patch.is_shown():
             continue
         if not isinstance(vars(root.config).get(key, Snapshot()), (PatchConfig, Snapshot)):
             raise RuntimeError(
@@ -205,11 +206,6 @@ def hide(root: PreTrainedModel, key: str) -> None:
         vars(config).pop(key, None)
         if not any(other in vars(config) for other in KEYS):
             vars(config).pop("attn_implementation", None)
-
-
-def forget_configs(root: PreTrainedModel) -> None:
-    """Let the configs of a patched model be those of a plain one."""
-    drop_hooks(root, _complete_configs, _refuse_lost_configs)
 
 
 def check_table(where: str, table: Any, **kinds: type) -> None:

@@ -363,11 +363,11 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     """Let the model dispatch to us."""
     weights = root.config.output_attentions
     usual = "eager" if weights else root.get_correct_attn_implementation(None)
-    # from_pretrained of a patched model already asks for us
-    before = [
+    before = [  # from_pretrained of a patched model already asks for us
         (config, usual if named == NAME else named, asked)
         for config, named, asked in _switch(configs_of(root))
     ]
+    # beside `_switch`, because Transformers 5.17 does not reach the two stacks of T5
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
     root.register_forward_pre_hook(_check_layers)

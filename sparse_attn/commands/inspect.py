@@ -55,7 +55,7 @@ def add_to(commands: Any) -> None:
         help=f"output file (default: {PAGE}, or attention-2.html, ... if that exists)",
     )
     parser.add_argument(
-        "--force", action="store_true", help="overwrite an existing file, by default " + PAGE
+        "--force", action="store_true", help=f"overwrite an existing file, by default {PAGE}"
     )
     parser.add_argument(
         "--max-tokens",

@@ -21,7 +21,6 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.patch_config import (
     MULTILABEL,
     Description,
-    check_version,
     hide,
     patch_of,
     refuse_lost_head,
@@ -96,7 +95,6 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
 
 def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
     """Patch the head as it was saved; a class without such a head has nothing to restore."""
-    check_version(MULTILABEL, saved)
     root.config.problem_type = saved["problem_type"]
     if _find_output_layer(root) is None:
         hide(root, MULTILABEL)

@@ -26,7 +26,6 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.patch_config import (
     HEAD,
     Description,
-    check_version,
     hide,
     patch_of,
     refuse_lost_head,
@@ -110,7 +109,6 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
 
 def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
     """Patch the head as it was saved; a class without a head has nothing to restore."""
-    check_version(HEAD, saved)
     if root.get_output_embeddings() is None:
         hide(root, HEAD)
         return

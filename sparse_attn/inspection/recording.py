@@ -19,7 +19,7 @@ from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import received_mass
 from sparse_attn.layers import AttentionLayer, attention_layers, root_of
-from sparse_attn.patch_config import configs_of, forget_configs, hide
+from sparse_attn.patch_config import configs_of, hide, patch_of
 from sparse_attn.patching import is_patched, patched
 
 
@@ -89,7 +89,9 @@ def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
         hide(root, NAME)
-        forget_configs(root)
+        patch = patch_of(root, NAME)
+        assert patch is not None
+        patch.is_saved = False
         for config in configs_of(root):
             config._attn_implementation = Unsaved(NAME)
         yield

@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertModel, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertForSequenceClassification,
+    BertModel,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
+from sparse_attn.heads import patch_multilabel_head
 from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels import reference
@@ -358,6 +365,15 @@ def test_what_is_saved_or_copied_inside_a_block(name: str | None, tmp_path: Path
     again = load_pretrained(BertModel, tmp_path / "copy").eval()
     with torch.no_grad():
         assert torch.equal(again(ids).last_hidden_state, copied(ids).last_hidden_state)
+
+
+def test_a_patched_head_still_guards_its_config_after_a_block() -> None:
+    model = patch_multilabel_head(BertForSequenceClassification(bert().config), "sparsemax")
+    with record_attention(model):
+        pass
+    model.config.sparse_attn_multilabel = None
+    with pytest.raises(RuntimeError, match=r"config\.sparse_attn_multilabel was overwritten"):
+        model(torch.tensor([[5, 6, 7, 8]]))
 
 
 def test_a_block_leaves_nothing_behind() -> None:

@@ -7,13 +7,7 @@ import torch
 from torch.nn import DataParallel
 from transformers import AutoModel
 
-from sparse_attn import (
-    Mapping,
-    SparsitySchedule,
-    export_model,
-    load_pretrained,
-    patch_model,
-)
+from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
 from sparse_attn.attention import sparse_attention
 from sparse_attn.files import UnwrittenError
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head

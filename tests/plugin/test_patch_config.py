@@ -232,7 +232,7 @@ def test_a_head_whose_config_was_replaced_is_shown_again():
 
 
 @pytest.mark.parametrize("place", ["replaced", "added"])
-def test_a_layer_that_came_later_computes_no_softmax_unasked(place, tmp_path):
+def test_a_layer_that_came_later_computes_no_softmax_unasked(place):
     model, other = patched(), BERT.build().encoder.layer[0]
     if place == "added":
         model.encoder.layer.append(other)
