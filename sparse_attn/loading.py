@@ -36,7 +36,8 @@ from sparse_attn.patch_config import (
     restore_configs,
     with_parts,
 )
-from sparse_attn.patching import install, is_patched, make_mapping, refuse, unpatch_model
+from sparse_attn.patching import install, is_patched, make_mapping, unpatch_model
+from sparse_attn.refusals import refuse
 
 FILE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),

@@ -228,24 +228,6 @@ def check_version(key: str, saved: Any) -> None:
         )
 
 
-def refuse_lost_head(root: PreTrainedModel) -> None:
-    """Raise for a model that was saved with a patched head and loaded without it."""
-    lost = {
-        HEAD: type(root.get_output_embeddings()) is nn.Linear,
-        MULTILABEL: patch_of(root, MULTILABEL) is None,
-    }
-    for key in lost:
-        entry = vars(root.config).get(key)
-        # another model of this config has a head in memory: `own_configs` sees to that
-        others = isinstance(entry, PatchConfig) and entry.is_foreign(root)
-        if entry is not None and lost[key] and not others:
-            raise ValueError(
-                f"the config of {type(root).__name__} describes a patched head, which was not "
-                "loaded; use sparse_attn.load_pretrained(cls, path), or, if the head is to be the "
-                f"plain one, delete config.{key}"
-            )
-
-
 def own_configs(root: PreTrainedModel) -> None:
     """Copy the configs of the model that another patched model uses.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -21,32 +21,22 @@ from sparse_attn.hooks import (
     drop_hooks,
     remove_hooks,
 )
-from sparse_attn.layers import (
-    MASK_READERS,
-    AttentionLayer,
-    attention_layers,
-    computes_softmax,
-    config_of,
-    has_sinks,
-    root_of,
-    unseen_sinks,
-)
+from sparse_attn.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.patch_config import (
     Description,
     Patch,
-    PatchConfig,
     Snapshot,
     config_states,
     configs_of,
     own_configs,
     patch_of,
-    refuse_lost_head,
     restore_configs,
     snapshot,
     unmark,
     with_parts,
 )
+from sparse_attn.refusals import refuse, refuse_lost_parameters, refuse_sinks
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -100,7 +90,7 @@ def patch_model(
     found = attention_layers(root)
     refuse(root, found)
     if not is_patched(root):
-        _refuse_lost_parameters(root)
+        refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
     # all are built before the first is set: a wrong argument leaves the model as it was
     install(root, found, {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen})
@@ -260,63 +250,6 @@ def _select(
     return [layer for layer in found if layer.block in wanted]
 
 
-def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
-    """Raise for a model whose softmax cannot be replaced."""
-    refuse_lost_head(root)
-    name, closed, own, readers = type(root).__name__, [], [], []
-    for place, module in root.named_modules():
-        if isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation():
-            closed.append(type(module).__name__)
-        if computes_softmax(cast(Hashable, type(module))):
-            own.append(place)
-        if type(module).__name__ in MASK_READERS:
-            readers.append(place)
-    if closed or not found:
-        raise ValueError(
-            f"{(closed or [name])[0]} does not dispatch its attention through Transformers' "
-            "AttentionInterface, so its softmax cannot be replaced; use a model that does, such as "
-            "BERT, RoBERTa, ELECTRA or ModernBERT"
-        )
-    if own:
-        raise ValueError(
-            f"{name} computes softmax in {', '.join(own[:3])}, outside the attention that can be "
-            "replaced; patch the submodel without it, such as a text or vision part"
-        )
-    if readers:
-        raise ValueError(
-            f"{name}: {readers[0]} reads the additive attention mask as padding, which a boolean "
-            "one would invert; use a model without it, such as M2M100 instead of NLLB-MoE"
-        )
-    if unseen := [f"{layer.name}.{n}" for layer in found for n in unseen_sinks(layer.module)]:
-        raise ValueError(
-            f"{name} has attention sinks, {unseen[0]}, which it does not pass as s_aux, one for "
-            "each head and without selected keys, so its softmax cannot be replaced; use a model "
-            "that does, such as GPT-OSS"
-        )
-    if not is_patched(root) and any(hasattr(layer.module, NAME) for layer in found):
-        raise ValueError(
-            f"{name} is, or contains, a part that is already patched; patch or unpatch the model "
-            "that "
-            "was patched first"
-        )
-
-
-def _refuse_lost_parameters(root: PreTrainedModel) -> None:
-    """Raise for a model that was saved with learned parameters and loaded without them."""
-    models = {n: m for n, m in root.named_modules() if isinstance(m, PreTrainedModel)}
-    saved = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
-    # what a model in memory has written is no sign of a file
-    saved = {n: s for n, s in saved.items() if not isinstance(s, (PatchConfig, Snapshot))}
-    for entry in (entry for s in saved.values() for entry in s["mappings"]):
-        if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
-            places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)
-            raise ValueError(
-                f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "
-                "whose parameters were not loaded; use sparse_attn.load_pretrained(cls, path), "
-                f"or, to start from new ones, delete {places}"
-            )
-
-
 class _Kept(NamedTuple):
     """What a patched model keeps: its attention modules, and its configs' previous entries.
 
@@ -403,24 +336,8 @@ def make_mapping(
         )
     mapping = Mapping(name, learn=learn, num_heads=num_heads, **(parameters or {}))
     if has_sinks(layer.module):
-        _check_sinks(layer, mapping)
+        refuse_sinks(layer, mapping)
     return mapping.to(device).train(layer.module.training)
-
-
-def _check_sinks(layer: AttentionLayer, mapping: Mapping) -> None:
-    """Raise for a mapping that cannot take the sinks that the layer passes."""
-    if mapping.has_sink:
-        raise ValueError(
-            f"sink: {layer.name} has learned sinks of its own, which {mapping.name} takes; leave "
-            "sink out"
-        )
-    try:
-        get_spec(mapping.name, sink=True)
-    except ValueError as error:
-        raise ValueError(
-            f"mapping={mapping.name!r}: {layer.name} has attention sinks, which {mapping.name} "
-            "cannot take; use one that can, such as softmax, entmax or r-softmax"
-        ) from error
 
 
 def _number_of_heads(layer: AttentionLayer) -> int:

@@ -26,7 +26,8 @@ from sparse_attn.conversion.states import zeros_of
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.record import ZeroCounts
 from sparse_attn.layers import attention_layers
-from sparse_attn.patching import mappings_of, refuse
+from sparse_attn.patching import mappings_of
+from sparse_attn.refusals import refuse
 
 POINTS = 100  # of a correlation of 1
 

@@ -23,9 +23,9 @@ from sparse_attn.patch_config import (
     Description,
     hide,
     patch_of,
-    refuse_lost_head,
 )
 from sparse_attn.patching import ModelT
+from sparse_attn.refusals import refuse_lost_head
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
 # a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would

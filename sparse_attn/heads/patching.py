@@ -28,9 +28,9 @@ from sparse_attn.patch_config import (
     Description,
     hide,
     patch_of,
-    refuse_lost_head,
 )
 from sparse_attn.patching import ModelT
+from sparse_attn.refusals import refuse_lost_head
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
