@@ -97,17 +97,19 @@ class SparsitySchedule:
             The value that was set.
 
         Raises:
-            ValueError: no mapping of the model has this parameter, or a value or progress is out of
-                range.
+            ValueError: no mapping of the model has this parameter, or progress or either end of the
+                schedule is out of range.
             RuntimeError: a layer was added after `patch_model`.
             TypeError: a model that is not from Transformers.
         """
-        value = self.value(progress)
-        if isinstance(model, MultiLabelHead):
-            model.set_parameter(self.parameter, value)
-        else:
-            set_parameter(model, self.parameter, value)
-        return value
+        # both ends first: a value out of range must not end a run half way
+        values = [self.value(at) for at in (0.0, 1.0, progress)]
+        for value in values:
+            if isinstance(model, MultiLabelHead):
+                model.set_parameter(self.parameter, value)
+            else:
+                set_parameter(model, self.parameter, value)
+        return values[-1]
 
 
 class SparsityScheduleCallback(TrainerCallback, ExportableState):
@@ -135,9 +137,6 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        # both ends first: a value out of range must not end a run half way
-        for progress in (0.0, 1.0):
-            self._apply(progress, kwargs["model"])
         self._apply(_share_done(state), kwargs["model"])
 
     def on_step_end(

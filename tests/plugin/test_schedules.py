@@ -150,6 +150,8 @@ def test_a_wrong_end_stops_the_run_before_it_starts(schedule, message, tmp_path)
     used = Watch(run.model)
     with pytest.raises(ValueError, match=message):
         run.train()
+    with pytest.raises(ValueError, match=message):  # in a loop of one's own
+        schedule.apply(run.model, 0.25)
     assert used.values == []
 
 
