@@ -18,6 +18,7 @@ from compare.page import make_page as comparison
 from convert.page import make_page as conversion
 from experiments.bottleneck.__main__ import main as bottleneck
 from experiments.conversion.__main__ import main as conversion_ways
+from experiments.images.__main__ import main as images
 from experiments.language_modeling.__main__ import main as language_modeling
 from experiments.multilabel.__main__ import main as multilabel
 from glue.__main__ import main as glue
@@ -50,6 +51,7 @@ REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "multilabel-rates": (partial(_report, multilabel), "multilabel/synthetic-rates"),
     "bottleneck": (partial(_report, bottleneck), "bottleneck/small"),
     "bottleneck-alphas": (partial(_report, bottleneck), "bottleneck/small-alphas"),
+    "images": (partial(_report, images), "images/mnist-few"),
     "language-models": (partial(_report, language_modeling), "language_modeling"),
     "compare": (partial(_page, comparison), "compare/minilm-sts-b.json"),
     "conversion": (partial(_page, conversion), "conversion/minilm/entmax-90.json"),

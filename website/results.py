@@ -17,6 +17,8 @@ from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.images.__main__ import EXPERIMENT as IMAGES
+from experiments.images.report import results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
@@ -87,6 +89,11 @@ def language_modeling() -> list[str]:
     """Perplexity and rank of every head; the report has the rest."""
     results = LANGUAGE_MODELING.read(RESULTS / "language_modeling/ptb-small-sweep")
     return markdown(heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption=""))
+
+
+def images() -> list[str]:
+    """Every loss on MNIST beside the paper's table."""
+    return markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
 
 
 def bottleneck() -> list[str]:
@@ -209,7 +216,7 @@ def _family(rows: dict[str, Any]) -> list[str]:
 TABLES = {
     make.__name__: make
     for make in (
-        *(machines, glue, multilabel, language_modeling, bottleneck),
+        *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(steps, heads, demo, compare, conversion, families),
     )
 }
