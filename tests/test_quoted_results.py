@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from compare.page import findings, table
 from compare.reader import LONGEST
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES
+from experiments.images.__main__ import EXPERIMENT as IMAGES
+from experiments.images.published import published
+from experiments.images.report import error
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.plots import differences as of_heads
 from experiments.language_modeling.report.runs import measured
@@ -209,6 +213,41 @@ def test_every_cell_of_a_sweep_has_the_same_budget(
     )
     finished = [record.results for record in found.by_hash.values() if record.results]
     assert len({(str(run["versions"]), run["device"]) for run in finished}) == 1
+
+
+def test_mnist_in_its_page_and_the_results() -> None:
+    results = IMAGES.read(RESULTS / "images/mnist-few")
+    cells = {cell[1]: cell for cell in results.cells}
+    means = {
+        name: estimate(results.by_seed(cell, error).values()).mean for name, cell in cells.items()
+    }
+    papers = {
+        name: float(row.error.split()[0]) for name, row in published(results.sweep)[1].items()
+    }
+    above = {name: means[name] - papers[name] for name in cells}
+    off = [f"{above[name]:.2f}" for name in sorted(above, key=above.__getitem__)]
+    against = results.against("softmax", error)
+    ours = {name: d for (_, name), d in against.items() if d is not None}
+    taylor, mse = ours["taylor"], ours["mse"]
+    assert len(ours) == 4
+    assert [name for name, d in ours.items() if d.low > 0 or d.high < 0] == ["mse"]
+    assert min(means, key=means.__getitem__) == min(papers, key=papers.__getitem__) == "taylor"
+    assert max(means, key=means.__getitem__) == max(papers, key=papers.__getitem__) == "mse"
+    gap = papers["taylor"] - papers["softmax"]
+    found = page("docs/images.md")
+    assert f"squared error {mse.value:.2f} points worse" in found
+    assert f"find {-gap:.2f} between Taylor softmax and softmax" in found
+    assert f"Errors of four losses are {off[0]} to {off[3]} points above the paper's" in found
+    assert f"that of squared error is {off[4]} above" in found
+    said = page("docs/results.md")
+    assert (
+        f"Taylor softmax {taylor.value:.2f} points of test error [{taylor.low:.2f}, "
+        f"{taylor.high:+.2f}], where de Brébisson & Vincent's hundred runs have {gap:.2f}. Squared "
+        f"error is {mse.value:.2f} worse"
+    ) in said
+    median = statistics.median(d.detectable or 0 for d in ours.values())
+    assert f"could have shown a difference of {median:.1f} points" in found
+    assert f"a difference of {median:.1f} points could have been found" in said
 
 
 def test_no_softmax_is_below_the_floor() -> None:

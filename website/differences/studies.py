@@ -100,7 +100,10 @@ def _by_seed(
 def _images(results: Results) -> Iterator[Found]:
     measures = (Measure("test error", "points", -1), error), (Measure("-log p", "nats", -1), negll)
     base = baseline(results)
-    return _by_seed(results, base, measures) if base else iter(())
+    for found in _by_seed(results, base, measures) if base else ():
+        # mse has no -log p, which is no failure
+        if found.difference is not None or results.diverged((found.task, found.mapping)):
+            yield found
 
 
 def _multilabel(results: Results) -> Iterator[Found]:
