@@ -14,9 +14,9 @@ from website.differences.studies import read_entries, without_entries
 LINKS = """
 The entries as JSON: [differences.json](differences.json), by
 [differences.schema.json](differences.schema.json). All is made by `python -m website.records`;
-[add your runs](contribute-results.md). Not here: what a conversion
-[costs a later fine-tuning](guide/convert.md#fine-tune-first), the demo's task, and
-[speed](results.md#speed).
+[add your runs](contribute-results.md). Not here:
+[ways to convert](conversion-ways/report.md), one seed each; [the demo's task](results.md#the-demo),
+where every untrained swap is worse than softmax; and [speed](results.md#speed).
 """
 
 
