@@ -87,8 +87,13 @@ def test_scale_alone_gains_more_than_sigsoftmax() -> None:
     found = of_heads(LANGUAGE_MODELS, ptb)
     between = LANGUAGE_MODELS.difference((ptb, "sigsoftmax"), (ptb, "temperature-softmax"), value)
     biased = LANGUAGE_MODELS.difference((ptb, "sigsoftmax-bias"), (ptb, "sigsoftmax"), value)
+    valid = measured("valid_perplexity")
+    plif = LANGUAGE_MODELS.difference((ptb, "plif"), (ptb, "softmax"), valid)
+    even = LANGUAGE_MODELS.difference((ptb, "abs"), (ptb, "softmax"), valid)
     assert between
     assert biased
+    assert plif
+    assert even
     assert min(between.low, biased.low) > 0
     low, high = f"{between.low:.2f}", f"{between.high:.2f}"
     corrected = holm([difference.p for difference in found.values()])
@@ -100,10 +105,13 @@ def test_scale_alone_gains_more_than_sigsoftmax() -> None:
         f"{between.value:.1f} above it [{low}, {high}]",
         f"worse**: {-found['sigsoftmax-bias'].value:.1f} below softmax, {biased.value:.1f} above "
         f"sigsoftmax without [{biased.low:.2f}, {biased.high:.2f}]",
-        f"normalised sigmoid is {found['normalized-sigmoid'].value:.1f} worse** than softmax, "
-        f"PLIF {found['plif'].value:.1f} (Holm's p {p['plif']:.3f})",
+        f"normalised sigmoid is {found['normalized-sigmoid'].value:.1f} worse** than softmax.",
+        f"PLIF is {found['plif'].value:.1f} worse on test (Holm's p {p['plif']:.3f}) and equal on "
+        f"validation ({plif.value:+.2f} [{plif.low:.2f}, {plif.high:+.2f}]), abs not told apart on "
+        f"test and {-even.value:.2f} better on validation [{-even.high:.2f}, {-even.low:.2f}]",
     ):
         assert said in text
+    assert plif.side == 0
     assert (
         f"sigsoftmax is {-found['sigsoftmax'].value:.0f} points of perplexity below softmax, and "
         f"softmax of twice the scores {-found['temperature-softmax'].value:.0f} points"
@@ -266,6 +274,11 @@ def test_retrieval_in_the_results() -> None:
     assert f"of {record['questions']} questions" in text
     assert f"{record['candidates']} sentences for {shares[0]} with softmax, {shares[1]}" in text
     assert f"and {shares[2]} with as many dropped at random" in text
+    swaps = [row for row in record["rows"] if row["zeros"] and "random" not in row["mapping"]]
+    lost = sorted(-100 * row["difference"] for row in swaps)
+    assert len(swaps) == 8
+    assert max(row["interval"][1] for row in swaps) < 0
+    assert f"all eight settings lose {lost[0]:.0f} to {lost[-1]:.0f} points" in text
 
 
 def test_conversion_in_the_readme() -> None:
@@ -354,6 +367,12 @@ def test_untrained_swap_in_the_results() -> None:
         f"with {zeros[0]:.0%} to {zeros[-1]:.0%} exact zeros, cannot be told from softmax, and as "
         f"many zeros at random cost {100 * lost[0]:.0f} to {100 * lost[-1]:.0f} points"
     ).replace("%", " %") in page("docs/results.md")
+    apart = sorted(100 * row["against_softmax"]["value"] for row in rows if row not in alike)
+    two, one, small, large = (f"{abs(value):.1f}" for value in apart)
+    assert apart[1] < 0 < apart[2]
+    assert (
+        f"two are above softmax, by {small} and {large} points, and two below, by {one} and {two}"
+    ) in page("docs/results.md")
 
 
 def test_glue_in_the_results() -> None:

@@ -80,20 +80,33 @@ def glue() -> list[str]:
     return head.splitlines()[1:]
 
 
+def _found(report: str, start: str = "") -> list[str]:
+    """What a report says was found, and what its seeds could have shown."""
+    content = (ROOT / "docs" / report / "report.md").read_text(encoding="utf-8")
+    paragraphs = content.split("\n\n")
+    (said,) = [p for p in paragraphs if p.startswith(start) and "that a t-test of" in p]
+    return [said, ""]
+
+
 def multilabel() -> list[str]:
     """Micro-F1 of every method on every data set."""
-    return markdown(scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro"))
+    return _found("multilabel", "micro-F1") + markdown(
+        scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro")
+    )
 
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head; the report has the rest."""
     results = LANGUAGE_MODELING.read(RESULTS / "language_modeling/ptb-small-sweep")
-    return markdown(heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption=""))
+    found = _found("language-models")
+    return found + markdown(
+        heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption="")
+    )
 
 
 def images() -> list[str]:
     """Every loss on MNIST beside the paper's table."""
-    return markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
+    return _found("images") + markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
 
 
 def bottleneck() -> list[str]:
@@ -103,7 +116,8 @@ def bottleneck() -> list[str]:
         line
         for alpha in results.sweep.alphas
         for measure in MEASURES
-        for line in markdown(measure_table(results, alpha, measure))
+        for line in _found("bottleneck", measure.title)
+        + markdown(measure_table(results, alpha, measure))
     ]
 
 
