@@ -104,7 +104,7 @@ def _parameters(model: PreTrainedModel) -> list[dict[str, Any]]:
 
 
 def _cost(readers: Sequence[Reader], batches: Sequence[Batch]) -> dict[str, float]:
-    """Seconds of softmax, unpatched, and of the converted model: the least of REPEATS, in turns."""
+    """Seconds of unpatched softmax and of the converted model: fastest of REPEATS, interleaved."""
     taken: list[list[float]] = [[] for _ in readers]
     for _ in range(REPEATS):
         for reader, seconds in zip(readers, taken, strict=True):

@@ -49,7 +49,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def with_new_head(path: str, *, converted: bool = False, **options: Any) -> PreTrainedModel:
-    """The model, a converted one with its mappings, silent about a new head.
+    """Load the model, with its mappings if converted, without the warning about a new head.
 
     Missing or unexpected weights below the head are reported as usual.
     """

@@ -1,4 +1,4 @@
-"""What is written whole or not at all, errors of a full disk, and what two contents differ in."""
+"""Atomic writes, disk errors, and differences between configs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Progress:
         best_epoch: the one with the best score, counted from 1; the first of equals.
         best_score: its score, higher is better.
         history: what each epoch gave: its number, training loss, score and further values.
-        seconds: training and evaluation took, in every process that the run was in.
+        seconds: time of training and evaluation, resumed runs included.
     """
 
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""The Hugging Face hub where there is no network, for which its libraries try half a minute."""
+"""Fail at once, not after half a minute, where the Hugging Face hub cannot be reached."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json(path: Path) -> Iterator[tuple[str, Any]]:
-    """Where it stands, and what it is, of one object a line or of a list of objects."""
+    """Place and value of each object: one a line, or those of a list."""
     with path.open("rb") as file:
         is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
     if is_list:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 def measure(config: MeasureConfig) -> None:
     """Measure a run and print the results."""
-    from experiments.language_modeling.train import measure
+    from experiments.language_modeling import train
 
-    for name, value in measure(config).items():
+    for name, value in train.measure(config).items():
         shown = value
         if name == "function":  # the report draws it
             continue

@@ -200,7 +200,7 @@ def sparsity(record: Record) -> dict[str, Any]:
 
 
 def is_cpu(device: str) -> bool:
-    """Whether `glue.train.device_name` gave this name to a processor."""
+    """Whether `pipeline.machine.device_name` gave this name to a processor."""
     return " CPU, " in device
 
 
