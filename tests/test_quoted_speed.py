@@ -90,7 +90,8 @@ def sparse_quotes() -> Iterator[tuple[str, str]]:
             cells.append(ratio_ + f" ({100 * zeros:.4g} %)" * (zeros > 1e-3))
         yield KERNELS, f"| {name} | {' | '.join(cells)} |"
     short, long = "random: N=512", "random: N=8192"
-    yield README, f"sparsemax take {over(SPARSE, short, 'sparsemax', 'softmax')} of softmax's time"
+    share = over(SPARSE, short, "sparsemax", "softmax")
+    yield README, f"sparsemax take {share} of our own softmax's time"
     yield README, f"{over(SPARSE, long, 'sparsemax', 'softmax')} at 8,192"
     ends = [over(SPARSE, case, ALPHA, "softmax") for case in (short, long)]
     yield README, f"entmax {ends[0]} and {ends[1]}"
