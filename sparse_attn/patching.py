@@ -162,8 +162,8 @@ def mappings_of(layer: AttentionLayer) -> list[Mapping]:
     return [m for m in held.modules() if isinstance(m, Mapping)] if held is not None else []
 
 
-def set_parameter(model: nn.Module, name: str, value: float) -> None:
-    """Set a fixed parameter in every mapping of the model that has it.
+def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[float] = ()) -> None:
+    """Set a fixed parameter in every mapping of the model that has it; `ends` are checked first.
 
     In a patched model this uses the attention modules that `patch_model` found, without walking the
     model again while they are in place.
@@ -182,6 +182,9 @@ def set_parameter(model: nn.Module, name: str, value: float) -> None:
             f"parameter={name!r}: the model's mappings ({', '.join(names)}) have no such fixed "
             "parameter, or it is learned; patch the model first or choose another"
         )
+    for mapping in holders:
+        for end in ends:
+            mapping.spec.parameter(name).check(end)
     for mapping in holders:
         mapping.set_value(name, value)
     if patch is None:

@@ -102,14 +102,14 @@ class SparsitySchedule:
             RuntimeError: a layer was added after `patch_model`.
             TypeError: a model that is not from Transformers.
         """
-        # both ends first: a value out of range must not end a run half way
-        values = [self.value(at) for at in (0.0, 1.0, progress)]
-        for value in values:
-            if isinstance(model, MultiLabelHead):
-                model.set_parameter(self.parameter, value)
-            else:
-                set_parameter(model, self.parameter, value)
-        return values[-1]
+        value = self.value(progress)
+        # an end out of range must not stop a run half way
+        ends = self.value(0.0), self.value(1.0)
+        if isinstance(model, MultiLabelHead):
+            model.set_parameter(self.parameter, value, ends)
+        else:
+            set_parameter(model, self.parameter, value, ends)
+        return value
 
 
 class SparsityScheduleCallback(TrainerCallback, ExportableState):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -139,8 +140,13 @@ class MultiLabelHead(nn.Module):
             )
         self._threshold = float(value)
 
-    def set_parameter(self, name: str, value: float) -> None:
-        """Set the fixed parameter `name` of the mapping to `value`, as a schedule does.
+    def set_parameter(self, name: str, value: float, ends: Sequence[float] = ()) -> None:
+        """Set a fixed parameter of the mapping, as a schedule does.
+
+        Args:
+            name: of the parameter.
+            value: to set.
+            ends: values that it will reach, checked before it is set.
 
         Raises:
             ValueError: out of range, or the mapping has no such fixed parameter.
@@ -150,6 +156,8 @@ class MultiLabelHead(nn.Module):
                 f"parameter={name!r}: {self.mapping.name} with sparsity={self.sparsity!r} has no "
                 "such fixed parameter; choose another"
             )
+        for end in ends:
+            self.mapping.spec.parameter(name).check(end)
         self.mapping.set_value(name, value)
 
     def describe(self) -> dict[str, Any]:
@@ -265,7 +273,7 @@ class MultiLabelHead(nn.Module):
             counts = prediction.argmax(-1) if counts is None else counts
             value = 1 - counts.clamp(min=1).to(prediction) / self.labels
         else:
-            spec = next(p for p in self.mapping.spec.parameters if p.name == self.predicted)
+            spec = self.mapping.spec.parameter(str(self.predicted))
             value = into_range(spec, prediction).squeeze(-1)
         return {**arguments, str(self.predicted): value}
 

@@ -199,6 +199,10 @@ class MappingSpec:
         if self.log_function is DERIVED:
             object.__setattr__(self, "log_function", partial(self.function, log=True))
 
+    def parameter(self, name: str) -> ParameterSpec:
+        """The parameter of this name."""
+        return next(p for p in self.parameters if p.name == name)
+
     @property
     def own_loss(self) -> Loss | None:
         """The loss that trains one label among many classes; None for -log p, if finite."""

@@ -165,7 +165,7 @@ class Mapping(nn.Module):
                 f"{', '.join(self.fixed) or 'none'}"
             )
         self.was_set = True
-        spec = next(p for p in self.spec.parameters if p.name == name)
+        spec = self.spec.parameter(name)
         if value is None and spec.default is None:
             self._buffers.pop(name, None)
             setattr(self, name, None)
@@ -195,7 +195,7 @@ class Mapping(nn.Module):
         None for one that each row derives.
         """
         if name in self.learned:
-            spec = next(p for p in self.spec.parameters if p.name == name)
+            spec = self.spec.parameter(name)
             return into_range(spec, getattr(self, f"raw_{name}"))
         return getattr(self, name)
 

@@ -148,10 +148,12 @@ def test_the_callback_state_is_the_schedule(tmp_path):
 def test_a_wrong_end_stops_the_run_before_it_starts(schedule, message, tmp_path):
     run = trainer(tmp_path, schedule)
     used = Watch(run.model)
+    before = {mapping.value("r") for mapping in mappings_of(run.model)}
     with pytest.raises(ValueError, match=message):
         run.train()
     with pytest.raises(ValueError, match=message):  # in a loop of one's own
         schedule.apply(run.model, 0.25)
+    assert {mapping.value("r") for mapping in mappings_of(run.model)} == before
     assert used.values == []
 
 

@@ -205,6 +205,17 @@ def test_a_head_whose_runs_all_diverged_is_an_entry(tmp_path: Path) -> None:
     assert [(e.difference, e.seeds, e.diverged) for e in found] == [(None, 0, 3)] * 3
 
 
+def test_an_infinite_loss_is_an_entry_and_one_that_a_method_lacks_is_not(tmp_path: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["mapping"] == "taylor" and record["stage"] == "final":
+            record["results"]["test"]["negll"] = float("inf")
+
+    found = [e for e in sweep(tmp_path, "images/mnist-few", change) if e.metric == "-log p"]
+    assert {e.mapping: e.difference is None for e in found} == {
+        **{"softmax-abs": False, "spherical": False, "taylor": True}
+    }
+
+
 def test_multilabel_is_compared_with_the_softmax_of_most_thresholds(tmp_path: Path) -> None:
     def on_validation(record: dict[str, Any]) -> None:
         if record["mapping"] == "sigmoid":
