@@ -1,25 +1,14 @@
-"""The metrics of GLUE as one module of the `evaluate` library, which needs no network.
-
-    metric = evaluate.load("glue/metric.py", "classification", keep_in_memory=True)
-    metric.compute(predictions=[0, 1], references=[0, 1], names=["accuracy", "f1"])
-
-evaluate copies this file into its cache and imports the copy, so it stands alone: it imports
-nothing of this package.
-"""
+"""The metrics of GLUE, by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import datasets
-import evaluate
 import numpy as np
 import scipy.stats
 import sklearn.metrics
-
-_KINDS = {"classification": "int64", "regression": "float64"}
 
 
 def accuracy(references: np.ndarray, predictions: np.ndarray) -> float:
@@ -69,25 +58,3 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     function.__name__: function
     for function in (accuracy, f1, matthews_correlation, pearson, spearmanr)
 }
-
-
-class GlueMetric(evaluate.Metric):
-    """All the metrics of a task at once; config_name is `classification` or `regression`."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in _KINDS:
-            raise ValueError(f"config_name must be one of {list(_KINDS)}, got {self.config_name!r}")
-        value = datasets.Value(_KINDS[self.config_name])
-        return evaluate.MetricInfo(
-            description="The metrics of GLUE, by scikit-learn and SciPy.",
-            citation="Wang et al. 2019, arXiv 1804.07461",
-            inputs_description=f"names: which of {', '.join(METRICS)} to compute.",
-            features=datasets.Features({"predictions": value, "references": value}),
-        )
-
-    def _compute(
-        self, predictions: Sequence[float], references: Sequence[float], names: Sequence[str]
-    ) -> dict[str, float]:
-        # Lists, since evaluate's numpy format would round float64 to float32.
-        pair = np.asarray(references), np.asarray(predictions)
-        return {name: METRICS[name](*pair) for name in names}

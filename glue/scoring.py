@@ -8,25 +8,20 @@ from typing import Any
 import numpy as np
 from transformers import EvalPrediction
 
-from glue.metric import METRICS, GlueMetric
+from glue.metric import METRICS
 from glue.tasks import Task
 from pipeline.fitting import DivergedError
 
 
 def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
-    kind = "regression" if task.regression else "classification"
-    # Not by evaluate.load: its copy of metric.py, once cut short by a full disk, stays so. In
-    # memory, so that processes that run at once share no cache file.
-    metric = GlueMetric(kind, keep_in_memory=True)
+    # SciPy correlates float32 in float32
+    kind = np.float64 if task.regression else np.int64
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        results: dict[str, float] = metric.compute(
-            predictions=predictions_of(prediction.predictions, task),
-            references=prediction.label_ids,
-            names=task.metrics,
-        )
-        return results
+        predictions = predictions_of(prediction.predictions, task).astype(kind)
+        references = np.asarray(prediction.label_ids).astype(kind)
+        return {name: METRICS[name](references, predictions) for name in task.metrics}
 
     return compute
 

@@ -1,21 +1,14 @@
-"""The metric module against scikit-learn and SciPy, and through `evaluate`."""
+"""The metrics against scikit-learn and SciPy."""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
-
-import evaluate
 import numpy as np
 import pytest
 import scipy.stats
 import sklearn.metrics
 from transformers import EvalPrediction
 
-import glue.metric
 from glue.metric import METRICS
 from glue.scoring import compute_metrics
 from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS
-from tests.commands import python
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -83,35 +76,3 @@ def test_a_diverged_model_is_not_scored(name: str, value: float):
     logits[1:3, 0] = value
     with pytest.raises(ValueError, match=f"{name}: the logits of 2 of 4 .*diverged.*learning_rate"):
         compute_metrics(TASKS[name])(EvalPrediction(predictions=logits, label_ids=np.zeros(4)))
-
-
-def test_it_is_a_module_of_evaluate():
-    metric = evaluate.load(str(glue.metric.__file__), "regression", keep_in_memory=True)
-    assert isinstance(metric, evaluate.Metric)
-    for prediction, reference in [(0.25, 1.0), (0.75, 2.0)]:
-        metric.add(prediction=prediction, reference=reference)
-    assert metric.compute(names=["pearson"]) == {"pearson": pytest.approx(1.0)}
-    with pytest.raises(ValueError, match=r"config_name must be one of \['classification', 'regr"):
-        evaluate.load(str(glue.metric.__file__), "mrpc")
-
-
-def test_processes_at_once_without_a_network(tmp_path: Path):
-    """Two processes share a fresh cache: both compute, connect nowhere, write nothing else."""
-    code = """
-import socket
-def refuse(*args): raise RuntimeError("the metric must not use the network")
-socket.socket.connect = socket.getaddrinfo = refuse
-import numpy as np
-from glue.scoring import compute_metrics
-from glue.tasks import TASKS
-class Prediction: predictions, label_ids = np.eye(2), np.array([0, 1])
-print(compute_metrics(TASKS["MRPC"])(Prediction))
-"""
-    work, home = tmp_path / "work", tmp_path / "home"
-    work.mkdir()
-    options: dict[str, Any] = {"cwd": work, "env": {"HF_HOME": str(home)}, "timeout": 120}
-    with ThreadPoolExecutor(2) as both:
-        found = both.map(lambda _: python("-W", "error", "-c", code, **options), range(2))
-    assert list(found) == ["{'accuracy': 1.0, 'f1': 1.0}\n"] * 2
-    assert not list(work.iterdir())
-    assert not list(home.rglob("*.arrow"))
