@@ -47,7 +47,9 @@ def _correlation(
         return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
-        return float(function(references, predictions).statistic)
+        # SciPy would correlate float32 in float32
+        pair = references.astype(np.float64), predictions.astype(np.float64)
+        return float(function(*pair).statistic)
 
 
 def _constant(values: np.ndarray) -> bool:

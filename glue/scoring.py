@@ -15,13 +15,10 @@ from pipeline.fitting import DivergedError
 
 def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
-    # SciPy correlates float32 in float32
-    kind = np.float64 if task.regression else np.int64
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        predictions = predictions_of(prediction.predictions, task).astype(kind)
-        references = np.asarray(prediction.label_ids).astype(kind)
-        return {name: METRICS[name](references, predictions) for name in task.metrics}
+        predictions = predictions_of(prediction.predictions, task)
+        return {name: METRICS[name](prediction.label_ids, predictions) for name in task.metrics}
 
     return compute
 

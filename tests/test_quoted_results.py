@@ -4,7 +4,7 @@ import csv
 import json
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,26 @@ def test_glue_in_its_page() -> None:
     zeros, lower = zeros_and_losses("entmax-1.5")
     assert f"with {zeros[0]} % to {zeros[-1]} % zeros, by {lower[0]} to {lower[-1]}," in text
     assert max(float(row["mean"]) for row in GLUE if row["task"] == "WNLI") < 0.563
+
+
+def test_the_paper_s_protocol_in_its_page() -> None:
+    runs = list(read_records(RESULTS / "glue/mrpc-paper").by_hash.values())
+    points = Counter(record.mapping for record in runs)
+    rates = {run.config["train"]["learning_rate"] for run in runs if run.mapping == "r-softmax"}
+    with (ROOT / "docs/glue-mrpc-paper/report.csv").open() as file:
+        table = {row["mapping"]: row for row in csv.DictReader(file)}
+    found = {name: f"{100 * float(row['mean']):.1f}" for name, row in table.items()}
+    papers = {name: f"{100 * float(row['paper_accuracy']):.1f}" for name, row in table.items()}
+    text = page("docs/glue.md")
+    assert f"{len(runs)} of 40 runs on MRPC" in text
+    assert [points[name] for name in ("softmax", "sparsemax", "sparsehourglass")] == [5, 5, 5]
+    assert f"softmax reaches {found['softmax']} and sparsemax and sparsehourglass" in text
+    assert f"in, {found['sparsemax']} and {found['sparsehourglass']}, near the majority" in text
+    assert papers["sparsemax"] == papers["sparsehourglass"]
+    assert f"in the paper ({papers['sparsemax']} for {papers['softmax']})" in text
+    assert f"Of r-softmax's 25 points {points['r-softmax']} have run" in text
+    assert sorted(rates) == [1e-5, 2e-5]
+    assert f"the last {40 - len(runs)} of r-softmax" in page("docs/results.md")
 
 
 def zeros_and_losses(*mappings: str) -> tuple[list[int], list[int]]:
