@@ -60,8 +60,12 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         *_few_seeds(compared),
         *_named(
             "One seed only: {}. There only the examples are drawn anew, so interval and p are "
-            "about that pair of runs and not about the mapping; it is not called significant.",
-            [row.cell for row, found in compared if found.n == 1],
+            "about that pair of runs and not about the mapping, which is not judged.",
+            [
+                f"{row.cell} {text.signed(found.value)} {text.interval(found.low, found.high)}"
+                for row, found in compared
+                if found.n == 1
+            ],
         ),
         *_detectable(sweep, compared),
         *_named(
@@ -84,6 +88,8 @@ def _named(sentence: str, found: list[str]) -> list[str]:
 def _summary(sweep: Sweep, compared: Compared) -> str:
     found = sum(row.significant for row, _ in compared)
     total = text.counted(len(compared), "difference")
+    if all(difference.n == 1 for _, difference in compared):
+        return f"{total} from softmax, none judged: one seed each."
     if not found:
         return (
             f"None of {total} from softmax is significant (Holm's p over all of them below "
@@ -155,8 +161,8 @@ def _not_significant(compared: Compared) -> list[str]:
         ]
         lines += _named(f"Likely {word}, not settled: {{}}.", ["; ".join(each)] if each else [])
     rest: dict[str, list[str]] = defaultdict(list)
-    for row, _ in compared:
-        if not row.significant and row.cell not in seen:
+    for row, difference in compared:
+        if not row.significant and difference.n > 1 and row.cell not in seen:
             rest[row.mapping].append(row.task)
     each = [f"{mapping} ({text.listing(tasks)})" for mapping, tasks in rest.items()]
     return lines + _named("No difference shown: {}.", each)

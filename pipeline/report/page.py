@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -35,7 +36,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Status:
-    """A highlighted sentence, such as what is missing."""
+    """A highlighted sentence, such as what is missing; the terminal shows it too."""
 
     text: str
 
@@ -79,7 +80,8 @@ class Page:
             write_text(folder / name, content)
         path = folder / "report.html"
         write_text(path, self._html(folder))
-        return Report(path, list(self.overview))
+        said = [fill(block.text, 100) for block in self.blocks if isinstance(block, Status)]
+        return Report(path, [*said, *self.overview])
 
     def markdown(self) -> str:
         """The page as Markdown, with figures as separate files."""

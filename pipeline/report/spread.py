@@ -158,6 +158,7 @@ def verdict(
             f"{n} {d.text(pattern)}" for n, d in found.items() if d.interval and d.side == side
         ]
         lines += [f"{said} {base}: {text.listing(those)}."] if those else []
+    lines += ["Each by its own 95 % interval."] * bool(lines)
     alone = [name for name, difference in found.items() if difference.interval is None]
     lines += [f"One pair of runs, which settles nothing: {text.listing(alone)}."] if alone else []
     return " ".join([*lines, *reach(found.values(), pattern.replace("+", ""), unit)])

@@ -40,13 +40,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a `report` command: its page, and the tables to print."""
+    """Result of a `report` command: its page, and the sentences and tables to print."""
 
     path: Path
-    tables: list[Table]
+    parts: list[str | Table]
 
     def __str__(self) -> str:
-        return "\n".join([*(f"{table}\n" for table in self.tables), f"report: {self.path}"])
+        return "\n".join([*(f"{part}\n" for part in self.parts), f"report: {self.path}"])
 
 
 def plain(table: Table) -> list[str]:

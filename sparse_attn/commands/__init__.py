@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse and run one subcommand; wrong input is one line on stderr and exit code 2."""
     parser = Parser(
         prog="sparse-attn",
-        description="Other probability mappings than softmax in Transformers: list them, see them.",
+        description="Replace softmax in Transformers by other probability mappings.",
         epilog="In a clone also: convert, which makes a model sparse, compare, which shows what it "
         f"loses untrained, {', '.join(list(PROGRAMS)[2:])}; see sparse-attn convert --help etc.",
     )

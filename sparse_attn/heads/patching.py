@@ -178,7 +178,8 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
             f"{name} has an unpatchable head: expected a model whose get_output_embeddings() is an "
             f"nn.Linear, got {'none' if head is None else type(head).__name__}; use a language "
             "model class, such as AutoModelForCausalLM or AutoModelForMaskedLM, and patch before "
-            "wrapping the head (PEFT, quantization)"
+            "wrapping the head (PEFT, quantization); a classifier takes another loss, such as "
+            "losses.sparsemax_loss"
         )
     if isinstance(head, PatchedHead) and patch_of(root, HEAD) is None:
         raise ValueError(

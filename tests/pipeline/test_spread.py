@@ -99,9 +99,9 @@ def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
     }
     assert verdict(found, "softmax", "{:+.1f}", "points", better=-1) == (
         "Better than softmax: a -1.0 [-1.5, -0.5]. Worse than softmax: b +2.0 [+1.0, +3.0]. No "
-        "difference shown from softmax: c +0.0 [-0.2, +0.2]. One pair of runs, which settles "
-        "nothing: d. The true difference that a t-test of 3 and 5 pairs of seeds finds with "
-        "probability 80 %: 0.8 points in the median, 1.5 at most."
+        "difference shown from softmax: c +0.0 [-0.2, +0.2]. Each by its own 95 % interval. One "
+        "pair of runs, which settles nothing: d. The true difference that a t-test of 3 and 5 "
+        "pairs of seeds finds with probability 80 %: 0.8 points in the median, 1.5 at most."
     )
     better = verdict({"b": found["b"]}, "softmax", "{:+.1f}", "points", better=1)
     assert better.startswith("Better than softmax: b +2.0")

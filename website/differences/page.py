@@ -88,8 +88,22 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
             if those := [entry for entry in some if entry.side == side]:
                 named.append(f"{SIDES[side].capitalize()}, {use}: {_named(those)}.")
     headers = ["use", "comparisons", *(SIDES[side] for side in (1, -1, 0)), "by chance"]
-    table = Table(ATTENTION_CAPTION, [*headers, "after Holm's correction"], rows)
+    table = Table(
+        " ".join([*_answer(entries), ATTENTION_CAPTION]),
+        [*headers, "after Holm's correction"],
+        rows,
+    )
     return [table, "Before correction:", Bullets(named)] if named else [table] * bool(rows)
+
+
+def _answer(entries: Sequence[Entry]) -> list[str]:
+    """The first line, about the models that were trained with their mapping."""
+    sides = [entry.side for entry in entries if entry.kind == "trained attention"]
+    better, worse = sides.count(1), sides.count(-1)
+    said = f"better in {better} and worse in {worse}" if better else f"worse in {worse}"
+    shown = "Some mappings are" if better else "No attention mapping trained in a model is"
+    line = f"{shown} shown to beat softmax: of {len(sides)} comparisons, {said}."
+    return [line] * bool(sides)
 
 
 def _after_holm(entries: Sequence[Entry]) -> str:

@@ -15,8 +15,9 @@ LINKS = """
 The entries as JSON: [differences.json](differences.json), by
 [differences.schema.json](differences.schema.json). All is made by `python -m website.records`;
 [add your runs](contribute-results.md). Not here:
-[ways to convert](conversion-ways/report.md), one seed each; [the demo's task](results.md#the-demo),
-where every untrained swap is worse than softmax; and [speed](results.md#speed).
+[ways to convert](conversion-ways/report.md), which compare ways and not mappings;
+[the demo's task](results.md#the-demo), where every untrained swap is worse than softmax; and
+[speed](results.md#speed).
 """
 
 

@@ -105,7 +105,7 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
         ),
         (0.02, 0.08, 3, 0.03, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0"),
         (-0.02, 0.08, 3, 0.03, "No difference shown: sharp (RTE)."),
-        (0.02, 0.08, 1, 0.03, "No difference shown: sharp (RTE)."),
+        (0.02, 0.08, 1, 0.03, "One seed only: sharp on RTE +5.00 [+2.00, +8.00]."),
     ],
 )
 def test_what_is_not_significant(
@@ -120,7 +120,12 @@ def test_what_is_not_significant(
         replace(row, difference=row.difference and made, holm_all=row.difference and 0.2)
         for row in make_rows(sweep)
     ]
-    assert [line for line in verdict(sweep, rows) if line.startswith(said)]
+    lines = verdict(sweep, rows)
+    assert [line for line in lines if line.startswith(said)]
+    judged = "1 difference from softmax, none judged: one seed each."
+    assert (lines[0] == judged) == (seeds == 1)
+    if seeds == 1:
+        assert not any(line.startswith("No difference shown") for line in lines)
 
 
 def test_output_dir(tmp_path: Path) -> None:
@@ -162,7 +167,7 @@ def test_a_half_done_sweep_says_so_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(tasks={"RTE": None, "MRPC": None}))
     add(tmp_path, "softmax", "trial", 0, LABELS, LABELS, split="selection")
     add(tmp_path, "sharp", "final", 0, LABELS, LABELS)  # and its two trials
-    report(tmp_path)
+    assert str(report(tmp_path)).startswith("This sweep is incomplete: 4 of 20 runs are there.")
     html, plain = pages(tmp_path)
     for page in (html, plain):
         assert "incomplete: 4 of 20 runs are there" in page
