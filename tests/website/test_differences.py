@@ -77,6 +77,10 @@ def test_the_first_lines_count_attention() -> None:
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
     page = make_page([trained, sure, tuned, guessing, one, control])
+    none = "No attention mapping trained in a model is shown to beat softmax: of 2 comparisons 0 "
+    assert page.blocks[0].caption.startswith(f"{none}better and 2 worse. ")
+    some = make_page([replace(trained, low=0.5, high=1.5)]).blocks[0].caption
+    assert some.startswith("Some mappings are shown to beat softmax: of 1 comparison 1 better")
     after = "0 better and 2 worse (sparsemax on one; entmax on one)"
     assert page.blocks[0].rows == [
         ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],

@@ -100,10 +100,9 @@ def _answer(entries: Sequence[Entry]) -> list[str]:
     """The first line, about the models that were trained with their mapping."""
     sides = [entry.side for entry in entries if entry.kind == "trained attention"]
     better, worse = sides.count(1), sides.count(-1)
-    said = f"better in {better} and worse in {worse}" if better else f"worse in {worse}"
     shown = "Some mappings are" if better else "No attention mapping trained in a model is"
-    line = f"{shown} shown to beat softmax: of {len(sides)} comparisons, {said}."
-    return [line] * bool(sides)
+    counts = f"of {text.counted(len(sides), 'comparison')} {better} better and {worse} worse"
+    return [f"{shown} shown to beat softmax: {counts}."] * bool(sides)
 
 
 def _after_holm(entries: Sequence[Entry]) -> str:
