@@ -52,11 +52,15 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
             else "no other mapping has a run with a seed that softmax has"
         )
         return [f"Nothing can be compared with softmax yet: {reason}.", *_failures(sweep)]
+    # one pair is no evidence
+    judged = [(row, found) for row, found in compared if found.n > 1]
+    total = text.counted(len(compared), "difference")
+    unjudged = f"{total} from softmax, none judged: one seed each."
     return [
-        _summary(sweep, compared),
+        _summary(sweep, compared) if judged else unjudged,
         *_equal_budget(sweep),
-        *_significant(compared),
-        *_not_significant(compared),
+        *_significant(judged),
+        *_not_significant(judged),
         *_few_seeds(compared),
         *_named(
             "One seed only: {}. There only the examples are drawn anew, so interval and p are "
@@ -88,8 +92,6 @@ def _named(sentence: str, found: list[str]) -> list[str]:
 def _summary(sweep: Sweep, compared: Compared) -> str:
     found = sum(row.significant for row, _ in compared)
     total = text.counted(len(compared), "difference")
-    if all(difference.n == 1 for _, difference in compared):
-        return f"{total} from softmax, none judged: one seed each."
     if not found:
         return (
             f"None of {total} from softmax is significant (Holm's p over all of them below "
@@ -149,10 +151,7 @@ def _not_significant(compared: Compared) -> list[str]:
     """Differences that are likely but not settled, and the rest."""
     lines, seen = [], set[str]()
     for word, side in (("better", 1), ("worse", -1)):
-        # one pair is no evidence
-        found = [
-            (row, d) for row, d in compared if not row.significant and d.n > 1 and d.side == side
-        ]
+        found = [(row, d) for row, d in compared if not row.significant and d.side == side]
         seen |= {row.cell for row, _ in found}
         each = [
             f"{row.cell} {text.signed(d.value)} {text.interval(d.low, d.high)}, p "
@@ -161,8 +160,8 @@ def _not_significant(compared: Compared) -> list[str]:
         ]
         lines += _named(f"Likely {word}, not settled: {{}}.", ["; ".join(each)] if each else [])
     rest: dict[str, list[str]] = defaultdict(list)
-    for row, difference in compared:
-        if not row.significant and difference.n > 1 and row.cell not in seen:
+    for row, _ in compared:
+        if not row.significant and row.cell not in seen:
             rest[row.mapping].append(row.task)
     each = [f"{mapping} ({text.listing(tasks)})" for mapping, tasks in rest.items()]
     return lines + _named("No difference shown: {}.", each)

@@ -80,7 +80,9 @@ class Page:
             write_text(folder / name, content)
         path = folder / "report.html"
         write_text(path, self._html(folder))
-        said = [fill(block.text, 100) for block in self.blocks if isinstance(block, Status)]
+        status = [block.text for block in self.blocks if isinstance(block, Status)]
+        # names of mappings and sweeps have hyphens
+        said = [fill(words, 100, break_on_hyphens=False) for words in status]
         return Report(path, [*said, *self.overview])
 
     def markdown(self) -> str:
