@@ -67,9 +67,11 @@ SweepT = TypeVar("SweepT", bound=Sweep)
 class Experiment(ABC, Generic[RunT, SweepT]):
     """One laboratory's tenant; its package's `__main__` has it as `EXPERIMENT`.
 
-    The package's module `module` has `assemble(config)`, which makes the parts of a run; these have
-    `perform(folder)`. Its `report` has `make_page(results)`. Both are imported when they are needed
-    and not before, as all that is heavy, so that --help does not wait for it.
+    The package's module `module` has `assemble(config)`, which makes the parts of a run. Their
+    `perform(folder)` trains, measures and returns the content of results.json with its `score`, or
+    None in a process beside the main one; checkpoints and weights go into the folder, which is None
+    in a sweep. The package's `report` has `make_page(results)`. Both are imported when they are
+    needed and not before, as all that is heavy, so that --help does not wait for it.
 
     Attributes:
         name: as in `python -m NAME`.
@@ -96,22 +98,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
         """
         return import_module(f"{self.name}.{self.module}").assemble(config)
-
-    def perform(self, parts: Any, folder: Path | None) -> dict[str, Any] | None:
-        """Train, measure and return the content of results.json, including a `score`.
-
-        Args:
-            parts: what `assemble` has made.
-            folder: where checkpoints and weights go; None in a sweep, which keeps neither.
-
-        Returns:
-            None in a process beside the main one.
-
-        Raises:
-            DivergedError: a loss or an output is NaN or infinite.
-        """
-        found: dict[str, Any] | None = parts.perform(folder)
-        return found
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
@@ -170,16 +156,17 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         claim_run_folder(Path(config.output_dir), config.comparable(), config.resume)
 
     def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
-        """`perform` in the folder of a prepared run, and write results.json.
+        """Perform a prepared run in its folder, and write results.json.
 
         Raises:
-            DivergedError: as `perform`; results.json has its status and what came before.
+            DivergedError: a loss or an output is NaN or infinite; results.json has this status and
+                what came before.
         """
         from pipeline.fitting import DivergedError
 
         folder = Path(config.output_dir)
         try:
-            results = self.perform(parts, folder)
+            results: dict[str, Any] | None = parts.perform(folder)
         except DivergedError as error:
             if self.is_main_process:
                 outcome = {**error.results, "status": "diverged", "error": str(error)}
@@ -368,7 +355,7 @@ def execute(name: str, run: PlannedRun) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         config = replace(run.config, output_dir=f"{folder}/run")
         try:
-            results = experiment.perform(experiment.assemble(config), None)
+            results = experiment.assemble(config).perform(None)
         except DivergedError:
             return {"status": "diverged", "error": traceback.format_exc()}
     return {"status": "finished", "results": results}

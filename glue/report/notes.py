@@ -17,9 +17,8 @@ _COMMON = (
     "end of the interval is that of the paired t interval over the seeds where it lies further "
     "out, and p that of the t-test where it is larger. Only seeds that both have finished are "
     "compared.",
-    "Holm's correction aims at a chance of 5 % of even one false alarm: (tasks) over the tasks "
-    "of a mapping, (all) over all differences in this report. Significant: Holm p (all) below "
-    "0.05, with two seeds at least.",
+    "Holm's correction, over all differences in this report, aims at a chance of 5 % of even one "
+    "false alarm. Significant: Holm p below 0.05. One seed has no p.",
     "Detectable: the true difference that one paired t-test at 5 %, uncorrected, finds with "
     "probability 80 %, from the standard deviation of the differences by seed, which few seeds "
     "tell only roughly. It is about other seeds, not about other examples: what the corrected "

@@ -16,7 +16,7 @@ from pipeline.config import ScheduleConfig
 from pipeline.report import text
 from pipeline.report.forest import forest
 from pipeline.report.page import Block, Bullets, Heading, Plot, Status, Table
-from pipeline.report.spread import Difference
+from pipeline.report.spread import Difference, estimate
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
@@ -95,18 +95,18 @@ def _sizes(sweep: Sweep, task: str) -> str:
 
 
 def _majority(sweep: Sweep, task: str) -> list[str]:
-    share = majority(sweep, task)
-    if share is None:
+    score = majority(sweep, task)
+    if score is None:
         return []
     return [
-        f"The most frequent class makes up {text.score(share)} % of the dev set: a mapping at this "
-        "accuracy has not learned."
+        f"Always the most frequent class scores {text.score(score)}: a mapping near that has not "
+        "learned."
     ]
 
 
 def _scores(sweep: Sweep, rows: list[Row]) -> Table:
     headers = ["Mapping", "Runs", "Failed", "Diverged", "Mean ± sd", "Difference", "95 % interval"]
-    headers += ["p", "Holm p (tasks)", "Holm p (all)", "Significant", "Detectable (one test)"]
+    headers += ["p", "Holm p", "Significant", "Detectable (one test)"]
     printed = any(row.published is not None for row in rows)
     if printed:
         headers += ["Paper", "Paper: difference"]
@@ -115,7 +115,8 @@ def _scores(sweep: Sweep, rows: list[Row]) -> Table:
     for row in rows:
         count = f"{len(row.scores)} of {sweep.sweep.seeds}"
         line = [row.mapping, count, str(row.failed), str(row.diverged)]
-        line += [text.mean_and_sd(row.mean, row.sd), *_sureness(row)]
+        mean = estimate(100 * score for score in row.scores.values())
+        line += [mean.text("{:.2f}") if mean else text.MISSING, *_sureness(row)]
         lines.append(line + (_paper(row, base) if printed else []))
     caption = "Scores. Runs: those that count; failed and diverged: of all stages."
     if printed:
@@ -126,14 +127,13 @@ def _scores(sweep: Sweep, rows: list[Row]) -> Table:
 def _sureness(row: Row) -> list[str]:
     found = row.difference
     if found is None:
-        return [text.NOTHING if row.mapping == BASELINE else text.MISSING] * 7
+        return [text.NOTHING if row.mapping == BASELINE else text.MISSING] * 6
     one = found.n == 1
     return [
         text.signed(found.value),
         text.interval(found.low, found.high) + (" (one seed)" if one else ""),
         text.probability(found.p),
-        text.probability(row.holm_tasks),
-        text.probability(row.holm_all),
+        text.probability(row.holm),
         "yes" if row.significant else "no",
         text.score(found.detectable),
     ]

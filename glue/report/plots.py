@@ -39,9 +39,9 @@ def scores(sweep: Sweep, task: str) -> Figure | None:
     figure, axes = canvas.dots(found, BASELINE)
     if found[BASELINE]:
         axes.axvline(float(np.mean(found[BASELINE])), color="black", lw=1, ls="--")
-    share = majority(sweep, task)
-    if share is not None and sweep.metric(task) == "accuracy":
-        axes.axvline(100 * share, color=canvas.GREY, lw=1.2, ls=":")
+    constant = majority(sweep, task)
+    if constant is not None:
+        axes.axvline(100 * constant, color=canvas.GREY, lw=1.2, ls=":")
     axes.set_xlabel(_metric_label(sweep, task))
     return figure
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from glue.sweep import BASELINE
 from pipeline.sweep.records import Record
 from pipeline.sweep.results import Results
 
@@ -16,11 +15,6 @@ class Sweep(Results):
     def fair(self) -> bool:
         """Whether settings were chosen on held-out rows, not on the dev set."""
         return bool(self.sweep.protocol == "fair")
-
-    @property
-    def others(self) -> list[str]:
-        """Every mapping except the baseline."""
-        return [mapping for mapping in self.mappings if mapping != BASELINE]
 
     def searched(self, task: str, mapping: str) -> list[Record]:
         """Finished trials or grid points, in order."""

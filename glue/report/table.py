@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
+from glue.metric import METRICS
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
 from glue.report.statistics import compare
@@ -37,8 +37,7 @@ class Row:
     metrics: means of the task's other metrics.
     failed, diverged: numbers of runs, over all stages.
     difference: from softmax, over common seeds.
-    holm_tasks, holm_all: its p after Holm's correction over the tasks of this mapping, and over
-        all differences of the table.
+    holm: its p after Holm's correction over all differences of the table.
     settings: settings of the runs that count.
     sparsity: share of exact zeros in attention on the scored split.
     seconds: training time: CPU time if `cpu`, else wall-clock time.
@@ -63,8 +62,7 @@ class Row:
     memory: float | None
     published: float | None
     difference: Difference | None = None
-    holm_tasks: float | None = None
-    holm_all: float | None = None
+    holm: float | None = None
     ratio: float | None = None
 
     @property
@@ -81,13 +79,8 @@ class Row:
 
     @property
     def significant(self) -> bool:
-        """Whether it differs after correction over all comparisons, with more than one seed."""
-        return (
-            self.difference is not None
-            and self.difference.n > 1
-            and self.holm_all is not None
-            and self.holm_all < LEVEL
-        )
+        """Whether it differs after correction over all comparisons."""
+        return self.holm is not None and self.holm < LEVEL
 
 
 def make_rows(sweep: Sweep) -> list[Row]:
@@ -101,7 +94,8 @@ def make_rows(sweep: Sweep) -> list[Row]:
             if row.seconds is not None and base.seconds and row.devices == base.devices:
                 ratio = row.seconds / base.seconds
             rows.append(replace(row, ratio=ratio, difference=_difference(sweep, task, mapping)))
-    return _corrected(rows, sweep.others)
+    p = [row.difference.p if row.difference else None for row in rows]
+    return [replace(row, holm=q) for row, q in zip(rows, holm(p), strict=True)]
 
 
 def _row(sweep: Sweep, task: str, mapping: str) -> Row:
@@ -141,22 +135,14 @@ def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
     seeds = [seed for seed in seeds if labels(base[seed]) == labels(base[seeds[0]])]
     if not seeds:
         return None
-    return compare(
+    found = compare(
         results_of(ours[seeds[0]])["main_metric"],
         np.array(labels(base[seeds[0]])),
         np.array([predicted(ours[seed]) for seed in seeds]),
         np.array([predicted(base[seed]) for seed in seeds]),
     )
-
-
-def _corrected(rows: list[Row], mappings: Sequence[str]) -> list[Row]:
-    p = [row.difference.p if row.difference else None for row in rows]
-    rows = [replace(row, holm_all=q) for row, q in zip(rows, holm(p), strict=True)]
-    for mapping in mappings:
-        places = [place for place, row in enumerate(rows) if row.mapping == mapping]
-        for place, q in zip(places, holm([p[place] for place in places]), strict=True):
-            rows[place] = replace(rows[place], holm_tasks=q)
-    return rows
+    # of one seed the interval and p are about that pair of runs and not about the mapping
+    return found if len(seeds) > 1 else found._replace(p=None)
 
 
 def _settings(scored: dict[int, Record]) -> tuple[Setting, ...]:
@@ -205,12 +191,16 @@ def is_cpu(device: str) -> bool:
 
 
 def majority(sweep: Sweep, task: str) -> float | None:
-    """Share of the most frequent label in the dev set; None for a regression, or if not known."""
-    record = sweep.first(task)
-    if record is None or record.stage == "trial" or sweep.metric(task) in REGRESSION_METRICS:
+    """Score of always predicting the dev set's most frequent class; None for a regression.
+
+    None too where it is not known.
+    """
+    record, metric = sweep.first(task), sweep.metric(task)
+    if record is None or record.stage == "trial" or metric in (None, *REGRESSION_METRICS):
         return None
-    counts = np.unique(labels(record), return_counts=True)[1]
-    return float(counts.max() / counts.sum())
+    references = np.array(labels(record))
+    classes, counts = np.unique(references, return_counts=True)
+    return METRICS[metric](references, np.full_like(references, classes[counts.argmax()]))
 
 
 def _mean(values: Any) -> float | None:

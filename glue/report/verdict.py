@@ -9,7 +9,7 @@ from glue.report.statistics import expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
 from pipeline.report import text
-from pipeline.report.spread import LEVEL, Difference
+from pipeline.report.spread import LEVEL, Difference, reach
 from pipeline.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
@@ -63,8 +63,8 @@ def verdict(sweep: Sweep, rows: list[Row]) -> list[str]:
         *_not_significant(judged),
         *_few_seeds(compared),
         *_named(
-            "One seed only: {}. There only the examples are drawn anew, so interval and p are "
-            "about that pair of runs and not about the mapping, which is not judged.",
+            "One seed only: {}. There only the examples are drawn anew, so the interval is about "
+            "that pair of runs and not about the mapping, which is not judged.",
             [
                 f"{row.cell} {text.signed(found.value)} {text.interval(found.low, found.high)}"
                 for row, found in compared
@@ -128,7 +128,7 @@ def _significant(compared: Compared) -> list[str]:
     for word, side in (("Better", 1), ("Worse", -1)):
         each = "; ".join(
             f"{row.cell} by {text.signed(found.value)} points "
-            f"{text.interval(found.low, found.high)}, Holm's p {text.probability(row.holm_all)}"
+            f"{text.interval(found.low, found.high)}, Holm's p {text.probability(row.holm)}"
             for row, found in compared
             if row.significant and side * found.value > 0
         )
@@ -142,23 +142,24 @@ def _few_seeds(compared: Compared) -> list[str]:
     if few >= FEW:
         return []
     return [
-        f"Some significant results rest on only {few} seeds, where neither the bootstrap nor the "
-        "t-test is sure (see Methods). More would settle it."
+        f"Significant on as few as {few} seeds, where neither the bootstrap nor the t-test is sure "
+        "(see Methods). More would settle it."
     ]
 
 
 def _not_significant(compared: Compared) -> list[str]:
-    """Differences that are likely but not settled, and the rest."""
+    """Differences whose own interval excludes 0, and the rest."""
     lines, seen = [], set[str]()
-    for word, side in (("better", 1), ("worse", -1)):
+    for word, side in (("Better", 1), ("Worse", -1)):
         found = [(row, d) for row, d in compared if not row.significant and d.side == side]
         seen |= {row.cell for row, _ in found}
         each = [
             f"{row.cell} {text.signed(d.value)} {text.interval(d.low, d.high)}, p "
-            f"{text.probability(d.p)} before correction"
+            f"{text.probability(d.p)}"
             for row, d in found
         ]
-        lines += _named(f"Likely {word}, not settled: {{}}.", ["; ".join(each)] if each else [])
+        where = f"{word} before correction alone, so not settled: {{}}."
+        lines += _named(where, ["; ".join(each)] if each else [])
     rest: dict[str, list[str]] = defaultdict(list)
     for row, _ in compared:
         if not row.significant and row.cell not in seen:
@@ -168,24 +169,13 @@ def _not_significant(compared: Compared) -> list[str]:
 
 
 def _detectable(sweep: Sweep, compared: Compared) -> list[str]:
-    lines = []
-    for task in sweep.tasks:
-        known = [
-            (found, 100 * found.detectable)
-            for row, found in compared
-            if row.task == task and found.detectable is not None
-        ]
-        if known:
-            pairs = " or ".join(map(str, sorted({found.n for found, _ in known})))
-            effects = _span([effect for _, effect in known])
-            widths = _span([50 * (found.high - found.low) for found, _ in known])
-            lines.append(
-                f"{task}: with {pairs} paired seeds, a t-test has 80 % power only for true "
-                f"differences of at least {effects} points, depending on the mapping. The "
-                f"intervals, which also count the chance in the dev examples, reach {widths} "
-                "points to each side."
-            )
-    return lines
+    return [
+        f"{task}: {said}"
+        for task in sweep.tasks
+        for said in reach(
+            [found.scaled(100) for row, found in compared if row.task == task], "{:.2f}", "points"
+        )
+    ]
 
 
 def _failures(sweep: Sweep) -> list[str]:
@@ -196,8 +186,3 @@ def _failures(sweep: Sweep) -> list[str]:
     if not failed and not diverged:
         return [line]
     return [line + " Means are over the runs that finished; where some did not, they flatter."]
-
-
-def _span(values: list[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"

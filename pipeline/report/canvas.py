@@ -10,29 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sparse_attn.files import whole
-from sparse_attn.inspection.looks import (
-    GREY,
-    Axes,
-    label_ends,
-    legend_below,
-    name,
-    panels,
-    single,
-    styles,
-)
-
-__all__ = [
-    "GREY",
-    "Axes",
-    "dots",
-    "label_ends",
-    "legend_below",
-    "looks",
-    "name",
-    "panels",
-    "save",
-    "single",
-]
+from sparse_attn.inspection.looks import GREY as GREY
+from sparse_attn.inspection.looks import Axes, name, single, styles
+from sparse_attn.inspection.looks import label_ends as label_ends
+from sparse_attn.inspection.looks import legend_below as legend_below
+from sparse_attn.inspection.looks import panels as panels
 
 _DPI = 150
 

@@ -107,7 +107,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 
 def paired_p(differences: Sequence[float]) -> float:
     """Two-sided p of a paired t-test; without spread 1 if all differences are 0, else 0."""
-    if len(differences) < 2 or float(np.std(differences)) < 1e-12:
+    if float(np.std(differences)) < 1e-12:
         return 0.0 if np.any(differences) else 1.0
     return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
 
@@ -116,10 +116,8 @@ def detectable_effect(differences: Sequence[float]) -> float | None:
     """delta with P(paired t-test at 5 % rejects | true difference delta) = 0.8, for n pairs.
 
     delta = effect size (Cohen's d, from the noncentral t) times the differences' standard
-    deviation. None for fewer than two pairs or constant differences.
+    deviation. None for constant differences.
     """
-    if len(differences) < 2:
-        return None
     spread = float(np.std(differences, ddof=1))
     return None if spread < 1e-12 else _effect_size(len(differences)) * spread
 

@@ -26,10 +26,6 @@ def rounded(value: float, pattern: str) -> str:
     return pattern.format(0.0) if float(text) == 0 else text
 
 
-def mean_and_sd(mean: float | None, sd: float | None) -> str:
-    return MISSING if mean is None else f"{score(mean)} ± {score(sd)}"
-
-
 def interval(low: float, high: float) -> str:
     return f"[{signed(low)}, {signed(high)}]"
 

@@ -25,7 +25,7 @@ ENTRY = Entry(
     **{"higher_is_better": True, "mapping": "sparsemax", "baseline": "softmax"},
     **{"control": False, "difference": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95},
     **{"p": None, "detectable": 0.75, "interval_over": "seeds"},
-    **{"seeds": 3, "diverged": 0, "kind": "output layer", "baseline_learned": True},
+    **{"seeds": 3, "lost": 0, "kind": "output layer", "baseline_learned": True},
     **{"tuned_on_scored_rows": False, "zeros": None},
     **{"device": "a CPU", "source": "results/some/study", "record": None},
 )
@@ -33,7 +33,7 @@ WORSE = replace(ENTRY, low=-1.5, high=-0.5, difference=-1.0)
 EVEN = replace(ENTRY, low=-1.0, high=3.0)
 ALONE = replace(ENTRY, low=None, high=None)
 CONTROL = replace(ENTRY, mapping="temperature-softmax", control=True)
-LOST = replace(ALONE, mapping="t-softmax", difference=None, seeds=0, diverged=3)
+LOST = replace(ALONE, mapping="t-softmax", difference=None, seeds=0, lost=3)
 
 
 def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
@@ -60,7 +60,6 @@ def test_the_published_entries_fit_the_schema() -> None:
 def test_sides() -> None:
     assert [entry.side for entry in (ENTRY, WORSE, EVEN, ALONE)] == [1, -1, 0, None]
     assert replace(ENTRY, higher_is_better=False).side == -1
-    assert EVEN.half == 2
     assert not replace(ENTRY, tuned_on_scored_rows=True).counts
     assert not ALONE.counts
     assert not replace(ENTRY, seeds=2).counts
@@ -77,18 +76,23 @@ def test_the_first_lines_count_attention() -> None:
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
     page = make_page([trained, sure, tuned, guessing, one, control])
-    none = "No attention mapping trained in a model is shown to beat softmax: of 2 comparisons 0 "
-    assert page.blocks[0].caption.startswith(f"{none}better and 2 worse. ")
-    some = make_page([replace(trained, low=0.5, high=1.5)]).blocks[0].caption
-    assert some.startswith("Some mappings are shown to beat softmax: of 1 comparison 1 better")
-    after = "0 better and 2 worse (sparsemax on one; entmax on one)"
+    said = "attention mappings are shown to beat softmax in models trained with them: of"
+    none = f"No {said} 2 comparisons 0 better and 2 worse after Holm's correction. "
+    assert page.blocks[0].caption.startswith(none)
+    better = replace(trained, low=0.5, high=1.5)
+    some = make_page([better]).blocks[0].caption
+    assert some.startswith(f"Some {said} 1 comparison 1 better")
+    by_chance = make_page([better, replace(sure, p=0.9, low=-1, high=1)]).blocks[0].caption
+    assert by_chance.startswith(f"No {said} 2 comparisons 0 better and 0 worse")
+    after = "0 better and 2 worse (sparsemax on one (some/study); entmax on one (some/study))"
     assert page.blocks[0].rows == [
         ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],
         ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-"],
     ]
     assert page.blocks[2].lines == [
-        "Worse, models trained with the mapping, over runs: sparsemax on one; entmax on one.",
-        "Better, swapped in a trained model, over examples: sparsemax on one.",
+        "Worse, models trained with the mapping, over runs: sparsemax on one (some/study); "
+        "entmax on one (some/study).",
+        "Better, swapped in a trained model, over examples: sparsemax on one (some/study).",
     ]
     less = make_page([replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)])
     assert less.blocks[0].rows[0][-1] == "0 better and 0 worse"
@@ -112,11 +116,11 @@ def test_other_layers_have_a_row_for_each_mapping_and_no_sum() -> None:
 
 
 def test_what_diverged_is_named() -> None:
-    some = replace(ENTRY, mapping="entmax", diverged=1)
+    some = replace(ENTRY, mapping="entmax", lost=1)
     shown = make_page([ENTRY, some, LOST]).markdown()
-    assert "entmax (some/study, one, accuracy: 1 diverged); t-softmax" in shown
-    assert "t-softmax (some/study, one, accuracy: 3 diverged, no difference)." in shown
-    assert "| t-softmax | softmax | - | 0 | - | diverged or not finite |" in shown
+    assert "entmax (some/study, one, accuracy: 1 lost); t-softmax" in shown
+    assert "t-softmax (some/study, one, accuracy: 3 lost, no difference)." in shown
+    assert "| t-softmax | softmax | - | 0 | - | no finite value |" in shown
 
 
 @pytest.mark.parametrize(
@@ -137,6 +141,8 @@ def test_flips_are_named() -> None:
     shown = make_page([ENTRY, other, replace(EVEN, mapping="entmax")]).markdown()
     assert "The conclusion depends on the metric:" in shown
     assert "- some/study, sparsemax: better by accuracy, worse by F1 (one)." in shown
+    models = [replace(ENTRY, record="a"), replace(WORSE, record="b", metric="F1")]
+    assert "No conclusion depends on the metric." in make_page(models).blocks
     even = make_page([ENTRY, replace(EVEN, metric="F1")])
     assert "No conclusion depends on the metric." in even.blocks
 
@@ -206,7 +212,7 @@ def test_a_head_whose_runs_all_diverged_is_an_entry(tmp_path: Path) -> None:
             record.update(status="diverged", results=None, error="NaN")
 
     found = [e for e in sweep(tmp_path, "bottleneck/small", diverge) if e.mapping == "plif"]
-    assert [(e.difference, e.seeds, e.diverged) for e in found] == [(None, 0, 3)] * 3
+    assert [(e.difference, e.seeds, e.lost) for e in found] == [(None, 0, 3)] * 3
 
 
 def test_an_infinite_loss_is_an_entry_and_one_that_a_method_lacks_is_not(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Entry:
     detectable: float | None
     interval_over: str
     seeds: int
-    diverged: int
+    lost: int
     kind: Kind
     baseline_learned: bool
     tuned_on_scored_rows: bool
@@ -65,12 +65,6 @@ class Entry:
         low, high = self.interval
         above = 1 if low > 0 else -1 if high < 0 else 0
         return above if self.higher_is_better else -above
-
-    @property
-    def half(self) -> float:
-        """Half the width of the interval."""
-        low, high = self.interval or (0.0, 0.0)
-        return (high - low) / 2
 
     @property
     def counts(self) -> bool:

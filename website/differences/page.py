@@ -21,7 +21,8 @@ CAPTION = (
 )
 REACH_CAPTION = (
     f"{100 * POWER:g} % power: the true difference that a paired t-test of so many pairs detects "
-    f"in {100 * POWER:g} of 100 studies; median over mappings, and the largest. Half width: that "
+    f"in {100 * POWER:g} of 100 studies; median over mappings, and the largest. GLUE needs more: "
+    "its intervals count the chance in the dev examples too. Half width: that "
     "of the intervals over examples, in the median; a true difference of this size is detected in "
     "half of such studies. By chance: how many would seem better, and as many worse, if no mapping "
     "differed."
@@ -63,7 +64,7 @@ def make_page(entries: Sequence[Entry]) -> Page:
         some = [entry for entry in entries if entry.study == study]
         if len({entry.task for entry in some}) <= FEW:
             blocks += [Heading(study, 3), _rows(some)]
-    return Page("Does it help?", blocks, [table])
+    return Page("Does it help?", blocks, [])
 
 
 def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
@@ -98,27 +99,34 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
 
 def _answer(entries: Sequence[Entry]) -> list[str]:
     """The first line, about the models that were trained with their mapping."""
-    sides = [entry.side for entry in entries if entry.kind == "trained attention"]
+    trained = [entry for entry in entries if entry.kind == "trained attention"]
+    sides = [entry.side for entry in _settled(trained)]
     better, worse = sides.count(1), sides.count(-1)
-    shown = "Some mappings are" if better else "No attention mapping trained in a model is"
-    counts = f"of {text.counted(len(sides), 'comparison')} {better} better and {worse} worse"
-    return [f"{shown} shown to beat softmax: {counts}."] * bool(sides)
+    counts = f"of {text.counted(len(trained), 'comparison')} {better} better and {worse} worse"
+    return [
+        f"{'Some' if better else 'No'} attention mappings are shown to beat softmax in models "
+        f"trained with them: {counts} after Holm's correction."
+    ] * bool(trained)
+
+
+def _settled(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that differ after Holm's correction over all that have a p."""
+    corrected = holm([entry.p for entry in entries])
+    return [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
 
 
 def _after_holm(entries: Sequence[Entry]) -> str:
-    corrected = holm([entry.p for entry in entries])
-    if None in corrected:
+    if any(entry.p is None for entry in entries):
         return text.NOTHING
-    left = [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
     said = []
     for side in (1, -1):
-        some = [entry for entry in left if entry.side == side]
+        some = [entry for entry in _settled(entries) if entry.side == side]
         said.append(f"{len(some)} {SIDES[side]}{f' ({_named(some)})' if some else ''}")
     return text.listing(said)
 
 
 def _named(entries: Sequence[Entry]) -> str:
-    return "; ".join(f"{entry.label} on {entry.task}" for entry in entries)
+    return "; ".join(f"{entry.label} on {entry.task} ({entry.study})" for entry in entries)
 
 
 def _layers(entries: Sequence[Entry]) -> list[Block]:
@@ -140,7 +148,7 @@ def _limits(entries: Sequence[Entry]) -> list[Block]:
     known = [entry for entry in entries if entry.difference is not None]
     few = [e for e in known if e.seeds < LEAST and not e.over_examples]
     chance = [entry for entry in known if not entry.baseline_learned]
-    lost = [entry for entry in entries if entry.diverged or entry.difference is None]
+    lost = [entry for entry in entries if entry.lost or entry.difference is None]
     said = {
         f"Fewer than {LEAST} pairs of runs: {{}}.": _by_study(few),
         "Settings chosen by the very scores that are compared: {}.": _by_study(
@@ -153,9 +161,9 @@ def _limits(entries: Sequence[Entry]) -> list[Block]:
         "Softmax itself is no better than always the most frequent class: {}.": [
             f"{entry.task} ({entry.study})" for entry in chance
         ],
-        "Runs that diverged, or gave no finite value, are in no mean: {}.": [
-            f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.diverged} "
-            f"diverged{', no difference' if entry.difference is None else ''})"
+        "Runs that diverged or failed, or gave no finite value, are in no mean: {}.": [
+            f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.lost} "
+            f"lost{', no difference' if entry.difference is None else ''})"
             for entry in lost
         ],
     }
@@ -176,9 +184,12 @@ def _reach(panels: Sequence[Panel]) -> Table:
     """Verdicts of each panel, and what would have shown."""
     rows = []
     for panel in panels:
-        sides = [entry.side for entry in panel.entries if entry.counts]
-        effects = [entry.detectable for entry in panel.entries if entry.detectable is not None]
-        halves = [e.half for e in panel.entries if e.interval and e.over_examples]
+        some = [entry for entry in panel.entries if entry.counts]
+        sides = [entry.side for entry in some]
+        effects = [entry.detectable for entry in some if entry.detectable is not None]
+        halves = [
+            (e.interval[1] - e.interval[0]) / 2 for e in some if e.interval and e.over_examples
+        ]
         seeds = sorted({entry.seeds for entry in panel.entries})
         rows.append(
             [
@@ -200,7 +211,7 @@ def _reach(panels: Sequence[Panel]) -> Table:
 def _flips(entries: Sequence[Entry]) -> list[Block]:
     """Mappings that one metric calls better and another worse, on the same task."""
     turned = flips(
-        (f"{entry.study}, {entry.mapping}", entry.task, entry.metric, entry.side or 0)
+        (f"{entry.study}, {entry.label}", entry.task, entry.metric, entry.side or 0)
         for entry in entries
         if entry.counts
     )
@@ -230,7 +241,7 @@ def _rows(entries: Sequence[Entry]) -> Table:
 
 def _verdict(entry: Entry) -> str:
     if entry.difference is None:
-        return "diverged or not finite"
+        return "no finite value"
     said = "chosen by the score" if entry.tuned_on_scored_rows else SIDES[entry.side]
     return f"control: {said}" if entry.control else said
 

@@ -73,8 +73,8 @@ def _glue(results: Results) -> Iterator[Found]:
     for row in rows:
         points = row.difference and row.difference.scaled(100)
         if points and points.n == 1:  # its interval is about that pair and not about the mapping
-            points = points._replace(interval=None, p=None)
-        if points or row.diverged:
+            points = points._replace(interval=None)
+        if points or row.diverged or row.failed:
             yield Found(
                 row.task,
                 row.mapping,
@@ -189,9 +189,9 @@ def _of_sweeps(root: Path) -> Iterator[Entry]:
             if results.faults:
                 raise ValueError(f"{folder}: {results.faults[0]}; {REMEDY}")
             for found in differences(results):
-                cell = found.task, found.mapping
-                diverged = results.diverged(cell) if cell in results.cells else 0
-                yield _entry(found, root, folder, folder, results.devices, diverged)
+                final = results.counting((found.task, found.mapping))
+                lost = sum(record.results is None for record in final)
+                yield _entry(found, root, folder, folder, results.devices, lost)
 
 
 def _of_models(root: Path) -> Iterator[Entry]:
@@ -243,7 +243,7 @@ def _fine_tuned(record: dict[str, Any]) -> Iterator[Found]:
 
 
 def _entry(
-    found: Found, root: Path, folder: Path, source: Path, devices: Sequence[str], diverged: int
+    found: Found, root: Path, folder: Path, source: Path, devices: Sequence[str], lost: int
 ) -> Entry:
     difference, interval, pairs, p, detectable = found.difference or NONE
     low, high = interval or (None, None)
@@ -265,7 +265,7 @@ def _entry(
         detectable=_rounded(detectable),
         interval_over=found.over,
         seeds=pairs,
-        diverged=diverged,
+        lost=lost,
         kind=found.kind,
         baseline_learned=found.baseline_learned,
         tuned_on_scored_rows=found.tuned_on_scored_rows,

@@ -36,7 +36,8 @@ def write(results: Path, folder: Path) -> str:
             canvas.save(plot.figure, folder / f"{plot.name}.png")
     lines = ",\n".join(json.dumps(vars(entry)) for entry in entries)
     write_text(folder / "differences.json", f"[\n{lines}\n]\n")
-    write_text(folder / "does-it-help.md", page.markdown() + LINKS)
+    shown = page.markdown()
+    write_text(folder / "does-it-help.md", shown + LINKS)
     silent = without_entries(results, entries)
     note = f"\n\nNot among them: {', '.join(silent)}" if silent else ""
-    return f"{page.markdown().partition(chr(10) + '## ')[0]}{note}"
+    return shown.partition("\n## ")[0] + note

@@ -14,15 +14,6 @@ def swept(**changes: Any) -> Callable[[Path], object]:
     return lambda folder: sweep(**changes)
 
 
-def report(content: str | None) -> Callable[[Path], None]:
-    def call(folder: Path) -> None:
-        if content is not None:
-            (folder / "sweep.json").write_text(content)
-        main(["report", str(folder)])
-
-    return call
-
-
 NAN = float("nan")
 SEVERAL = "expected one value or several different ones"
 UNKNOWN = r"head='hardmax': unknown; expected one of softmax, sigsoftmax"
@@ -58,9 +49,6 @@ ROWS = [
         ("large batch", swept(batch=31), ValueError, "batch=31: expected 1 to contexts=30"),
         ("seeds", swept(seeds=0), ValueError, r"seeds=0: expected an integer in \[1, 1000\]"),
         ("seed", lambda folder: one(seed=-1), ValueError, "seed=-1: expected an integer"),
-        ("no sweep", report(None), SystemExit, r"no sweep\.json; .*experiments\.bottleneck sweep"),
-        ("other", report('{"format": 1}'), SystemExit, "is not of a sweep of this experiment"),
-        ("broken", report('{"config": '), SystemExit, "is not readable"),
         ("pack", lambda f: main(["pack", str(f)]), SystemExit, "holds no record of a sweep; name"),
         (
             "targets of nothing",

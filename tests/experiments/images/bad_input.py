@@ -33,15 +33,6 @@ def sweep(**changes: Any) -> Callable[[Path], SweepConfig]:
     )
 
 
-def report(content: str | None) -> Callable[[Path], None]:
-    def call(folder: Path) -> None:
-        if content is not None:
-            (folder / "sweep.json").write_text(content)
-        main(["report", str(folder)])
-
-    return call
-
-
 def loss(name: str, **params: float | str) -> Callable[[Path], object]:
     return lambda folder: make_criterion(LossConfig(name, params))
 
@@ -75,12 +66,5 @@ ROWS = [
             "seed=3: a sweep sets it; give runs",
         ),
         ("swept", sweep(train=TrainConfig(learning_rate=3)), ValueError, "sets it; give losses"),
-        ("no sweep", report(None), SystemExit, r"has no sweep\.json; .*experiments\.images sweep"),
-        (
-            "other",
-            report('{"format": 1, "x": {}}'),
-            SystemExit,
-            "is not of a sweep of this experiment",
-        ),
     )
 ]

@@ -53,7 +53,7 @@ def trained(config: RunConfig, **head: Any) -> tuple[dict[str, Any], dict[str, T
     """The results and the best weights of a run in float64."""
     parts = EXPERIMENT.assemble(replace(config, head=HeadConfig(tie=False, **head)))
     parts.model.double()
-    results = EXPERIMENT.perform(parts, None)
+    results = parts.perform(None)
     assert results is not None
     return results, parts.model.state_dict()
 

@@ -158,7 +158,7 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: RunConfig):
     alone = replace(config, output_dir=config.output_dir + "-sweep")
-    found = EXPERIMENT.perform(EXPERIMENT.assemble(alone), None)
+    found = EXPERIMENT.assemble(alone).perform(None)
     assert not Path(alone.output_dir).exists()
     expected = run(config)
     times = {"seconds": 0, "peak_memory_mib": 0, "epochs": [], "config": {}}

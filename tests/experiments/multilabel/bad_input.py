@@ -130,15 +130,6 @@ def glue_scores(folder: Path) -> None:
     load_text(TextConfig("glue", model, data_dir=str(folder), dataset="STS-B"))
 
 
-def report(content: str | None) -> Call:
-    def call(folder: Path) -> None:
-        if content is not None:
-            write(folder / "sweep.json", content)
-        main(["report", str(folder)])
-
-    return call
-
-
 SYNTHETIC = {
     r"synthetic\.classes=1": {"classes": 1},
     "1 to 10": {"classes": 10, "labels": 11},
@@ -212,7 +203,6 @@ JSON_LINES = {
     "line 2: expected the keys of": '{"text": "a", "sad": 0, "glad": 1}\n{"text": "b"}\n',
 }
 ONE_OF = r"data: expected one of synthetic, images, text"
-NO_SWEEP = r"has no sweep\.json; .*python -m experiments\.multilabel sweep"
 T, LEARNED = ScheduleConfig("t", 0.1), MethodConfig("t-softmax", learn=["t"])
 
 CASES: list[tuple[Call, type[BaseException], str]] = [
@@ -350,16 +340,6 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
         "line 1: the labels are 3, expected names joined by ',' or a list of names",
     ),
     (glue_scores, ValueError, r"text\.dataset=STS-B: a regression task"),
-    # reports
-    (report(None), SystemExit, NO_SWEEP),
-    (report("{"), SystemExit, r"sweep\.json is not readable"),
-    (report("{}"), SystemExit, "has format None, but this version reads format 1"),
-    (
-        report('{"format": 1, "tasks": {}, "mappings": {}}'),
-        SystemExit,
-        "not of a sweep of this exp",
-    ),
-    (report('{"format": 1, "data": {}, "methods": {}}'), SystemExit, "not of a sweep of this exp"),
 ]
 ROWS = [
     Wrong(f"multilabel {number}: {says}", *case)

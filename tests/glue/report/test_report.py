@@ -17,7 +17,7 @@ import pytest
 from glue.config import TrainConfig
 from glue.report import statistics
 from glue.report.published import published
-from glue.report.table import make_rows
+from glue.report.table import majority, make_rows
 from glue.report.verdict import verdict
 from glue.sweep import CandidateConfig
 from pipeline.report.spread import Difference
@@ -69,7 +69,7 @@ def test_a_whole_sweep(tmp_path: Path) -> None:
         assert "Worse than softmax: sharp on RTE by -" in page
         assert "incomplete" not in page
         assert f"{100 * np.mean(scores):.2f}" in page
-        assert "makes up 60.00 % of the dev set" in page
+        assert "most frequent class scores 60.00" in page
         assert "0 failed and 0 diverged" in page
 
 
@@ -101,9 +101,15 @@ def test_labels_and_errors_are_text(tmp_path: Path) -> None:
             -0.02,
             3,
             0.03,
-            "Likely worse, not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0",
+            "Worse before correction alone, so not settled: sharp on RTE -5.00 [-8.00, -2.00], p 0",
         ),
-        (0.02, 0.08, 3, 0.03, "Likely better, not settled: sharp on RTE +5.00 [+2.00, +8.00], p 0"),
+        (
+            0.02,
+            0.08,
+            3,
+            0.03,
+            "Better before correction alone, so not settled: sharp on RTE +5.00 [+2.00, +8.00], p",
+        ),
         (-0.02, 0.08, 3, 0.03, "No difference shown: sharp (RTE)."),
         (0.02, 0.08, 1, 0.03, "One seed only: sharp on RTE +5.00 [+2.00, +8.00]."),
     ],
@@ -117,7 +123,7 @@ def test_what_is_not_significant(
     value = 0.05 if high > 0.05 else -0.05
     made = Difference(value, (low, high), seeds, p)
     rows = [
-        replace(row, difference=row.difference and made, holm_all=row.difference and 0.2)
+        replace(row, difference=row.difference and made, holm=row.difference and 0.2)
         for row in make_rows(sweep)
     ]
     lines = verdict(sweep, rows)
@@ -189,9 +195,9 @@ def test_one_seed_is_never_significant(tmp_path: Path) -> None:
     fill(tmp_path, make_config(seeds=1), {"softmax": 0.95, "sharp": 0.5})
     report(tmp_path)
     line = read_csv(tmp_path)["RTE", "sharp"]
-    assert float(line["p_holm_all"]) < 0.05
+    assert float(line["high"]) < 0
     assert line["significant"] == "0"
-    assert line["sd"] == line["detectable"] == ""
+    assert line["sd"] == line["p"] == line["p_holm"] == line["detectable"] == ""
     assert "One seed only: sharp on RTE" in pages(tmp_path)[0]
 
 
@@ -225,16 +231,17 @@ def test_runs_that_say_one_thing_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "predict"),
+    ("task", "constant", "predict"),
     [
-        ("CoLA", lambda i: guesses(LABELS, 0.8, i)),
-        ("STS-B", lambda i: LABELS + np.random.default_rng(i).normal(size=len(LABELS))),
-        ("MNLI", lambda i: guesses(LABELS, 0.8, i)),
+        ("CoLA", 0.0, lambda i: guesses(LABELS, 0.8, i)),
+        ("STS-B", None, lambda i: LABELS + np.random.default_rng(i).normal(size=len(LABELS))),
+        ("MNLI", max(LABELS.mean(), 1 - LABELS.mean()), lambda i: guesses(LABELS, 0.8, i)),
     ],
 )
 def test_tasks_with_other_metrics(
-    tmp_path: Path, task: str, predict: Callable[[int], np.ndarray]
+    tmp_path: Path, task: str, constant: float | None, predict: Callable[[int], np.ndarray]
 ) -> None:
+    """A constant prediction has no correlation with the labels, whatever their shares are."""
     write_sweep(tmp_path, make_config(tasks={task: None}))
     for place, label in enumerate(("softmax", "sharp")):
         for seed in range(3):
@@ -242,7 +249,8 @@ def test_tasks_with_other_metrics(
     report(tmp_path)
     line = read_csv(tmp_path)[task, "sharp"]
     assert float(line["low"]) <= float(line["difference"]) <= float(line["high"])
-    assert ("most frequent class makes up" in pages(tmp_path)[0]) == (task != "STS-B")
+    assert majority(read_sweep(tmp_path), task) == constant
+    assert ("Always the most frequent class" in pages(tmp_path)[0]) == (constant is not None)
     assert line["paper_accuracy"] == ""
 
 
