@@ -93,9 +93,9 @@ def test_the_paper_s_protocol_in_its_page() -> None:
     for said in (
         f"r-softmax reaches {found['r-softmax']} on MRPC and softmax {found['softmax']}: {gained} "
         f"[{low}, {high}]",
-        f"({papers['r-softmax']} for {papers['softmax']})",
-        "ahead at rates 5e-5 ({} for {}) and 1e-4 ({} for {}) and behind at 1e-5 ({} for {}) and "
-        "2e-5 ({} for {})".format(
+        f"({papers['r-softmax']} vs. {papers['softmax']})",
+        "ahead at rates 5e-5 ({} vs. {}) and 1e-4 ({} vs. {}) and behind at 1e-5 ({} vs. {}) and "
+        "2e-5 ({} vs. {})".format(
             *(medians[name, rate] for rate in (5e-5, 1e-4, 1e-5, 2e-5) for name in PAIR)
         ),
         f"at most {100 * (max(middle) - min(middle)):.1f} points at 5e-5",
@@ -108,7 +108,7 @@ def test_the_paper_s_protocol_in_its_page() -> None:
         name: expected_best([s for (m, _), f in scores.items() if m == name for s in f])[4]
         for name in PAIR
     }
-    assert "of five is {:.1f} for {:.1f}".format(*(100 * expected[name] for name in PAIR)) in text
+    assert "of five is {:.1f} vs. {:.1f}".format(*(100 * expected[name] for name in PAIR)) in text
     assert max(statistics.median(scores[name, 5e-4]) for name in PAIR) < 0.69
     assert f"r-softmax is {gained} on MRPC [{low}, {high}]" in page("docs/results.md")
 
@@ -521,7 +521,7 @@ def test_steps_in_the_results() -> None:
             spans[kind] += [row["to"]["SDPA"]["median"] for row in ours]
     shown = {kind: f"{min(span):.2f} to {max(span):.2f}" for kind, span in spans.items()}
     text = page("docs/results.md")
-    assert f"takes {shown['short']} times that of PyTorch's softmax attention**" in text
+    assert f"takes {shown['short']} times as long as with PyTorch's softmax attention**" in text
     assert f"tokens {shown['512 with dropout']} times with dropout, {shown['512']} without" in text
 
 

@@ -1,6 +1,6 @@
 """What docs/ and tests/ hold of the records in results/.
 
-Run after adding records, which takes about a minute, and commit what changed:
+Run this after adding records (about a minute), and commit what changed:
     python -m website.records
 """
 

@@ -26,13 +26,17 @@ def run(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], Any]:
     return call
 
 
-def comparison(folder: Path) -> Any:
-    """Reads a comparison that does not say how many rows there were."""
-    record = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text())
-    del record["rows"]
-    (folder / "results/compare").mkdir(parents=True)
-    (folder / "results/compare/other.json").write_text(json.dumps(record))
-    return read_entries(folder / "results")
+def models(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], Any]:
+    """Reads a record of single models with a change."""
+
+    def call(folder: Path) -> Any:
+        record = json.loads((RESULTS / name).read_text())
+        change(record)
+        (folder / "results" / name).parent.mkdir(parents=True)
+        (folder / "results" / name).write_text(json.dumps(record))
+        return read_entries(folder / "results")
+
+    return call
 
 
 ROWS = [
@@ -63,8 +67,14 @@ ROWS = [
     ),
     Wrong(
         "a comparison without rows",
-        comparison,
+        models("compare/minilm-sts-b.json", lambda record: record.pop("rows")),
         ValueError,
-        r"other\.json: \$: 'rows' is a required property",
+        r"minilm-sts-b\.json: \$: 'rows' is a required property",
+    ),
+    Wrong(
+        "fine-tuned models without softmax",
+        models("conversion/mrpc/converted-first.json", lambda record: record.update(runs=[])),
+        ValueError,
+        r"converted-first\.json: runs: \[\] does not contain items",
     ),
 ]

@@ -91,7 +91,7 @@ def check(value: Any, name: str, where: str) -> None:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    """Of one of the definitions: entry, run or comparison."""
+    """Of one of the schema's definitions."""
     return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"][name])
 
 

@@ -198,6 +198,7 @@ def _of_models(root: Path) -> Iterator[Entry]:
     for path in _models(root):
         record = read_json(path, str(path.parent), REMEDY)
         if "runs" in record:
+            check(record, "fine-tuned", str(path))
             some = _fine_tuned(record)
         else:
             check(record, "comparison", str(path))
@@ -233,7 +234,7 @@ def _fine_tuned(record: dict[str, Any]) -> Iterator[Found]:
         if model != BASELINE:
             zeros = fmean(run["zeros"] for run in record["runs"] if run["model"] == model)
             yield Found(
-                "MRPC",
+                record["task"],
                 model,
                 Measure("accuracy", "points", 1),
                 paired(by_seed, scores[BASELINE]),
