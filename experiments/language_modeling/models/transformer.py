@@ -13,39 +13,18 @@ from experiments.language_modeling.sections import ModelConfig
 from sparse_attn.heads import Head
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): pre-norm."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        size = config.embedding
-        self.heads, self.dropout = config.heads, config.dropout_hidden
-        self.attention_norm, self.mlp_norm = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.project_in, self.project_out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.mlp = nn.Sequential(
-            nn.Linear(size, config.hidden), nn.GELU(), nn.Linear(config.hidden, size)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, e)
-        x = x + F.dropout(self.attend(self.attention_norm(x)), self.dropout, self.training)
-        return x + F.dropout(self.mlp(self.mlp_norm(x)), self.dropout, self.training)
-
-    def attend(self, x: Tensor) -> Tensor:
-        """Causal self-attention, (B, T, e) -> (B, T, e)."""
-        q, k, v = self.project_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.project_out(out.transpose(1, 2).flatten(2))
-
-
 class TransformerModel(LanguageModel):
-    """`config.layers` blocks on embeddings with sine positions, and a final norm."""
+    """`config.layers` pre-norm blocks on embeddings with sine positions, and a final norm."""
 
     def __init__(self, config: ModelConfig, embedding: nn.Embedding, head: Head) -> None:
         super().__init__(embedding, head)
         self.config = config
         nn.init.uniform_(embedding.weight, -0.1, 0.1)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        sizes = config.embedding, config.heads, config.hidden, config.dropout_hidden, "gelu"
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=True)
+            for _ in range(config.layers)
+        )
         self.norm = nn.LayerNorm(config.embedding)
 
     def initial_state(self, batch: int) -> State:
@@ -53,12 +32,13 @@ class TransformerModel(LanguageModel):
         return ()
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        size = self.config.embedding
+        size, length = self.config.embedding, tokens.shape[1]
         # tied weights are small, as the head needs them
-        x = self.embedding(tokens) * math.sqrt(size) + positions(tokens.shape[1], size, tokens)
+        x = self.embedding(tokens) * math.sqrt(size) + positions(length, size, tokens)
+        mask = nn.Transformer.generate_square_subsequent_mask(length, x.device, x.dtype)
         x = F.dropout(x, self.config.dropout_input, self.training)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask, is_causal=True)
         return F.dropout(self.norm(x), self.config.dropout, self.training), state
 
 
