@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -137,7 +138,12 @@ def findings(record: dict[str, Any]) -> list[str]:
             for side, verdict in ((1, "better than softmax"), (0, "not told apart"), (-1, "worse"))
             if (names := [n for n, found in known.items() if found.side == side * measure.better])
         ]
-        said.append(f"By uncorrected intervals, {'; '.join(parts)}.")
+        half = median(found.high - found.low for found in known.values()) / 2
+        said.append(
+            f"By uncorrected intervals, {'; '.join(parts)}. Half of one is "
+            f"{half:.{measure.digits}f} wide in the median: a true difference of that size is told "
+            "apart in half of such studies."
+        )
     if sides := [found.side for found in random.values() if found.interval]:
         better = sides.count(measure.better)
         what = "better" if judged else "nearer to softmax"

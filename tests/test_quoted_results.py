@@ -534,3 +534,33 @@ def test_glue_in_the_readme() -> None:
     assert [row["significant"] for row in GLUE].count("1") == 1
     assert len(lower) == 6
     assert "in one of six cases significant after Holm's correction" in text
+
+
+def test_the_guide_to_mappings() -> None:
+    text = page("docs/guide/mappings.md")
+    for name, below in (("sparsemax", " points below softmax"), ("entmax-1.5", " below")):
+        found = {row["task"]: row for row in GLUE if row["mapping"] == name}
+        rows = [found[task] for task in ("MRPC", "SST-2", "STS-B")]
+        lost = "{:.1f}, {:.1f} and {:.1f}".format(
+            *(-100 * float(row["difference"]) for row in rows)
+        )
+        zeros = "{:.0f} %, {:.0f} % and {:.0f} %".format(
+            *(100 * float(row["sparsity"]) for row in rows)
+        )
+        assert f"{lost}{below} ({zeros}" in text
+    value = measured("test_perplexity")
+    softmax, even, sigmoid = (
+        f"{statistics.mean(LANGUAGE_MODELS.by_seed(('ptb', head), value).values()):.1f}"
+        for head in ("softmax", "abs", "normalized-sigmoid")
+    )
+    assert f"cannot be told from softmax on test ({even} against {softmax})" in text
+    assert f"is behind softmax ({sigmoid} against {softmax})" in text
+    gaps = [
+        abs(difference.value)
+        for study in ("synthetic", "synthetic-rates")
+        for (_, method), difference in MULTILABEL.read(RESULTS / "multilabel" / study)
+        .against("sparsemax-hinge", f1("micro"))
+        .items()
+        if difference and method == "sparsehourglass"
+    ]
+    assert f"within {max(gaps):.1f} points of micro-F1 of sparsemax" in text

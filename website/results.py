@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
-from compare.page import measure_of, share
+from compare.page import findings, measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
@@ -163,18 +164,19 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM."""
-    path = RESULTS / "compare/minilm-sts-b.json"
-    return markdown(compared(json.loads(path.read_text(encoding="utf-8"))))
+    record = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text(encoding="utf-8"))
+    return [" ".join(findings(record)), "", *markdown(compared(record))]
 
 
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
-    rows = []
+    rows, found = [], []
     for path in sorted((RESULTS / "conversion/minilm").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         swapped, healed = record["mappings"]
         measure = measure_of(record)
         target = record["recipe"]["target_zeros"]
+        found.append(measure.difference(healed["against_softmax"]))
         rows.append(
             [
                 record["recipe"]["mapping"],
@@ -190,15 +192,20 @@ def conversion() -> list[str]:
         )
     headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "healed: zeros"]
     headers += ["from softmax [95 %]", "last layer's", "as many at random", "minutes"]
+    sides = [difference.side for difference in found]
+    half = median(difference.high - difference.low for difference in found) / 2
     caption = (
-        f"{measure.name} on {record['rows']:,} pairs; softmax: {measure.number(record['softmax'])}"
+        f"Healed, {sides.count(-1)} of {len(sides)} are worse than softmax and "
+        f"{sides.count(1)} better, by uncorrected intervals; half of one is {half:.2f} wide in the "
+        f"median. {measure.name} on {record['rows']:,} pairs; softmax: "
+        f"{measure.number(record['softmax'])}"
     )
     return markdown(Table(caption, headers, rows))
 
 
 def families() -> list[str]:
     """What patch_model does with every family of Transformers: counts, then a line each."""
-    path = max((RESULTS / "families").glob("*.json"))
+    (path,) = (RESULTS / "families").glob("*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = record["families"]
     verdicts = Counter(row["verdict"] for some in found.values() for row in some.values())

@@ -36,6 +36,6 @@ register_mapping(
         translation_invariant=True,
         log_g=get_spec("softmax").log_g,
         losses={"bouchard": bouchard_loss},
-        source="Bouchard 2007, section 2; de Brebisson & Vincent 2016, section 2",
+        source="Bouchard 2007; de Brebisson & Vincent 2016, section 2",
     )
 )

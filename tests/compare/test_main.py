@@ -81,8 +81,10 @@ def test_a_lower_perplexity_is_better() -> None:
     rows = [{**each, "against_softmax": each["against_random"]} for each in rows]
     record = {"metric": "perplexity", "agreement": "KL, nats", "mappings": rows}
     said = findings(record)
-    assert (
-        said[0] == "By uncorrected intervals, better than softmax: a; not told apart: b; worse: c."
+    assert said[0] == (
+        "By uncorrected intervals, better than softmax: a; not told apart: b; worse: c. Half of "
+        "one is 1.00 wide in the median: a true difference of that size is told apart in half of "
+        "such studies."
     )
     assert said[1].startswith("1 of 3 is better than as many zeros at random")
 

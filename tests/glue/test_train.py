@@ -67,6 +67,13 @@ def test_softmax_has_no_zeros_and_a_finished_run_keeps_its_model_alone(
     assert kept == {"config.json", "results.json", "model", "runs"}
 
 
+def test_detached_gradient_by_name(asked: Asked, tmp_path: Path) -> None:
+    given = ["--mapping", "detached-r-softmax", "--mapping.params.r", "0.15"]
+    results = trained(prepared(asked(tmp_path, *given)))
+    assert results["config"]["mapping"]["name"] == "detached-r-softmax"
+    assert 0.1 < results["sparsity"]["dev"]["mean"] < 0.3
+
+
 def test_saved_model_gives_the_same_metrics(
     asked: Asked, glue_folder: Path, tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def test_plif_slopes_get_exact_gradients_in_float32(knots, spread):
 
 @pytest.mark.parametrize("knots", [100_000, 1_000_000])
 def test_many_knots_are_fast(knots):
-    """Ganea et al. use 1e5 and 1e6: the cost a token must not grow with K."""
+    """Ganea et al. use 1e5 and 1e6: no logit may cost a pass over the knots."""
     head = LinearHead(16, 500, Mapping("plif", knots=knots, bound=20.0))
     hidden, targets = torch.randn(256, 16), torch.randint(500, (256,))
     head.nll(hidden, targets).backward()

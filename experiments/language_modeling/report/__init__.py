@@ -63,7 +63,12 @@ def make_page(results: Results) -> Page:
     tasks = [task for task in results.tasks if cells_of(results, task)]
     for task in tasks:
         blocks += _experiment(results, task, tables)
-    blocks += [Heading("The papers' tables"), _COMMAND]
+    rows = [row for table in tables for row in table.rows]
+    run = sum(bool(row.matches(results)) for row in rows)
+    blocks += [
+        Heading("The papers' tables"),
+        f"{run} of {len(rows)} rows have a run here. {_COMMAND}",
+    ]
     for table in tables:
         blocks += [Heading(f"{table.source}: {table.title}", 3), published_table(table, results)]
     blocks += [Bullets(FIGURES), Heading("How to read the numbers"), Bullets(NOTES)]
@@ -80,6 +85,8 @@ def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> li
     blocks: list[Block] = [Heading(task)]
     if found := differences(results, task):
         blocks.append(verdict(found, BASELINE, "{:+.2f}", "points of perplexity", better=-1))
+    else:
+        blocks.append("Nothing can be compared with softmax: no run of it has the same settings.")
     rows = [row for table in tables for row in table.rows]
     if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
         blocks.append("No published table has these settings: compare the heads among themselves.")
