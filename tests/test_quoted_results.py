@@ -239,6 +239,7 @@ def test_bottleneck_in_its_page() -> None:
     ("folder", "cells", "trials", "finals"),
     [
         ("glue/minilm", 32, 2, 3),
+        ("glue/mrpc-fair", 8, 2, 5),
         ("multilabel/synthetic", 135, 0, 5),
         ("multilabel/synthetic-rates", 60, 3, 5),
         ("bottleneck/small", 50, 3, 3),

@@ -47,6 +47,7 @@ def _page(make_page: Callable[[dict[str, Any]], Page], record: Path, folder: Pat
 # by folder of docs/: what writes it, and of which records
 REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "glue-minilm": (partial(_report, glue), "glue/minilm"),
+    "glue-mrpc-fair": (partial(_report, glue), "glue/mrpc-fair"),
     "glue-mrpc-paper": (partial(_report, glue), "glue/mrpc-paper"),
     "multilabel": (partial(_report, multilabel), "multilabel/synthetic"),
     "multilabel-rates": (partial(_report, multilabel), "multilabel/synthetic-rates"),
