@@ -138,7 +138,7 @@ def findings(record: dict[str, Any]) -> list[str]:
             for side, verdict in ((1, "better than softmax"), (0, "not told apart"), (-1, "worse"))
             if (names := [n for n, found in known.items() if found.side == side * measure.better])
         ]
-        half = median(found.high - found.low for found in known.values()) / 2
+        half = median(found.half for found in known.values())
         said.append(
             f"By uncorrected intervals, {'; '.join(parts)}. Half of one is "
             f"{half:.{measure.digits}f} wide in the median: a true difference of that size is told "

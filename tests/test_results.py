@@ -10,10 +10,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from pipeline.report import canvas
+from pipeline.sweep.records import hash_of
 from tests.figures import blank_panels
 from website import records
 from website.records import DIGEST, REPORTS, digest, pages_with_tables
-from website.results import RESULTS, TABLES
+from website.results import RESULTS, TABLES, every_record
 
 ROOT = Path(__file__).parents[1]
 PINNED = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -101,3 +102,12 @@ def test_every_run_that_the_sweeps_had_is_there() -> None:
     assert digest() == json.loads(DIGEST.read_text()), (
         "records changed, were added or lost; if added, run python -m website.records"
     )
+
+
+def test_hashes_of_runs() -> None:
+    wrong = [
+        path
+        for path, run in every_record()
+        if "hash" in run and run["hash"] != hash_of({"label": run["mapping"], **run["config"]})
+    ]
+    assert wrong == []

@@ -193,7 +193,7 @@ def conversion() -> list[str]:
     headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "healed: zeros"]
     headers += ["from softmax [95 %]", "last layer's", "as many at random", "minutes"]
     sides = [difference.side for difference in found]
-    half = median(difference.high - difference.low for difference in found) / 2
+    half = median(difference.half for difference in found)
     caption = (
         f"Healed, {sides.count(-1)} of {len(sides)} are worse than softmax and "
         f"{sides.count(1)} better, by uncorrected intervals; half of one is {half:.2f} wide in the "

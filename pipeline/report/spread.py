@@ -59,6 +59,11 @@ class Difference(NamedTuple):
         """Upper end of the interval; NaN without one."""
         return math.nan if self.interval is None else self.interval[1]
 
+    @property
+    def half(self) -> float:
+        """Half the width of the interval; NaN without one."""
+        return (self.high - self.low) / 2
+
     def scaled(self, factor: float) -> Difference:
         """The same in another unit."""
         ends = self.interval and (factor * self.interval[0], factor * self.interval[1])
@@ -116,8 +121,10 @@ def detectable_effect(differences: Sequence[float]) -> float | None:
     """delta with P(paired t-test at 5 % rejects | true difference delta) = 0.8, for n pairs.
 
     delta = effect size (Cohen's d, from the noncentral t) times the differences' standard
-    deviation. None for constant differences.
+    deviation. None for fewer than two pairs or constant differences.
     """
+    if len(differences) < 2:
+        return None
     spread = float(np.std(differences, ddof=1))
     return None if spread < 1e-12 else _effect_size(len(differences)) * spread
 

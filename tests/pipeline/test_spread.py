@@ -81,6 +81,7 @@ def test_detectable_effect_has_the_power_it_claims(seeds: int) -> None:
 
 
 def test_detectable_effect_needs_spread() -> None:
+    assert detectable_effect([0.1]) is None
     assert detectable_effect([0.1, 0.1]) is None
 
 

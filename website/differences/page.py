@@ -118,9 +118,9 @@ def _settled(entries: Sequence[Entry]) -> list[Entry]:
 def _after_holm(entries: Sequence[Entry]) -> str:
     if any(entry.p is None for entry in entries):
         return text.NOTHING
-    said = []
+    settled, said = _settled(entries), []
     for side in (1, -1):
-        some = [entry for entry in _settled(entries) if entry.side == side]
+        some = [entry for entry in settled if entry.side == side]
         said.append(f"{len(some)} {SIDES[side]}{f' ({_named(some)})' if some else ''}")
     return text.listing(said)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.plots import PLOTS, differences, plot_differences
-from experiments.language_modeling.report.published import PublishedTable, published_tables
+from experiments.language_modeling.report.published import published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
     heads_table,
@@ -57,17 +57,17 @@ INTERVALS = "Mean over pairs of runs with one seed and its 95 % t interval; belo
 def make_page(results: Results) -> Page:
     """The report of a sweep or of single runs."""
     tables = published_tables()
+    matches = [row.matches(results) for table in tables for row in table.rows]
     blocks: list[Block] = [*map(Status, results.left_out)]
     if results.sweep is not None:
         blocks.insert(0, results.standing)
     tasks = [task for task in results.tasks if cells_of(results, task)]
     for task in tasks:
-        blocks += _experiment(results, task, tables)
-    rows = [row for table in tables for row in table.rows]
-    run = sum(bool(row.matches(results)) for row in rows)
+        published = any(cell[0] == task for found in matches for cell, _ in found)
+        blocks += _experiment(results, task, published)
     blocks += [
         Heading("The papers' tables"),
-        f"{run} of {len(rows)} rows have a run here. {_COMMAND}",
+        f"{sum(map(bool, matches))} of {len(matches)} rows have a run here. {_COMMAND}",
     ]
     for table in tables:
         blocks += [Heading(f"{table.source}: {table.title}", 3), published_table(table, results)]
@@ -81,14 +81,13 @@ def make_page(results: Results) -> Page:
     return Page("Language models: ours beside the published", blocks, overview)
 
 
-def _experiment(results: Results, task: str, tables: list[PublishedTable]) -> list[Block]:
+def _experiment(results: Results, task: str, published: bool) -> list[Block]:
     blocks: list[Block] = [Heading(task)]
     if found := differences(results, task):
         blocks.append(verdict(found, BASELINE, "{:+.2f}", "points of perplexity", better=-1))
     else:
         blocks.append("Nothing can be compared with softmax: no run of it has the same settings.")
-    rows = [row for table in tables for row in table.rows]
-    if not any(cell[0] == task for row in rows for cell, _ in row.matches(results)):
+    if not published:
         blocks.append("No published table has these settings: compare the heads among themselves.")
     if figure := plot_differences(results, task):
         blocks.append(Plot(f"{task}-differences", "Difference from softmax", INTERVALS, figure))
