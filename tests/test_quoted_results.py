@@ -203,7 +203,7 @@ def test_mixtures_and_spherical_heads() -> None:
     assert even
     assert behind
     assert even.side == 0
-    mos, moss = found["mos"], found["moss"]
+    mos, moss, plif = found["mos"], found["moss"], found["mos-plif"]
     reached = {
         head: statistics.mean(r["test_perplexity"] for r in LANGUAGE_MODELS.finished((ptb, head)))
         for head in ("softmax", "taylor", "spherical")
@@ -211,8 +211,9 @@ def test_mixtures_and_spherical_heads() -> None:
     text = page("docs/language-models.md")
     for said in (
         f"three softmaxes is {-mos.value:.1f} below softmax** [{-mos.high:.1f}, {-mos.low:.1f}], "
-        f"a mixture of sigsoftmaxes {-moss.value:.1f} [{-moss.high:.1f}, {-moss.low:.1f}], by "
-        f"their own intervals; Holm's p is {p['mos']:.3f} and {p['moss']:.3f}.",
+        f"a mixture of sigsoftmaxes {-moss.value:.1f} [{-moss.high:.1f}, {-moss.low:.1f}], a "
+        f"mixture of PLIFs {-plif.value:.1f} [{-plif.high:.1f}, {-plif.low:.1f}], by their own "
+        f"intervals; Holm's p is {p['mos']:.3f}, {p['moss']:.3f} and {p['mos-plif']:.3f}.",
         f"not told apart from its mixture on test, and {behind.value:.1f} below it on validation "
         f"[{behind.low:.1f}, {behind.high:.1f}]",
         f"{reached['taylor']:.0f} and {reached['spherical']:.0f} on test, softmax "
