@@ -176,6 +176,9 @@ def _read(folder: Path) -> dict[str, Any]:
     """results.json of a finished run that kept its weights."""
     remedy = "expected the folder of a finished run; resume an interrupted one by train --resume"
     results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
+    # a run writes its results last, over what was measured before
+    if results["status"] == "running":
+        raise ValueError(f"run_dir={folder}: the run is running or interrupted; {remedy}")
     if not (folder / MODEL_FILE).exists():
         raise ValueError(
             f"run_dir={folder}: the run is {results['status']} and has no {MODEL_FILE}; expected "
