@@ -252,14 +252,14 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     assert (found["function"][0][0], found["function"][-1][0]) == (-20.0, 20.0)
     assert found["simlex"]["pairs_found"] == 3
     assert "dynamic" not in found
-    # a second time keeps what is there; without learning, dynamic evaluation is evaluation
-    dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
     results = Path(config.output_dir, "results.json")
     finished = results.read_text()
     results.write_text(finished.replace('"status": "finished"', '"status": "running"'))
     with pytest.raises(ValueError, match=r"running or interrupted; expected .* train --resume"):
         measure(MeasureConfig(config.output_dir))
     results.write_text(finished)
+    # a second time keeps what is there; without learning, dynamic evaluation is evaluation
+    dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
     again = measure(MeasureConfig(config.output_dir, dynamic=dynamic))
     assert again["dynamic"]["test_perplexity"] == pytest.approx(found["test_perplexity"])
     assert read(config) == json.loads(json.dumps(found | again))
