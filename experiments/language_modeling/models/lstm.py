@@ -48,7 +48,6 @@ class LSTMModel(LanguageModel):
     def __init__(self, config: ModelConfig, embedding: nn.Embedding, head: Head) -> None:
         super().__init__(embedding, head)
         self.config = config
-        nn.init.uniform_(embedding.weight, -0.1, 0.1)
         inner = [config.hidden] * (config.layers - 1)
         sizes = [config.embedding, *inner, config.output]
         self.sizes = sizes[1:]

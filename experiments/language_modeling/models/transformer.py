@@ -19,7 +19,6 @@ class TransformerModel(LanguageModel):
     def __init__(self, config: ModelConfig, embedding: nn.Embedding, head: Head) -> None:
         super().__init__(embedding, head)
         self.config = config
-        nn.init.uniform_(embedding.weight, -0.1, 0.1)
         sizes = config.embedding, config.heads, config.hidden, config.dropout_hidden, "gelu"
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=True)

@@ -46,6 +46,12 @@ def test_hidden_states_depend_on_the_past_alone(name: str):
     assert not torch.isclose(hidden[:, 5], other[:, 5]).all()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_draws_its_embedding_from_the_same_small_range(name: str):
+    weight = model(MODELS[name]).embedding.weight
+    assert 0.05 < weight.abs().max() <= 0.1
+
+
 @pytest.mark.parametrize("name", ["lstm", "feed-forward"])
 def test_the_state_carries_a_text_over_from_segment_to_segment(name: str):
     net = model(MODELS[name]).eval()
