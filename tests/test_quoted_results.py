@@ -236,6 +236,17 @@ def test_rank_of_softmax_is_the_bottleneck() -> None:
                 )
 
 
+def test_dynamic_evaluation_in_its_page() -> None:
+    text = " ".join(page("docs/language-models.md").split())
+    runs = {record["head"]: record for record in language_models("ptb-small-dynamic")}
+    for head, before in (("softmax", "softmax"), ("sigsoftmax", "of sigsoftmax")):
+        run = runs[head]
+        quoted = f"{run['test_perplexity']:.1f} to {run['dynamic']['test_perplexity']:.1f}"
+        assert f"{before} from {quoted}" in text
+        assert f"{head} {'rank ' * (head == 'softmax')}{run['rank']['rank']}" in text
+        assert f"{run['rank']['contexts']:,} test contexts" in text
+
+
 def test_bouchards_bound_in_its_page() -> None:
     start, bound = sorted(
         language_models("ptb-ff-bouchard"), key=lambda record: record["valid_perplexity"]
