@@ -236,6 +236,29 @@ def test_rank_of_softmax_is_the_bottleneck() -> None:
                 )
 
 
+def test_table_5_in_its_page() -> None:
+    text = page("docs/language-models.md")
+    runs = read_records(RESULTS / "language_modeling/ptb-ff").by_hash.values()
+    finals = [run for run in runs if run.stage == "final" and run.results]
+    assert {run.mapping for run in finals} == {"softmax", "abs", "spherical"}
+    for run in finals:
+        assert run.results
+        head = f"| {run.mapping}, {run.config['model']['layers']}×{run.config['model']['hidden']} |"
+        line = next(line for line in text.splitlines() if line.startswith(head))
+        assert f" {run.results['test_perplexity']:.1f} |" in line
+        assert f" {run.results['top_10_error']:.3f} |" in line
+    tried = {
+        (run.mapping, run.config["head"]["start"], rate): run.results["valid_perplexity"]
+        for run in runs
+        if run.results and (rate := run.config["train"]["learning_rate"]) and run.stage == "trial"
+    }
+    for mapping, rate in (("spherical", 20), ("taylor", 50)):
+        of_prior = [key for key in tried if key[:2] == (mapping, "prior")]
+        assert min(of_prior, key=tried.__getitem__)[2] == rate
+    taylor = (tried["taylor", "zero", 5], tried["taylor", "prior", 50])
+    assert "{:.1f} from zero biases, at best {:.1f} from the frequencies".format(*taylor) in text
+
+
 def test_dynamic_evaluation_in_its_page() -> None:
     text = " ".join(page("docs/language-models.md").split())
     runs = {record["head"]: record for record in language_models("ptb-small-dynamic")}
