@@ -244,7 +244,7 @@ def test_table_5_in_its_page() -> None:
     for run in finals:
         assert run.results
         model, results = run.config["model"], run.results
-        head = f"| {run.mapping}, {model['layers']}×{model['hidden']} |"
+        head = f"| {run.mapping}, {model['layers']}x{model['hidden']} |"
         line = next(line for line in text.splitlines() if line.startswith(head))
         assert f" {results['test_perplexity']:.1f} |" in line
         assert f" {results['top_10_error']:.3f} |" in line
