@@ -16,13 +16,12 @@ class LanguageModel(nn.Module):
     """Tokens (B, T) to hidden states (B, T, d); from the one at t the head predicts token t + 1.
 
     Args:
-        embedding: a vector for each word, [V, e]; drawn anew from U(-0.1, 0.1).
+        embedding: a vector for each word, [V, e].
         head: hidden states to probabilities.
     """
 
     def __init__(self, embedding: nn.Embedding, head: Head) -> None:
         super().__init__()
-        nn.init.uniform_(embedding.weight, -0.1, 0.1)
         self.embedding = embedding
         self.head = head
 
