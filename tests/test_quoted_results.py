@@ -256,12 +256,14 @@ def test_table_5_in_its_page() -> None:
             assert re.search(
                 rf"{name} softmax (is )?{100 * above:.0f} %", page("docs/language-models.md")
             )
-    tried = {
-        (run.mapping, run.config["head"]["start"], run.config["train"]["learning_rate"]): run
-        for run in read_records(RESULTS / "language_modeling/ptb-ff-rates").by_hash.values()
-        if run.config["train"]["max_steps"] == 600
+    trials = read_records(RESULTS / "language_modeling/ptb-ff-rates").by_hash.values()
+    valid = {
+        (run.mapping, run.config["head"]["start"], run.config["train"]["learning_rate"]): (
+            run.results["valid_perplexity"]
+        )
+        for run in trials
+        if run.results and run.config["train"]["max_steps"] == 600
     }
-    valid = {key: run.results["valid_perplexity"] for key, run in tried.items() if run.results}
     for mapping, rate in (("spherical", 20), ("taylor", 50)):
         best = min((key for key in valid if key[:2] == (mapping, "prior")), key=valid.__getitem__)
         assert best[2] == rate
