@@ -8,9 +8,12 @@ from matplotlib.figure import Figure
 def blank_panels(figure: Figure) -> list[int]:
     """The panels that look the same without their data; a line right across a panel is none."""
     canvas = FigureCanvasAgg(figure)
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_visible(False)  # most of the time of a drawing
     canvas.draw()
     seen = np.array(canvas.buffer_rgba())
-    figure.set_layout_engine("none")  # all stays where it is by now
     for axes in figure.axes:
         for artist in (*axes.lines, *axes.collections, *axes.images, *axes.patches):
             along_x, along_y = artist.get_transform().contains_branch_seperately(axes.transData)
