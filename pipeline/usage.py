@@ -77,7 +77,15 @@ def explain(
         if fault:
             fits = [other for other, theirs in commands.items() if not _fault_of_file(file, theirs)]
             return f"{file}: {fault}" + (f" (the file fits {prog} {fits[0]})" if fits else "")
+    message = _of_section(message)
     return _missing(message, name, configs) or _wrong_value(message) or " ".join(message.split())
+
+
+def _of_section(message: str) -> str:
+    """Of the errors that jsonargparse lists for an optional section, the section's."""
+    pattern = r'(Parser key "\S+":\s).*?given class_path \S+\s+(.*?)\s+- Expected a .*NoneType'
+    found = re.match(pattern, message, re.DOTALL)
+    return found[1] + found[2] if found else message
 
 
 def own_error(message: str) -> str:
@@ -195,10 +203,13 @@ def _paths(content: dict[Any, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def _missing(message: str, command: str, configs: tuple[type, ...]) -> str | None:
-    found = re.match(r"the following arguments are required: (.*)", message)
+    found = re.match(
+        r'(?:Parser key "(\S+)":\s)?the following arguments are required: (.*)', message
+    )
     if found is None:
         return None
-    names = [name.removeprefix(f"{command}.") for name in found[1].split(", ")]
+    before = f"{found[1]}." if found[1] else ""
+    names = [before + name.removeprefix(f"{command}.") for name in found[2].split(", ")]
     return f"{_one_of(names, 'and')}: missing"
 
 

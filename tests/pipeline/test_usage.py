@@ -58,6 +58,17 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
             "synthetic.classes=-4: expected at least 2",
         ),
         (
+            "experiments.multilabel",
+            f"{LABELS} --synthetic.classes many",
+            "synthetic.classes=many: expected int",
+        ),
+        ("experiments.multilabel", f"{LABELS} --images.data_dir d", "images.source: missing"),
+        (
+            "experiments.multilabel",
+            f"{LABELS} --text.source foldr",
+            "text.source=foldr: expected one of 'folder', 'glue', 'hub'",
+        ),
+        (
             "experiments.images",
             "train --output_dir o --los.name mse",
             "--los.name: unknown; did you mean --loss.name?",

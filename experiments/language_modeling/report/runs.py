@@ -135,8 +135,8 @@ def _runs(folder: Path) -> Iterator[Record]:
         try:
             head, seed = HeadConfig(**config["head"]).name, config["seed"]
             status: Any = results["status"] if results is not None else "running"
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{file.parent}: not the folder of a run ({error})") from None
+        except (KeyError, TypeError):
+            raise ValueError(f"{file.parent}: not a language model's run; move it away") from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
         # interrupted and running ones count as failed
