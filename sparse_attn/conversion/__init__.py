@@ -100,8 +100,6 @@ def convert(
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     _check_model(root, steps)
     _check_target(chosen, target_zeros, choose_layers, parameters)
-    if max_length < 1:
-        raise ValueError(f"max_length={max_length}: expected at least 1")
     # told so, it forms a group of processes without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
     folder = Path(output_dir)
@@ -186,7 +184,7 @@ def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dic
     """The tokenizer's output for each text, cut off after max_length tokens.
 
     Raises:
-        ValueError: too few texts, or one has no token.
+        ValueError: too few texts, one has no token, or max_length leaves none.
         TypeError: one text in place of many, or texts and pairs mixed.
     """
     if isinstance(texts, str):
@@ -202,6 +200,12 @@ def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dic
             raise TypeError(
                 f"texts[{place}]: expected {_kind(pairs[0])} as before it, got {texts[place]!r}"
             )
+    special = tokenizer.num_special_tokens_to_add(pair=len(pairs[0]) > 1)
+    if max_length <= special:
+        raise ValueError(
+            f"max_length={max_length}: expected more than the {special} tokens that the tokenizer "
+            "adds to a text"
+        )
     found = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_length)
     if [] in found["input_ids"]:
         place = found["input_ids"].index([])

@@ -227,7 +227,10 @@ class MultiLabelHead(nn.Module):
 
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
-        """Which labels are predicted: (..., hidden) to a boolean (..., labels)."""
+        """Which labels are predicted: (..., hidden) to a boolean (..., labels).
+
+        None in a row with NaN.
+        """
         return above(self(hidden), self.threshold)
 
     def decide(self, log_p: Tensor) -> Tensor:

@@ -176,7 +176,9 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
     refused("needs target_zeros", model, "entmax", tokenizer, TEXTS, choose_layers=True)
     refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
-    refused("max_length=0", model, "entmax", tokenizer, TEXTS, max_length=0)
+    for short in (0, 2):
+        words = f"max_length={short}: expected more than the 2 tokens"
+        refused(words, model, "entmax", tokenizer, TEXTS, max_length=short)
     refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
     refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
     config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)

@@ -25,11 +25,12 @@ REACH_CAPTION = (
     "its intervals count the chance in the dev examples too. Half width: that "
     "of the intervals over examples, in the median; a true difference of this size is detected in "
     "half of such studies. By chance: how many would seem better, and as many worse, if no mapping "
-    "differed."
+    "differed. Controls are left out here; the reports of the studies count them in."
 )
 LAYERS_CAPTION = (
-    "Other output layers and losses, by each study's first metric: number of tasks. A study is a "
-    "folder of results/; the page of results says what it ran."
+    "Other output layers and losses, by each study's first metric: number of tasks, each by its "
+    "own 95 % interval, without a correction. softmax-fine is softmax with thresholds from 0.01. A "
+    "study is a folder of results/; the page of results says what it ran."
 )
 ATTENTION_CAPTION = (
     "Attention compared with softmax, by the 95 % interval of each comparison. By chance: how many "
