@@ -85,7 +85,7 @@ def _found(report: str, start: str = "") -> list[str]:
     """What a report says was found, and what its seeds could have shown."""
     content = (ROOT / "docs" / report / "report.md").read_text(encoding="utf-8")
     paragraphs = content.split("\n\n")
-    (said,) = [p for p in paragraphs if p.startswith(start) and "that a t-test of" in p]
+    (said,) = [p for p in paragraphs if p.startswith(start) and "% power to detect" in p]
     return [said, ""]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import fmean
 
 from experiments.multilabel import published
-from experiments.multilabel.config import BASELINE
+from experiments.multilabel.config import BASELINE, SIGMOID, MethodConfig
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from pipeline.report import text
@@ -17,6 +17,8 @@ from pipeline.sweep.plan import Cell
 from pipeline.sweep.results import Results, ended
 
 Pairs = dict[Cell, Difference | None]
+
+CONTROLS = (BASELINE, SIGMOID)  # softmax with other thresholds among them
 
 CAPTIONS = {
     "micro": "Micro-F1 in %: all decisions at once",
@@ -52,7 +54,7 @@ def make_page(results: Results) -> Page:
         _runs(results),
     ]
     blocks: list[Block] = [
-        *_found(pairs, base),
+        *_found(pairs, base, results.sweep.methods),
         *_unsettled(results),
         _answer(results, base, pairs["micro"]),
         _head(results),
@@ -74,13 +76,17 @@ def baseline(results: Results) -> str:
     return max(plain, key=lambda name: len(methods[name].thresholds))
 
 
-def _found(found: dict[str, Pairs], base: str) -> list[Block]:
+def _found(found: dict[str, Pairs], base: str, methods: dict[str, MethodConfig]) -> list[Block]:
     """What was found, what would have shown, and where the conclusion depends on the metric."""
     lines: list[Block] = []
     for average, pairs in found.items():
-        counted = tally(pairs.values(), base)
-        known = reach(filter(None, pairs.values()), "{:.2f}", "points")
-        lines += [f"{average}-F1: {' '.join([*counted, *known])}"] * bool(counted)
+        counting = [
+            pair for (_, name), pair in pairs.items() if methods[name].mapping not in CONTROLS
+        ]
+        counted = tally(counting, base)
+        known = reach(filter(None, counting), "{:.2f}", "points")
+        said = f"{average}-F1, controls ({text.listing(list(CONTROLS))}) left out: "
+        lines += [said + " ".join([*counted, *known])] * bool(counted)
     sides = [
         (method, data, f"{average}-F1", pair.side)
         for average, pairs in found.items()
@@ -134,7 +140,7 @@ def _head(results: Results) -> str:
     train = sweep.train
     most = ""
     if train.stop_after is not None:
-        most = f", or until {train.stop_after:,} bring no better one"
+        most = f", or until {train.stop_after:,} pass without a better one"
     return (
         f"{text.counted(len(sweep.data), 'data set')}, "
         f"{text.counted(len(sweep.methods), 'method')}, {text.counted(sweep.seeds, 'seed')}. "

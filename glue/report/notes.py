@@ -19,8 +19,8 @@ _COMMON = (
     "compared.",
     "Holm's correction, over all differences in this report, aims at a chance of 5 % of even one "
     "false alarm. Significant: Holm p below 0.05. One seed has no p.",
-    "Detectable: the true difference that one paired t-test at 5 %, uncorrected, finds with "
-    "probability 80 %, from the standard deviation of the differences by seed, which few seeds "
+    "Detectable: the true difference that one paired t-test at 5 %, uncorrected, has 80 % power to "
+    "detect, from the standard deviation of the differences by seed, which few seeds "
     "tell only roughly. It is about other seeds, not about other examples: what the corrected "
     "comparison can see is larger.",
     "Exact zeros: share of the attention weights between two tokens that are no padding that are "

@@ -163,7 +163,18 @@ def verdict(
             f"{n} {d.text(pattern)}" for n, d in found.items() if d.interval and d.side == side
         ]
         lines += [f"{said} {base}: {text.listing(those)}."] if those else []
-    lines += ["Each by its own 95 % interval."] * bool(lines)
+    if lines:
+        corrected = zip(found, holm([difference.p for difference in found.values()]), strict=True)
+        sure = [name for name, p in corrected if p is not None and p < LEVEL]
+        told = [
+            f"{word}: {text.listing(names)}"
+            for word, side in (("better", better), ("worse", -better))
+            if (names := [name for name in sure if found[name].side == side])
+        ]
+        lines.append(
+            "Each by its own 95 % interval; after Holm's correction "
+            f"{'; '.join(told) or 'none is told apart'}."
+        )
     alone = [name for name, difference in found.items() if difference.interval is None]
     lines += [f"One pair of runs, which settles nothing: {text.listing(alone)}."] if alone else []
     return " ".join([*lines, *reach(found.values(), pattern.replace("+", ""), unit)])
@@ -209,8 +220,8 @@ def reach(found: Iterable[Difference], pattern: str, unit: str) -> list[str]:
     usual, most = (pattern.format(of(effect for _, effect in known)) for of in (median, max))
     span = f"{usual} {unit}"
     if len(known) > 1:
-        span += f" in the median, {most} at most"
+        span += f" (median; {most} at most)"
     return [
-        f"The true difference that a t-test of {pairs} pairs of seeds finds with probability "
-        f"{100 * POWER:g} %: {span}."
+        f"With {pairs} pairs of seeds a paired t-test has {100 * POWER:g} % power to detect a true "
+        f"difference of {span}."
     ]

@@ -92,20 +92,24 @@ def test_side_of_an_interval() -> None:
 
 def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
     found = {
-        "a": Difference(-1.0, (-1.5, -0.5), 3, detectable=0.75),
-        "b": Difference(2.0, (1.0, 3.0), 5, detectable=1.5),
-        "c": Difference(0.0, (-0.25, 0.25), 3, detectable=0.5),
+        "a": Difference(-1.0, (-1.5, -0.5), 3, p=0.01, detectable=0.75),
+        "b": Difference(2.0, (1.0, 3.0), 5, p=0.03, detectable=1.5),
+        "c": Difference(0.0, (-0.25, 0.25), 3, p=1.0, detectable=0.5),
         "d": Difference(9.0, None, 1),
     }
     assert verdict(found, "softmax", "{:+.1f}", "points", better=-1) == (
         "Better than softmax: a -1.0 [-1.5, -0.5]. Worse than softmax: b +2.0 [+1.0, +3.0]. No "
-        "difference shown from softmax: c +0.0 [-0.2, +0.2]. Each by its own 95 % interval. One "
-        "pair of runs, which settles nothing: d. The true difference that a t-test of 3 and 5 "
-        "pairs of seeds finds with probability 80 %: 0.8 points in the median, 1.5 at most."
+        "difference shown from softmax: c +0.0 [-0.2, +0.2]. Each by its own 95 % interval; after "
+        "Holm's correction better: a. One pair of runs, which settles nothing: d. With 3 and 5 "
+        "pairs of seeds a paired t-test has 80 % power to detect a true difference of 0.8 points "
+        "(median; 1.5 at most)."
     )
     better = verdict({"b": found["b"]}, "softmax", "{:+.1f}", "points", better=1)
     assert better.startswith("Better than softmax: b +2.0")
-    assert better.endswith("with probability 80 %: 1.5 points.")
+    assert better.endswith("80 % power to detect a true difference of 1.5 points.")
+    unsure = {"b": found["b"]._replace(p=0.06)}
+    said = verdict(unsure, "softmax", "{:+.1f}", "points", better=1)
+    assert "; after Holm's correction none is told apart." in said
     assert reach([found["d"]], "{:.1f}", "points") == []
 
 

@@ -56,7 +56,10 @@ class PublishedRow:
         return config
 
     def matches(self, results: Results) -> list[tuple[Cell, list[str]]]:
-        """Our cells with the same corpus, model, head and stages, and the keys that differ."""
+        """Our cells with the same corpus, model, head and stages, and the keys that differ.
+
+        The head may start elsewhere.
+        """
         cells = [cell for cell in results.cells if results.finished(cell)]
         if self.config is None or not cells:
             return []
@@ -65,7 +68,11 @@ class PublishedRow:
         return [
             (cell, differing)
             for cell, differing in found
-            if not any(key.startswith(_SAME) or key == "finetune" for key in differing)
+            if not any(
+                key.startswith(_SAME) or key == "finetune"
+                for key in differing
+                if key != "head.start"
+            )
         ]
 
     def _options(self) -> list[str]:

@@ -45,11 +45,17 @@ def read_runs(folder: Path) -> Results:
     for (task, head), alike in sorted(heads.items()):
         for cell in alike:
             config = cell[0].config
-            told = sorted({key for other in alike for key in keys(config, other[0].config)})
+            others = alike if _of_trials(cell) else [c for c in alike if not _of_trials(c)]
+            told = sorted({key for other in others for key in keys(config, other[0].config)})
             settings = ", ".join(f"{key} {setting(config, key)}" for key in told)
             label = f"{head} ({settings})" if settings else head
             cells[task, label] = _by_seed(cell, label)
     return Results(folder, None, sum(map(len, cells.values())), cells, [])
+
+
+def _of_trials(cell: list[Record]) -> bool:
+    """Whether its runs did no more than try a learning rate."""
+    return all(run.stage == "trial" for run in cell)
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
