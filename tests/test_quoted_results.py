@@ -304,7 +304,9 @@ def test_bouchards_bound_in_its_page() -> None:
         assert f"{100 * record['top_10_error']:.1f} %" in text
 
 
-@pytest.mark.parametrize(("names", "part"), [(["multilabel"], 0), (["multilabel-rates"], 1)])
+@pytest.mark.parametrize(
+    ("names", "part"), [(["multilabel"], 0), (["multilabel-rates", "multilabel-raw"], 1)]
+)
 def test_multilabel_in_its_page(names: list[str], part: int) -> None:
     reports = [(ROOT / f"docs/{name}/report.md").read_text() for name in names]
     tables = [
@@ -346,9 +348,10 @@ def test_bottleneck_in_its_page() -> None:
         ("glue/minilm", 32, 2, 3),
         ("glue/mrpc-fair", 8, 2, 5),
         ("multilabel/synthetic", 135, 0, 5),
-        ("multilabel/synthetic-rates", 60, 3, 5),
+        ("multilabel/synthetic-rates", 48, 7, 5),
+        ("multilabel/synthetic-raw", 12, 5, 5),
         ("multilabel/synthetic-batch64", 9, 0, 5),
-        ("bottleneck/small", 50, 3, 3),
+        ("bottleneck/small", 50, 4, 3),
         ("bottleneck/small-alphas", 30, 3, 3),
     ],
 )
@@ -581,9 +584,12 @@ def test_conversions_in_the_results() -> None:
         ("synthetic", "sigmoid", "samples", set()),
         ("synthetic", "sigmoid", "macro", SHORT),
         ("synthetic", "softmax-fine", "macro", {*SHORT, "n30-labels22"}),
-        ("synthetic-rates", "sigmoid", "micro", set()),
-        ("synthetic-rates", "sigmoid", "samples", set()),
-        *(("synthetic-rates", "softmax-fine", average, set()) for average in AVERAGES),
+        *(
+            (study, base, average, set())
+            for study in ("synthetic-rates", "synthetic-raw")
+            for base, averages in (("sigmoid", ("micro", "samples")), ("softmax-fine", AVERAGES))
+            for average in averages
+        ),
     ],
 )
 def test_where_sparse_label_sets_are_ahead(
@@ -599,6 +605,31 @@ def test_where_sparse_label_sets_are_ahead(
     assert {task for task, side in found if side > 0} == ahead
     if base == "sigmoid" and average != "macro":
         assert {side for _, side in found} == {-1}
+
+
+def test_rates_at_the_ends_of_their_grids() -> None:
+    found = {"synthetic-rates": set(), "synthetic-raw": set()}
+    for study, ends in found.items():
+        results = MULTILABEL.read(RESULTS / "multilabel" / study)
+        rates = results.sweep.learning_rates
+        for cell in results.cells:
+            (rate,) = {run.config["train"]["learning_rate"] for run in results.counting(cell)}
+            if rate in (rates[0], rates[-1]):
+                ends.add((*cell, rate))
+    two = {("n30-labels2", name, 0.0003) for name in ("softmax", "softmax-fine", "sigmoid")}
+    ten = {("n10-labels5", f"r-softmax-{name}", 0.3) for name in ("predicted", "weight0.1")}
+    assert found == {
+        "synthetic-rates": {*two, *ten, ("n20-labels10", "r-softmax", 0.0003)},
+        "synthetic-raw": {
+            ("n30-labels15-raw", name, 0.00003) for name in ("entmax", "sparsemax-huber")
+        },
+    }
+    trials = {
+        run.config["train"]["learning_rate"]: run.score
+        for run in results.of_stage(("n30-labels15-raw", "r-softmax"), "trial")
+    }
+    said = f"r-softmax has {100 * trials[0.0003]:.1f} at 0.0003 and {100 * trials[0.001]:.1f} at"
+    assert said in page("docs/multilabel.md")
 
 
 def test_modes_and_kl_of_the_monotone_layer() -> None:
@@ -666,7 +697,7 @@ def test_the_guide_to_mappings() -> None:
     assert f"is behind softmax ({sigmoid} against {softmax})" in text
     gaps = [
         abs(difference.value)
-        for study in ("synthetic", "synthetic-rates")
+        for study in ("synthetic", "synthetic-rates", "synthetic-raw")
         for (_, method), difference in MULTILABEL.read(RESULTS / "multilabel" / study)
         .against("sparsemax-hinge", f1("micro"))
         .items()

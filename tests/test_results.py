@@ -56,7 +56,7 @@ def test_reports(
     figures.clear()
     write, of = REPORTS[name]
     write(RESULTS / of, tmp_path)
-    assert figures
+    assert figures or name == "multilabel-raw"  # one data set has no axis
     if name in PRINTED:
         out = capsys.readouterr().out
         assert re.search(PRINTED[name], out, re.MULTILINE), out

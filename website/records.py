@@ -51,6 +51,7 @@ REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "glue-mrpc-paper": (partial(_report, glue), "glue/mrpc-paper"),
     "multilabel": (partial(_report, multilabel), "multilabel/synthetic"),
     "multilabel-rates": (partial(_report, multilabel), "multilabel/synthetic-rates"),
+    "multilabel-raw": (partial(_report, multilabel), "multilabel/synthetic-raw"),
     "bottleneck": (partial(_report, bottleneck), "bottleneck/small"),
     "bottleneck-alphas": (partial(_report, bottleneck), "bottleneck/small-alphas"),
     "images": (partial(_report, images), "images/mnist-few"),

@@ -76,14 +76,15 @@ def test_the_first_lines_count_attention() -> None:
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
     page = make_page([trained, sure, tuned, guessing, one, control])
-    said = "attention mappings are shown to beat softmax in models trained with them: of"
-    none = f"No {said} 2 comparisons 0 better and 2 worse after Holm's correction. "
+    said = "attention mapping is shown to beat softmax in a model trained with it: after Holm's"
+    none = f"No {said} correction, of 2 comparisons 0 better and 2 worse. "
     assert page.blocks[0].caption.startswith(none)
     better = replace(trained, low=0.5, high=1.5)
     some = make_page([better]).blocks[0].caption
-    assert some.startswith(f"Some {said} 1 comparison 1 better")
+    assert some.startswith("Some attention mappings are shown to beat softmax in models trained")
+    assert "of 1 comparison 1 better" in some
     by_chance = make_page([better, replace(sure, p=0.9, low=-1, high=1)]).blocks[0].caption
-    assert by_chance.startswith(f"No {said} 2 comparisons 0 better and 0 worse")
+    assert by_chance.startswith(f"No {said} correction, of 2 comparisons 0 better and 0 worse")
     after = "0 better and 2 worse (sparsemax on one (some/study); entmax on one (some/study))"
     assert page.blocks[0].rows == [
         ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],
@@ -162,6 +163,21 @@ def test_better_is_to_the_right_and_marks_say_what_was_found() -> None:
     lines = [line for line in more.lines if line.get_marker() == "None"]
     assert len(lines) == 3  # 0, and an interval of each but the cross
     assert blank_panels(figure) == []
+
+
+def test_what_is_off_the_scale_has_its_number_at_the_edge() -> None:
+    names = ("entmax", "t-softmax", "sparsemax", "taylor-softmax")
+    near = [replace(ENTRY, mapping=name) for name in names[:3]]
+    far = replace(ENTRY, mapping=names[3], difference=-300.0, low=-350.0, high=-250.0)
+    (axes,) = panels.draw(panels.panels_of([*near, far])).axes
+    assert axes.get_xlim() == (-panels.FAR * 1.5, panels.FAR * 1.5)
+    assert [(text.get_text(), text.get_ha()) for text in axes.texts] == [("-300", "left")]
+    lower = [replace(entry, higher_is_better=False) for entry in (*near, far)]
+    (axes,) = panels.draw(panels.panels_of(lower)).axes
+    assert [(text.get_text(), text.get_ha()) for text in axes.texts] == [("-300", "right")]
+    assert axes.xaxis_inverted()
+    (axes,) = panels.draw(panels.panels_of(near)).axes
+    assert not axes.texts
 
 
 def test_records_of_one_study_are_told_apart() -> None:

@@ -16,8 +16,9 @@ SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "too few runs"}
 CAPTION = (
     "Difference from softmax and its 95 % interval by each study's first metric, without controls; "
     "better is to the right. A ring: not told apart from softmax. A cross: one pair of runs, "
-    "without an interval. In brackets: exact zeros in attention, where they are known. A panel of "
-    "many tasks has a mark for each in every row, from top to bottom:"
+    "without an interval. In brackets: exact zeros in attention, where they are known. Grey: "
+    "softmax itself has learned nothing. A number at the edge: off the scale. A panel of many "
+    "tasks has a mark for each in every row, from top to bottom:"
 )
 REACH_CAPTION = (
     f"{100 * POWER:g} % power: the true difference that a paired t-test of so many pairs detects "
@@ -103,10 +104,11 @@ def _answer(entries: Sequence[Entry]) -> list[str]:
     trained = [entry for entry in entries if entry.kind == "trained attention"]
     sides = [entry.side for entry in _settled(trained)]
     better, worse = sides.count(1), sides.count(-1)
-    counts = f"of {text.counted(len(trained), 'comparison')} {better} better and {worse} worse"
+    said = "Some attention mappings are" if better else "No attention mapping is"
+    models = "models trained with them" if better else "a model trained with it"
     return [
-        f"{'Some' if better else 'No'} attention mappings are shown to beat softmax in models "
-        f"trained with them: {counts} after Holm's correction."
+        f"{said} shown to beat softmax in {models}: after Holm's correction, of "
+        f"{text.counted(len(trained), 'comparison')} {better} better and {worse} worse."
     ] * bool(trained)
 
 

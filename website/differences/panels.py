@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import copysign
+from statistics import median
 from textwrap import fill
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.report import canvas
@@ -17,6 +20,7 @@ from website.differences.entries import Entry
 # more tasks of a study than these share a panel
 FEW = 4
 WIDTH = 36  # of a label in characters
+FAR = 4  # times what the median row of a panel reaches
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def draw(panels: Sequence[Panel]) -> Figure:
             alone = len(some) == 1
             places = [row] if alone else np.linspace(row - 0.33, row + 0.33, len(some))
             for place, entry in zip(places, some, strict=True):
-                colour, filled = looks[entry.mapping]["color"], entry.side not in (0, None)
+                colour = looks[entry.mapping]["color"] if entry.baseline_learned else "0.7"
+                filled = entry.side not in (0, None)
                 size = 6.0 if alone else 2.6
                 assert entry.difference is not None
                 mark(axes, place, entry.difference, entry.interval, colour, filled, size)
@@ -90,9 +95,32 @@ def draw(panels: Sequence[Panel]) -> Figure:
             f"{panel.first.metric} against {panel.first.baseline}, {panel.first.unit}: better →",
             fontsize=8,
         )
+        _leave_out_far_ones(axes, panel)
         if not panel.first.higher_is_better:
             axes.invert_xaxis()
     return figure
+
+
+def _leave_out_far_ones(axes: Axes, panel: Panel) -> None:
+    """Scale the axis to the usual rows, and write the numbers of the others at its edge."""
+    ends = [[x for e in row for x in (e.difference, *(e.interval or ()))] for row in panel.rows]
+    reach = [max(abs(end) for end in row if end is not None) for row in ends]
+    limit = FAR * median(reach)
+    if not 0 < limit < max(reach):
+        return
+    axes.set_xlim(-limit, limit)
+    for place, (row, most) in enumerate(zip(panel.rows, reach, strict=True)):
+        values = [entry.difference for entry in row if entry.difference is not None]
+        if len(row) == 1 and most > limit:
+            at_left = (values[0] < 0) == panel.first.higher_is_better
+            axes.annotate(
+                f"{values[0]:+.3g}",
+                (copysign(limit, values[0]), place),
+                ha="left" if at_left else "right",
+                va="center",
+                fontsize=7,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )
 
 
 def _label(entries: list[Entry], panel: Panel) -> str:

@@ -90,7 +90,7 @@ def test_where_files_lie_does_not_matter_to_a_sweep() -> None:
 def test_configs_of_the_synthetic_study(name: str) -> None:
     config = read_sweep(name)
     assert config.train.epochs >= 150
-    assert config.learning_rates[0] == 0.001
+    assert 0.001 in config.learning_rates  # the paper's
     for label, data in config.data.items():
         assert data.synthetic is not None
         assert (data.synthetic.rows, data.synthetic.features) == (5000, 128)
