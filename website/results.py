@@ -60,7 +60,7 @@ def machines() -> list[str]:
         ]
         for folder, found in runs.items()
     ]
-    return markdown(Table("", ["records", "runs", "device", "torch"], rows))
+    return markdown(Table("", ["records", "finished runs", "device", "torch"], rows))
 
 
 def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -176,7 +176,8 @@ def _read(folder: Path) -> dict[str, Any]:
     """results.json of a finished run that kept its weights."""
     remedy = "expected the folder of a finished run; resume an interrupted one by train --resume"
     results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
-    if not isinstance(results, dict) or not {"status", "config"} <= results.keys():
+    config = results.get("config") if isinstance(results, dict) else None
+    if not isinstance(config, dict) or "head" not in config:
         raise ValueError(f"run_dir={folder}: not a language model's run; {remedy}")
     # a run writes its results last, over what was measured before
     if results["status"] == "running":

@@ -203,8 +203,8 @@ def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dic
     special = tokenizer.num_special_tokens_to_add(pair=len(pairs[0]) > 1)
     if max_length <= special:
         raise ValueError(
-            f"max_length={max_length}: expected more than the {special} tokens that the tokenizer "
-            "adds to a text"
+            f"max_length={max_length}: expected at least {special + 1} tokens, of which the "
+            f"tokenizer adds {special}"
         )
     found = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_length)
     if [] in found["input_ids"]:

@@ -177,7 +177,7 @@ def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
     refused("needs target_zeros", model, "entmax", tokenizer, TEXTS, choose_layers=True)
     refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
     for short in (0, 2):
-        words = f"max_length={short}: expected more than the 2 tokens"
+        words = f"max_length={short}: expected at least 3 tokens, of which the tokenizer adds 2"
         refused(words, model, "entmax", tokenizer, TEXTS, max_length=short)
     refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
     refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)

@@ -176,8 +176,10 @@ def test_what_is_off_the_scale_has_its_number_at_the_edge() -> None:
     (axes,) = panels.draw(panels.panels_of(lower)).axes
     assert [(text.get_text(), text.get_ha()) for text in axes.texts] == [("-300", "right")]
     assert axes.xaxis_inverted()
-    (axes,) = panels.draw(panels.panels_of(near)).axes
-    assert not axes.texts
+    unsure = replace(far, difference=1.0, low=-300.0, high=302.0)
+    for others in ([], [unsure]):  # a long interval alone is cut off
+        (axes,) = panels.draw(panels.panels_of([*near, *others])).axes
+        assert not axes.texts
 
 
 def test_records_of_one_study_are_told_apart() -> None:

@@ -26,7 +26,7 @@ REACH_CAPTION = (
     "its intervals count the chance in the dev examples too. Half width: that "
     "of the intervals over examples, in the median; a true difference of this size is detected in "
     "half of such studies. By chance: how many would seem better, and as many worse, if no mapping "
-    "differed. Controls are left out here; the reports of the studies count them in."
+    "differed. Controls are left out here and in the multi-label reports; other reports count them."
 )
 LAYERS_CAPTION = (
     "Other output layers and losses, by each study's first metric: number of tasks, each by its "

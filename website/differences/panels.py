@@ -102,20 +102,22 @@ def draw(panels: Sequence[Panel]) -> Figure:
 
 
 def _leave_out_far_ones(axes: Axes, panel: Panel) -> None:
-    """Scale the axis to the usual rows, and write the numbers of the others at its edge."""
-    ends = [[x for e in row for x in (e.difference, *(e.interval or ()))] for row in panel.rows]
-    reach = [max(abs(end) for end in row if end is not None) for row in ends]
+    """Scale the axis to the usual rows, and write the numbers of those beyond it at its edge."""
+    if any(len(row) > 1 for row in panel.rows):
+        return
+    values = [row[0].difference or 0.0 for row in panel.rows]
+    ends = [row[0].interval or () for row in panel.rows]
+    reach = [max(map(abs, (value, *some))) for value, some in zip(values, ends, strict=True)]
     limit = FAR * median(reach)
     if not 0 < limit < max(reach):
         return
     axes.set_xlim(-limit, limit)
-    for place, (row, most) in enumerate(zip(panel.rows, reach, strict=True)):
-        values = [entry.difference for entry in row if entry.difference is not None]
-        if len(row) == 1 and most > limit:
-            at_left = (values[0] < 0) == panel.first.higher_is_better
+    for place, value in enumerate(values):
+        if abs(value) > limit:
+            at_left = (value < 0) == panel.first.higher_is_better
             axes.annotate(
-                f"{values[0]:+.3g}",
-                (copysign(limit, values[0]), place),
+                f"{value:+.3g}",
+                (copysign(limit, value), place),
                 ha="left" if at_left else "right",
                 va="center",
                 fontsize=7,

@@ -16,9 +16,8 @@ from experiments.images.report import baseline, error, negll
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.plots import differences as of_heads
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
-from experiments.multilabel.config import SIGMOID
 from experiments.multilabel.measures import f1
-from experiments.multilabel.report import CAPTIONS
+from experiments.multilabel.report import CAPTIONS, CONTROLS
 from experiments.multilabel.report import baseline as softmax_of
 from glue.__main__ import EXPERIMENT as GLUE
 from glue.report.runs import Sweep
@@ -111,8 +110,8 @@ def _multilabel(results: Results) -> Iterator[Found]:
     for found in _by_seed(results, softmax_of(results), measures):
         runs = results.finished((found.task, found.mapping))
         tuned = any(run["measured_on"] == "validation" for run in runs)
-        usual = methods[found.mapping].mapping == SIGMOID
-        yield found._replace(tuned_on_scored_rows=tuned, control=usual)
+        control = methods[found.mapping].mapping in CONTROLS
+        yield found._replace(tuned_on_scored_rows=tuned, control=control)
 
 
 def _bottleneck(results: Results) -> Iterator[Found]:

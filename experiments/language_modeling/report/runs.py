@@ -141,8 +141,10 @@ def _runs(folder: Path) -> Iterator[Record]:
         try:
             head, seed = HeadConfig(**config["head"]).name, config["seed"]
             status: Any = results["status"] if results is not None else "running"
-        except (KeyError, TypeError):
-            raise ValueError(f"{file.parent}: not a language model's run; move it away") from None
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{file.parent}: not a language model's run ({error}); move it away"
+            ) from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
         # interrupted and running ones count as failed

@@ -148,7 +148,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         (report(), "holds no record of a run"),
         (report(config="{"), r"config\.json is not readable"),
         (report(config="[1]"), r"config\.json: not of a run"),
-        (report(config="{}"), r"a: not a language model's run; move it away"),
+        (report(config="{}"), r"a: not a language model's run \('head'\); move it away"),
     ],
     ValueError: [
         (sweep(heads={"a": SOFTMAX}), "expected the baseline 'softmax' among"),

@@ -257,9 +257,10 @@ def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
     results.write_text(finished.replace('"status": "finished"', '"status": "running"'))
     with pytest.raises(ValueError, match=r"running or interrupted; expected .* train --resume"):
         measure(MeasureConfig(config.output_dir))
-    results.write_text('{"score": 1.0}')
-    with pytest.raises(ValueError, match=r"run_dir=.*: not a language model's run; expected "):
-        measure(MeasureConfig(config.output_dir))
+    for other in ('{"score": 1.0}', '{"status": "finished", "config": {"method": {}}}', "[]"):
+        results.write_text(other)
+        with pytest.raises(ValueError, match=r"run_dir=.*: not a language model's run; expected "):
+            measure(MeasureConfig(config.output_dir))
     results.write_text(finished)
     # a second time keeps what is there; without learning, dynamic evaluation is evaluation
     dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
