@@ -17,9 +17,9 @@ install: $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/python -m demo
 
-# One thread a process: pytest already uses every core, with a process more since some tests wait.
+# One thread a process: pytest already uses every core.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1))
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
 # The tests in the source distribution of the installed Transformers, which tests/upstream runs.
 upstream: $(INSTALLED)
