@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import compress
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
@@ -145,6 +146,11 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else float(next(corrected)) for value in values]
 
 
+def settled(values: Sequence[float | None]) -> list[bool]:
+    """Which p are below 5 % after Holm's correction; None is not."""
+    return [value is not None and value < LEVEL for value in holm(values)]
+
+
 def verdict(
     found: Mapping[str, Difference], base: str, pattern: str, unit: str, better: int
 ) -> str:
@@ -164,8 +170,7 @@ def verdict(
         ]
         lines += [f"{said} {base}: {text.listing(those)}."] if those else []
     if lines:
-        corrected = zip(found, holm([difference.p for difference in found.values()]), strict=True)
-        sure = [name for name, p in corrected if p is not None and p < LEVEL]
+        sure = list(compress(found, settled([difference.p for difference in found.values()])))
         told = [
             f"{word}: {text.listing(names)}"
             for word, side in (("better", better), ("worse", -better))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import compress
 from statistics import median
 
 from pipeline.report import text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
-from pipeline.report.spread import LEVEL, POWER, Difference, flips, holm
+from pipeline.report.spread import LEVEL, POWER, Difference, flips, settled
 from website.differences.entries import LEAST, Entry, Kind
 from website.differences.panels import FEW, Panel, draw, panels_of
 
@@ -114,8 +115,7 @@ def _answer(entries: Sequence[Entry]) -> list[str]:
 
 def _settled(entries: Sequence[Entry]) -> list[Entry]:
     """Those that differ after Holm's correction over all that have a p."""
-    corrected = holm([entry.p for entry in entries])
-    return [e for e, p in zip(entries, corrected, strict=True) if p is not None and p < LEVEL]
+    return list(compress(entries, settled([entry.p for entry in entries])))
 
 
 def _after_holm(entries: Sequence[Entry]) -> str:

@@ -69,9 +69,7 @@ class PublishedRow:
             (cell, differing)
             for cell, differing in found
             if not any(
-                key.startswith(_SAME) or key == "finetune"
-                for key in differing
-                if key != "head.start"
+                key.startswith(_SAME) or key == "finetune" for key in {*differing} - {"head.start"}
             )
         ]
 
