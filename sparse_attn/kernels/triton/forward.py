@@ -76,9 +76,9 @@ def pointwise_rows(
     size = tl.full([SHAPE.block_m], 0.0, tl.float32) + least_size(theta, MAP)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
     if FLAGS.sink:
-        x, _ = sink_of(block.site, SHAPE)
-        size = tl.maximum(size, tl.max(size_of(x, theta, unit, MAP), 1))
-        total += tl.sum(density(x, size[:, None], all_of(MAP), theta, unit, MAP), 1)
+        virtual, _ = sink_of(block.site, SHAPE)
+        size = tl.maximum(size, tl.max(size_of(virtual, theta, unit, MAP), 1))
+        total += tl.sum(density(virtual, size[:, None], all_of(MAP), theta, unit, MAP), 1)
     state = (size, total, tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32))
     if SHAPE.short:
         x, columns = tile_at(0, block, True, FLAGS, SHAPE)

@@ -12,9 +12,13 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LEAST = tl.constexpr(1e-18)  # rows whose g are all below it squared become uniform
 
 
+POWERS = tl.constexpr(("taylor-softmax", "spherical-softmax", "normalized-relu"))
+
+
 @triton.constexpr_function
 def is_power(MAP):
-    return MAP.kind in ("taylor-softmax", "spherical-softmax", "normalized-relu")
+    """Whether g is divided by a power of the largest score."""
+    return MAP.kind in POWERS.value
 
 
 @triton.jit
@@ -50,7 +54,8 @@ def size_of(x, theta, unit, MAP: tl.constexpr):
 @triton.constexpr_function
 def all_of(MAP):
     """The share 1 as `density` takes it."""
-    return 1.0 if is_power(MAP) else 0.0
+    # not by `is_power`: Triton 3.6 hands a nested constexpr_function a tuple without names
+    return 1.0 if MAP.kind in POWERS.value else 0.0
 
 
 @triton.jit
