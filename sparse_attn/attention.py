@@ -147,15 +147,27 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
     Not every model passes `output_attentions` down to here, but Transformers' collector knows. A
     hook on the mapping observes them too: it runs when the mapping is called.
     """
-    collected = _active_collector.get() or {}
+    # Dynamo traces a collector that is set in the same graph, but not one from around the graph
+    outside = torch.compiler.is_compiling() and not _active_collector.compiling
     return bool(
         kwargs.get("output_attentions")
-        or any("attentions" in name for name in collected)
+        or (_are_collected_outside() if outside else _are_collected())
         or mapping._forward_hooks
         or mapping._forward_pre_hooks
         or mapping._backward_hooks
         or mapping._backward_pre_hooks
     )
+
+
+def _are_collected() -> bool:
+    """Whether Transformers collects attention weights of the current forward pass."""
+    return any("attentions" in name for name in _active_collector.get() or {})
+
+
+@torch.compiler.assume_constant_result
+def _are_collected_outside() -> bool:
+    """`_are_collected` when the graph is made, for layers that are compiled one by one."""
+    return _are_collected()
 
 
 def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:

@@ -73,7 +73,8 @@ class AttentionInputs:
     @property
     def needs_aten(self) -> bool:
         """Whether custom operators cannot be used: torch.export, torch.func and forward mode."""
-        if torch.compiler.is_exporting():
+        # what `is_exporting` returns, which Dynamo 2.11 takes for True in every graph
+        if torch.compiler._is_exporting_flag:
             return True
         if torch.compiler.is_compiling():
             return False
@@ -200,8 +201,9 @@ class AttentionInputs:
             )
         return value.to(self.query.device, self._exact).expand(heads).contiguous()
 
-    def valid(self, rows: slice = slice(None)) -> Tensor | None:
+    def valid(self, rows: slice | None = None) -> Tensor | None:
         """Keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
+        rows = rows or slice(None)  # as a default, Dynamo 2.11 could not trace it
         queries, keys = self.shape[2:]
         i = torch.arange(queries, device=self.query.device)[rows, None]
         j = torch.arange(keys, device=self.query.device)
@@ -217,12 +219,12 @@ class AttentionInputs:
             parts.append((i - j).abs() < self.window)
         return functools.reduce(torch.logical_and, parts) if parts else None
 
-    def counted(self, rows: slice = slice(None)) -> Tensor | None:
+    def counted(self, rows: slice | None = None) -> Tensor | None:
         """As `valid`, excluding keys with a bias of -inf."""
         valid = self.valid(rows)
         if self.bias is None:
             return valid
-        seen = select_rows(self.bias, rows) != -torch.inf
+        seen = select_rows(self.bias, rows or slice(None)) != -torch.inf
         return seen if valid is None else valid & seen
 
     def _number(self) -> Tensor:

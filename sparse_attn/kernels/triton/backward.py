@@ -75,7 +75,7 @@ def scores_gradient(
     """dL / d(scale q k^T) of a tile; see maps.py."""
     ds = tile.u * (g - gradient.gamma[:, None])
     if MAP.family == "projection":
-        if varies(MAP):
+        if varies(MAP.kind):
             ds = ds * warmth(stats.b, theta, MAP)[:, None] + gradient.extra[:, None]
         elif MAP.kind == "sparsegen":
             ds = ds * warmth(stats.b, theta, MAP)
@@ -129,7 +129,7 @@ def moments_of(block, part, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.co
         for i in range(0, inner_tiles(block, MAP.skip)):
             number = inner_tile(i, block, MAP.skip)
             sums = with_moments(sums, number, block, part, FLAGS.ragged, MAP, FLAGS, SHAPE)
-        if has_edges(FLAGS, SHAPE):
+        if has_edges(FLAGS.ragged, SHAPE.full):
             for i in range(0, edges_of(block.span)):
                 number = edge_at(i, block.span)
                 sums = with_moments(sums, number, block, part, True, MAP, FLAGS, SHAPE)
@@ -196,10 +196,10 @@ def bwd_dq_kernel(
 
     delta = tl.full([SHAPE.block_m], 0.0, tl.float32)
     again = delta
-    if has_delta(MAP):
+    if has_delta(MAP.family, MAP.kind):
         o = load_rows(head_of(out, o_strides, b, h), rows, sizes.rows, SHAPE)
         delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
-    if has_second(MAP):
+    if has_second(MAP.family, MAP.kind, MAP.grad, MAP.moments):
         o = load_rows(head_of(second, o_strides, b, h), rows, sizes.rows, SHAPE)
         again = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     sums = moments_of(block, part, MAP, FLAGS, SHAPE)
@@ -219,7 +219,7 @@ def bwd_dq_kernel(
             result, inner_tile(i, block, MAP.skip), block, part, gradient, to_keys, to_values,
             WHOLE, FLAGS.ragged, MAP, FLAGS, SHAPE,
         )  # fmt: skip
-    if has_edges(FLAGS, SHAPE):
+    if has_edges(FLAGS.ragged, SHAPE.full):
         for i in range(0, edges_of(block.span)):
             result = with_keys(
                 result, edge_at(i, block.span), block, part, gradient, to_keys, to_values, WHOLE,

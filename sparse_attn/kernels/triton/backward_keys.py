@@ -104,7 +104,7 @@ def bwd_dkdv_kernel(
                 n_keys, begin, end, pairs, sizes, scaling, theta_h, drop, FLAGS.ragged, MAP,
                 FLAGS, SHAPE,
             )  # fmt: skip
-        if has_row_edges(FLAGS):
+        if has_row_edges(FLAGS.ragged, FLAGS.causal, FLAGS.window, FLAGS.packed):
             for i in range(0, edges_of(span)):
                 state = with_rows(
                     state, edge_at(i, span), k, v, places, q, do, saved, row_gradients, head,

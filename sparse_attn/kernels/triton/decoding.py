@@ -60,7 +60,7 @@ def sized(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 def dense(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
     """The step of a pointwise row's sum."""
     size, theta, unit = given
-    return (state[0] + density(x, size, all_of(MAP), theta, unit, MAP),)
+    return (state[0] + density(x, size, all_of(MAP.kind), theta, unit, MAP),)
 
 
 @triton.jit
@@ -103,7 +103,7 @@ def decode_statistics_kernel(
         total = tl.sum(sums[0], 1)
         if FLAGS.sink:
             x, _ = sink_of(site, SHAPE)
-            total += tl.sum(density(x, size[:, None], all_of(MAP), theta_h, unit, MAP), 1)
+            total += tl.sum(density(x, size[:, None], all_of(MAP.kind), theta_h, unit, MAP), 1)
         size += nan_of(theta_h)
         none = zero.to(tl.int32)
         stats = Statistics(size, share_of(total, MAP), zero, zero, zero, none, none, zero)

@@ -58,8 +58,8 @@ def pointwise_step(
     size, total, out = state
     new = tl.maximum(size, tl.max(size_of(x, theta, block.site.unit, MAP), 1))
     # a row without a valid score so far
-    base = new if is_power(MAP) else tl.where(new == float("-inf"), 0.0, new)
-    p = density(x, base[:, None], all_of(MAP), theta, block.site.unit, MAP)
+    base = new if is_power(MAP.kind) else tl.where(new == float("-inf"), 0.0, new)
+    p = density(x, base[:, None], all_of(MAP.kind), theta, block.site.unit, MAP)
     shrink = shrink_of(size, base, block.site.unit, MAP)
     total = total * shrink + tl.sum(p, 1)
     p = dropped(p, drop, columns, block.site, FLAGS).to(v.dtype)
@@ -78,7 +78,7 @@ def pointwise_rows(
     if FLAGS.sink:
         virtual, _ = sink_of(block.site, SHAPE)
         size = tl.maximum(size, tl.max(size_of(virtual, theta, unit, MAP), 1))
-        total += tl.sum(density(virtual, size[:, None], all_of(MAP), theta, unit, MAP), 1)
+        total += tl.sum(density(virtual, size[:, None], all_of(MAP.kind), theta, unit, MAP), 1)
     state = (size, total, tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32))
     if SHAPE.short:
         x, columns = tile_at(0, block, True, FLAGS, SHAPE)
@@ -90,7 +90,7 @@ def pointwise_rows(
             x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
             v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
             state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
-        if has_edges(FLAGS, SHAPE):
+        if has_edges(FLAGS.ragged, SHAPE.full):
             for i in range(0, edges_of(block.span)):
                 tile = edge_at(i, block.span)
                 x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
@@ -118,7 +118,7 @@ def solved_step(
         low = tl.minimum(low, first_of(x == solved.low[:, None], columns))
         if MAP.kind == "r-softmax":
             high = tl.minimum(high, first_of(x == solved.high[:, None], columns))
-    if has_second(MAP):
+    if has_second(MAP.family, MAP.kind, MAP.grad, MAP.moments):
         total_second += tl.sum(w, 1)
         w = dropped(w, drop, columns, block.site, FLAGS).to(v.dtype)
         second = tl.dot(w, v, second, input_precision=FLAGS.precision)
@@ -147,7 +147,7 @@ def solved_rows(
             x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
             v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
             state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
-        if has_edges(FLAGS, SHAPE):
+        if has_edges(FLAGS.ragged, SHAPE.full):
             for i in range(0, edges_of(block.span)):
                 tile = edge_at(i, block.span)
                 x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
@@ -206,7 +206,7 @@ def attend(
         second = second * drop.scale
     store_rows(result, site.rows, site.n_rows, out, SHAPE)
     if MAP.grad:
-        if has_second(MAP):
+        if has_second(MAP.family, MAP.kind, MAP.grad, MAP.moments):
             store_rows(again, site.rows, site.n_rows, second, SHAPE)
         store_statistics(saved, row_ids, stats, MAP)
 

@@ -43,16 +43,16 @@ def nan_of(theta):
 
 
 @triton.constexpr_function
-def has_second(MAP):
+def has_second(family, kind, grad, moments):
     """Whether a second output, with weights of its own, saves the backward pass a pass."""
-    needed = MAP.family in ("threshold", "projection") or MAP.kind == "clipped-softmax"
-    return MAP.grad and needed and not MAP.moments
+    needed = family in ("threshold", "projection") or kind == "clipped-softmax"
+    return grad and needed and not moments
 
 
 @triton.constexpr_function
-def has_delta(MAP):
+def has_delta(family, kind):
     """Whether the gradient needs sum p g, which is that of `out` by `out`."""
-    return MAP.family != "projection" and (MAP.family != "free" or MAP.kind == "softpick")
+    return family != "projection" and (family != "free" or kind == "softpick")
 
 
 @triton.jit

@@ -1,4 +1,8 @@
-"""Named tuples passed between the kernels."""
+"""Named tuples passed between the kernels.
+
+Functions of the compiler (`triton.constexpr_function`) take single fields: Triton 3.6 hands them a
+named tuple as one without names, where they call each other or the interpreter calls them.
+"""
 
 from __future__ import annotations
 

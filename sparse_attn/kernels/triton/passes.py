@@ -77,7 +77,7 @@ def sweep(
             tile = inner_tile(i, block, LISTED)
             x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
             state = step(state, given, x, columns, FLAGS.ragged, MAP)
-        if has_edges(FLAGS, SHAPE):
+        if has_edges(FLAGS.ragged, SHAPE.full):
             for i in range(0, edges_of(block.span)):
                 x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
                 state = step(state, given, x, columns, True, MAP)
@@ -90,16 +90,16 @@ def blank(value: tl.constexpr, SHAPE: tl.constexpr):
 
 
 @triton.constexpr_function
-def reads(what, MAP):
+def reads(what, family, kind):
     """Whether the statistics of a mapping need the `what` of its rows."""
-    searched = MAP.kind in ("r-softmax", "top-p-softmax")
-    by_mean = MAP.kind in ("sparsecone", "sparsehourglass")
+    searched = kind in ("r-softmax", "top-p-softmax")
+    by_mean = kind in ("sparsecone", "sparsehourglass")
     return {
-        "top": MAP.kind not in ("sigmoid", "relu"),
+        "top": kind not in ("sigmoid", "relu"),
         "bottom": searched,
-        "total": by_mean or MAP.kind == "r-softmax",
-        "squares": MAP.kind == "r-softmax",
-        "n": by_mean or MAP.kind == "r-softmax" or MAP.family == "free",
+        "total": by_mean or kind == "r-softmax",
+        "squares": kind == "r-softmax",
+        "n": by_mean or kind == "r-softmax" or family == "free",
     }[what]
 
 
@@ -108,15 +108,15 @@ def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
     """The step of `survey`."""
     top, bottom, total, squares, n = state
     inside = x != float("-inf")
-    if reads("top", MAP):
+    if reads("top", MAP.family, MAP.kind):
         top = larger(top, x)
-    if reads("bottom", MAP):
+    if reads("bottom", MAP.family, MAP.kind):
         bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
-    if reads("total", MAP):
+    if reads("total", MAP.family, MAP.kind):
         total += tl.where(inside, x, 0.0) if EDGE else x
-    if reads("squares", MAP):
+    if reads("squares", MAP.family, MAP.kind):
         squares += tl.where(inside, x * x, 0.0) if EDGE else x * x
-    if EDGE and reads("n", MAP):
+    if EDGE and reads("n", MAP.family, MAP.kind):
         n += inside.to(tl.float32)
     return top, bottom, total, squares, n
 
@@ -181,7 +181,7 @@ def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: t
         tl.store(block.tiles + 1 + count, tile.to(block.tiles.dtype.element_ty))
         count += live.to(tl.int32)
     state = (total, slope)
-    if has_edges(FLAGS, SHAPE):
+    if has_edges(FLAGS.ragged, SHAPE.full):
         for i in range(0, edges_of(block.span)):
             x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
             state = summed(state, given, x, columns, True, MAP)

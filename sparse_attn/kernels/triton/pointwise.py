@@ -12,13 +12,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LEAST = tl.constexpr(1e-18)  # rows whose g are all below it squared become uniform
 
 
-POWERS = tl.constexpr(("taylor-softmax", "spherical-softmax", "normalized-relu"))
-
-
 @triton.constexpr_function
-def is_power(MAP):
+def is_power(kind):
     """Whether g is divided by a power of the largest score."""
-    return MAP.kind in POWERS.value
+    return kind in ("taylor-softmax", "spherical-softmax", "normalized-relu")
 
 
 @triton.jit
@@ -52,23 +49,22 @@ def size_of(x, theta, unit, MAP: tl.constexpr):
 
 
 @triton.constexpr_function
-def all_of(MAP):
+def all_of(kind):
     """The share 1 as `density` takes it."""
-    # not by `is_power`: Triton 3.6 hands a nested constexpr_function a tuple without names
-    return 1.0 if MAP.kind in POWERS.value else 0.0
+    return 1.0 if is_power(kind) else 0.0
 
 
 @triton.jit
 def share_of(total, MAP: tl.constexpr):
     """The share 1 / total, or all if nothing is valid."""
     some = tl.where(total == 0.0, 1.0, total)
-    return 1.0 / some if is_power(MAP) else -tl.log2(some)
+    return 1.0 / some if is_power(MAP.kind) else -tl.log2(some)
 
 
 @triton.jit
 def shrink_of(old, new, unit, MAP: tl.constexpr):
     """What sums divided by the old size are multiplied by to be divided by the new one."""
-    if is_power(MAP):
+    if is_power(MAP.kind):
         part = tl.where(old == new, 1.0, old / new)  # a division need not be exact
         return part if MAP.kind == "normalized-relu" else part * part
     else:
@@ -137,7 +133,7 @@ def density_slopes(x, size, share, theta, unit, MAP: tl.constexpr):
         return g, part, by_theta
     elif MAP.kind == "softmax-abs":
         return g, tl.where(x < 0.0, -g, tl.where(x > 0.0, g, 0.0)), by_theta
-    elif is_power(MAP):
+    elif is_power(MAP.kind):
         small = inverse_of(size)
         u = x * (unit * small)
         if MAP.kind == "taylor-softmax":

@@ -53,9 +53,9 @@ def temperature_of(total, n, theta, MAP: tl.constexpr):
 
 
 @triton.constexpr_function
-def varies(MAP):
+def varies(kind):
     """Whether the temperature differs between rows."""
-    return MAP.kind in ("sparsecone", "sparsehourglass")
+    return kind in ("sparsecone", "sparsehourglass")
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def line_of(top, temperature, tau, slack, theta, unit, MAP: tl.constexpr):
     """y as a line in x, of rows [BM]."""
     factor = warmth(temperature, theta, MAP) * (exponent(theta, MAP) * unit)
     chill = slack
-    if varies(MAP):
+    if varies(MAP.kind):
         factor = factor[:, None]
         slack = tl.where(temperature == 0.0, slack, 0.0)[:, None]
         chill = tl.where(temperature == 0.0, -COLD, 0.0)[:, None]
@@ -73,7 +73,7 @@ def line_of(top, temperature, tau, slack, theta, unit, MAP: tl.constexpr):
 @triton.jit
 def warmth(temperature, theta, MAP: tl.constexpr):
     """1 / temperature of each row or of all."""
-    if varies(MAP):
+    if varies(MAP.kind):
         return 1.0 / tl.where(temperature == 0.0, 1.0, temperature)
     elif MAP.kind == "sparsegen":
         return 1.0 / (1.0 - theta)
@@ -89,12 +89,14 @@ def base_of(x, line, theta, MAP: tl.constexpr):
     """
     e = exponent(theta, MAP)
     shifted = x - line.top
-    if varies(MAP):  # at temperature 0, what is within the slack is the maximum, and nothing else
+    if varies(
+        MAP.kind
+    ):  # at temperature 0, what is within the slack is the maximum, and nothing else
         shifted = tl.where(shifted >= -line.slack, 0.0, shifted + line.chill)
     if MAP.kind == "entmax":
         return shifted * line.factor - e * line.tau
     else:
-        if varies(MAP) or MAP.kind == "sparsegen":
+        if varies(MAP.kind) or MAP.kind == "sparsegen":
             base = 1.0 + (shifted * line.factor - line.tau)  # a zero is as exact as the 1
         else:
             base = shifted * line.factor + (1.0 - e * line.tau)
@@ -153,6 +155,6 @@ def projection_slopes(x, p, line, temperature, theta, MAP: tl.constexpr):
         v = p * log_p * log_p * ratio
     else:
         v = u * tl.where(u > 0.0, (x - line.top) * line.factor, 0.0)
-    if varies(MAP):
+    if varies(MAP.kind):
         u = tl.where(temperature[:, None] > 0.0, u, 0.0)  # temperature 0: a constant
     return u, v

@@ -271,15 +271,15 @@ def span_of(first, inner, outer, last, FLAGS: tl.constexpr):
 
 
 @triton.constexpr_function
-def has_edges(FLAGS, SHAPE):
+def has_edges(ragged, full):
     """Whether tiles at the edges of a block's keys are computed apart."""
-    return not FLAGS.ragged and not SHAPE.full
+    return not ragged and not full
 
 
 @triton.constexpr_function
-def has_row_edges(FLAGS):
+def has_row_edges(ragged, causal, window, packed):
     """As `has_edges`, of a tile's rows: masked keys are none."""
-    return (FLAGS.causal or FLAGS.window > 0 or FLAGS.packed) and not FLAGS.ragged
+    return (causal or window > 0 or packed) and not ragged
 
 
 @triton.jit
