@@ -89,12 +89,14 @@ class AttentionInputs:
     @property
     def learns_bias(self) -> bool:
         """Whether what is added to the scores needs a gradient, also for the factor of a row."""
-        if self.bias is None:
-            return False
-        spec, learned = self.mapping.spec, self.mapping.learned
-        scaled = spec.kernel is not None and spec.kernel.scaled
-        factor = scaled and any(p.name in learned for p in (DELTA, BETA, GAMMA))
-        return self.bias.requires_grad or factor
+        return self.bias is not None and (self.bias.requires_grad or self.learns_factor)
+
+    @property
+    def learns_factor(self) -> bool:
+        """Whether the factor that `scaled-NAME` gives each row has a learned parameter."""
+        kernel, learned = self.mapping.spec.kernel, self.mapping.learned
+        scaled = kernel is not None and kernel.scaled
+        return scaled and any(p.name in learned for p in (DELTA, BETA, GAMMA))
 
     @property
     def has_sink(self) -> bool:

@@ -91,6 +91,7 @@ CANNOT = [
 )
 def test_a_named_implementation_that_cannot_says_why(backend, mapping, changed, reason):
     says = rf"impl='{backend.impl}' does not support.*{reason}.*omit impl"
+    changed = {k: v.to(backend.device) if torch.is_tensor(v) else v for k, v in changed.items()}
     with pytest.raises(NotImplementedError, match=says):
         solved(mapping, backend.impl, backend.device, **changed)
 

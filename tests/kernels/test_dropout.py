@@ -176,14 +176,22 @@ def test_extreme_rates(backend, rate):
 
 @each()
 def test_dropout_repeats_under_checkpointing(backend):
-    """The forward pass runs twice, with the state of the generator brought back."""
+    """The forward pass runs twice, with the state of the generator brought back.
+
+    That is the generator of the devices of the checkpointed function's arguments: PyTorch would
+    not bring back a GPU's for a function without tensors, for its own dropout neither.
+    """
     from torch.utils.checkpoint import checkpoint
 
     inputs = backend.inputs(problem("sparsemax", {}))
+
+    def attend(query, key, value):
+        return attention(query, key, value, inputs.mapping, dropout=RATE, impl=backend.impl)
+
     torch.manual_seed(2)
     expected = inputs.solve(backend.impl, dropout=RATE)
     torch.manual_seed(2)
-    output = checkpoint(inputs.attend, backend.impl, dropout=RATE, use_reentrant=False)
+    output = checkpoint(attend, inputs.query, inputs.key, inputs.value, use_reentrant=False)
     gradients = torch.autograd.grad(output, list(inputs.leaves.values()), inputs.grad)
     for name, gradient in zip(inputs.leaves, gradients, strict=True):
         assert torch.equal(gradient, expected[f"d{name}"]), name

@@ -99,13 +99,17 @@ def test_each_sequence_is_computed_alone(case, impl):
     assert_close(inputs.solve(impl), alone(inputs))
 
 
-@on([case for case in CASES if not case.bias_learned], INTERPRETED)
+# Triton has no gradient to a bias, and takes values of the head_dim of queries
+CPU_ALONE = [case for case in CASES if case.bias_learned or case.value_dim]
+
+
+@on([case for case in CASES if case not in CPU_ALONE], INTERPRETED)
 def test_float32_is_within_budget(backend, case):
     assert_within_budget(case, backend.impl, torch.float32, backend.device)
 
 
-@pytest.mark.parametrize("case", BIASES, ids=str)
-def test_float32_with_gradient_to_bias_is_within_budget(case):
+@pytest.mark.parametrize("case", CPU_ALONE, ids=str)
+def test_float32_of_the_cpu_alone_is_within_budget(case):
     assert_within_budget(case, "cpu", torch.float32, "cpu")
 
 

@@ -250,3 +250,44 @@ def test_terms_of_a_gradient_add_up_before_they_overflow(backend, name):
     torch.testing.assert_close(
         gradient(backend.impl, torch.float32), wanted.float(), rtol=1e-4, atol=0
     )
+
+
+DEGENERATE = [
+    ("t-softmax", {"t": 0.0}),
+    ("r-softmax", {"r": 1.0}),
+    ("sparsecone", {"q": 0.0}),
+    ("sparsehourglass", {"q": 0.0}),
+]
+
+
+@over(
+    "setting keys biased",
+    [(s, keys, biased) for s in DEGENERATE for keys in (60, 300) for biased in (False, True)],
+    [(s, keys, biased) for s in DEGENERATE for keys in (20, 150) for biased in (False, True)],
+)
+def test_a_near_tie_at_a_degenerate_end_is_none(backend, setting, keys, biased):
+    """Only the maximum has weight and, where it is alone, no score has a gradient."""
+    name, params = setting
+    gap = 2.0**-18
+    key = torch.zeros(keys, 16)
+    key[[3, 11, 5, 8]] = torch.eye(16)[:4]
+    # scores whose sum is 0 in any order, so that sparsecone and sparsehourglass have temperature 0
+    query = torch.zeros(4, 16)
+    query[:, :4] = torch.tensor([1.0 - gap, 1.0, -1.0, gap - 1.0])
+    query[1, :4] = torch.tensor([1.0, 1.0, -1.0, -1.0])  # a tie
+    query[2:] *= 256.0
+    weights = torch.zeros(4, keys, dtype=torch.float64)
+    weights[:, 11] = 1.0
+    weights[1, [3, 11]] = 0.5
+    value, upstream = torch.randn(keys, 16), torch.randn(4, 16)
+
+    leaves = [t.to(backend.device)[None, None].requires_grad_() for t in (query, key, value)]
+    bias = torch.zeros(keys, device=backend.device) if biased else None
+    mapping = Mapping(name, **params)
+    output = attention(*leaves, mapping, scale=1.0, impl=backend.impl, bias=bias)
+    output.backward(upstream.to(output)[None, None])
+
+    expected = (weights @ value.double(), weights.mT @ upstream.double())
+    for got, wanted in zip((output.detach(), leaves[2].grad), expected, strict=True):
+        torch.testing.assert_close(got[0, 0].cpu().double(), wanted, rtol=2e-6, atol=2e-6)
+    assert leaves[0].grad[0, 0, [0, 2, 3]].abs().max() < 1e-5

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from benchmarks.host import stubbed
 from sparse_attn import SparsitySchedule, patch_model
 
-from .families import BY_NAME, padding, text_inputs, tokens
+from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
 from .helpers import (
     MAPPINGS,
     SINKS,
@@ -23,6 +23,10 @@ from .helpers import (
 )
 
 BERT = BY_NAME["bert"]
+GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+)
 
 # Dynamo itself makes an instance of entmax's autograd function, which torch deprecates.
 pytestmark = pytest.mark.filterwarnings(
@@ -40,6 +44,14 @@ def _fresh_dynamo():
 def compiled(model, backend="eager", **options):
     counter = CompileCounterWithBackend(backend)
     return torch.compile(model, backend=counter, fullgraph=True, **options), counter
+
+
+def assert_fused(counter, calls, impl="cpu"):
+    """One graph, in which the fused operator computes every call: the reference has none."""
+    assert counter.frame_count == 1
+    (graph,) = counter.graphs
+    names = [str(node.target) for node in graph.graph.nodes]
+    assert sum(f"sparse_attn.{impl}_forward" in name for name in names) == calls
 
 
 @pytest.mark.parametrize(
@@ -85,27 +97,68 @@ def test_kinds_of_mappings_and_of_models_compile_in_one_graph(name, mapping):
     expected = family.hidden(model)
     assert_near(family.hidden(fast), expected, 1e-5)
     assert counter.frame_count == 1
+    if mapping[0] != "plif":  # which has no kernel
+        assert_fused(counter, family.modules)
+
+
+# T5's and GPT-OSS's scores have a bias and sinks, ModernBERT's and Gemma 2's rows a window
+FUSED = ["bert", "gpt2", "t5", "modernbert", "gemma2", "gpt-oss"]
+DROPOUT = {name: {"attention_dropout": 0.1} for name in ("modernbert", "gemma2", "gpt-oss")}
+
+
+# experts of Transformers 5.17 on the CPU, which AOTAutograd cannot differentiate
+BACKENDS = {"gpt-oss": "eager"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", FUSED)
+def test_models_compile_to_one_graph_of_fused_operators(name, training):
+    """With padding, a learned parameter and, in training, dropout."""
+    family = BY_NAME[name]
+    model = family.build(use_cache=False, **DROPOUT.get(name, {})).train(training)
+    patch_model(model, "r-softmax", r=0.3, learn="r")
+    fast, counter = compiled(model, BACKENDS.get(name, "aot_eager"))
+    if training:
+        family.run(fast, family.example).sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in learned(model).values())
+    else:
+        assert_near(family.hidden(fast), family.hidden(model), 1e-5)
+    assert_fused(counter, family.modules)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_layers_compiled_one_by_one_are_fused(name):
+    """Transformers then asks for attention weights from around the graph."""
+    family = BY_NAME[name]
+    model = patch_model(family.build(use_cache=False), "sparsemax")
+    expected = family.hidden(model)
+    counter = CompileCounterWithBackend("eager")
+    for layer in model.encoder.layer if name == "bert" else model.h:
+        layer.compile(backend=counter, fullgraph=True)
+    assert_near(family.hidden(model), expected, 1e-5)
+    for graph in counter.graphs:
+        assert any("sparse_attn.cpu_forward" in str(node.target) for node in graph.graph.nodes)
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "learn"),
+    ("family", "name", "params", "learn"),
     [
-        ("entmax", {"alpha": 1.5}, ()),
-        ("t-softmax", {"t": 4.0}, "t"),
-        *((name, params, "sink") for name, params in SINKS),
+        ("bert", "entmax", {"alpha": 1.5}, ()),
+        *(("bert", name, params, "sink") for name, params in SINKS),
+        *((family, "t-softmax", {"t": 4.0}, "t") for family in FUSED),
     ],
 )
-def test_training_on_a_gpu_compiles_in_one_graph(name, params, learn):
+def test_training_on_a_gpu_compiles_in_one_graph(family, name, params, learn):
     """With kernels that do nothing, on the CPU."""
-    model = patch_model(BERT.build(), name, learn=learn, **params).train()
-    fast, counter = compiled(model, "aot_eager")
+    made = BY_NAME[family]
+    model = patch_model(made.build(use_cache=False), name, learn=learn, **params).train()
+    fast, counter = compiled(model, BACKENDS.get(family, "aot_eager"))
     with stubbed():
         for _ in range(2):
-            BERT.run(fast, BERT.example).sum().backward()
-    assert counter.frame_count == 1
-    (graph,) = counter.graphs
-    calls = [node for node in graph.graph.nodes if "triton_forward" in str(node.target)]
-    assert len(calls) == BERT.modules
+            made.run(fast, made.example).sum().backward()
+    # the Triton kernels have no gradient to T5's learned bias, which its cross-attention has not
+    calls = made.config["num_decoder_layers"] if family == "t5" else made.modules
+    assert_fused(counter, calls, "triton")
 
 
 ONE_LAYER = {
@@ -177,10 +230,7 @@ def test_gradient_checkpointing_changes_nothing(name, reentrant):
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     expected = trained(model, model)
-    # renamed between the supported versions of Transformers
-    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    enable({"use_reentrant": reentrant})
-    model.enable_input_require_grads()
+    checkpoint(model, reentrant)
     calls = []
     layer = next(m for n, m in model.named_modules() if n.endswith(".sparse_attn"))
     layer.register_forward_hook(lambda *_: calls.append(1))
@@ -189,6 +239,60 @@ def test_gradient_checkpointing_changes_nothing(name, reentrant):
     assert actual.keys() == expected.keys()
     for key, gradient in actual.items():
         torch.testing.assert_close(gradient, expected[key])
+
+
+def test_checkpointed_layers_take_a_tensor():
+    """PyTorch brings back the generators of the devices of these tensors, and of no other GPU."""
+    for family in FAMILIES:
+        if family.name == "albert":
+            continue  # which Transformers does not checkpoint
+        model = patch_model(family.build(), "softmax").train()
+        checkpoint(model, reentrant=False)
+        seen = []
+        for module in model.modules():
+            if given := getattr(module, "_gradient_checkpointing_func", None):
+                module._gradient_checkpointing_func = recording(given, seen)
+        family.run(model, family.example).sum().backward()
+        assert seen
+        assert all(seen), family
+
+
+def recording(given, seen):
+    def run(function, *args, **options):
+        seen.append(any(torch.is_tensor(value) for value in args))
+        return given(function, *args, **options)
+
+    return run
+
+
+def checkpoint(model, reentrant):
+    # renamed between the supported versions of Transformers
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": reentrant})
+    if reentrant:
+        model.enable_input_require_grads()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", FUSED)
+def test_dropout_repeats_under_gradient_checkpointing(name, reentrant, device):
+    family = BY_NAME[name]
+    model = family.build(**DROPOUT.get(name, {})).train().to(device)
+    patch_model(model, "t-softmax", t=1.2, learn="t")
+    inputs = {key: tensor.to(device) for key, tensor in family.example.items()}
+    found = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            checkpoint(model, reentrant)
+        torch.manual_seed(3)
+        model.zero_grad()
+        family.run(model, inputs).square().mean().backward()
+        found.append(gradients(model))
+    for key, expected in found[0].items():
+        torch.testing.assert_close(
+            found[1][key], expected, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 # torch's own inductor imports a module that torch deprecates

@@ -44,10 +44,11 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if query.dtype not in DTYPES:
         return f"it takes float32, float16 and bfloat16, got {query.dtype}"
-    most = HEAD_DIM // 2 if query.dtype == torch.float32 else HEAD_DIM
+    dtype = _dtype(inputs)
+    most = HEAD_DIM // 2 if dtype == torch.float32 else HEAD_DIM
     if inputs.value.shape[3] != query.shape[3] or query.shape[3] > most:
         return (
-            f"it needs the head_dim of query in value and at most {most} in {query.dtype}, got "
+            f"it needs the head_dim of query in value and at most {most} in {dtype}, got "
             f"{query.shape[3]} and {inputs.value.shape[3]}"
         )
     if inputs.learns_bias and torch.is_grad_enabled():
@@ -61,13 +62,22 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
     kernel = _kernel(inputs)
     given = inputs.for_operator(kernel)
-    if kernel.scaled:
-        given = given._replace(query=given.query.to(inputs.query.dtype))  # scaled in float32
+    if kernel.scaled:  # in float32
+        dtype = _dtype(inputs)
+        given = given._replace(
+            query=given.query.to(dtype), key=given.key.to(dtype), value=given.value.to(dtype)
+        )
     tensors = (given.query, given.key, given.value, given.parameter, given.sink)
     grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
     out: Tensor = launch.attend(*given, grad, moments)[0]
-    return AttentionOutput(out)
+    return AttentionOutput(out.to(inputs.query.dtype))
+
+
+def _dtype(inputs: AttentionInputs) -> torch.dtype:
+    """What the kernels compute a call in: a learned factor is worth no rounding of its product."""
+    exact = inputs.learns_factor and torch.is_grad_enabled()
+    return torch.float32 if exact else inputs.query.dtype
 
 
 def _kernel(inputs: AttentionInputs) -> Kernel:

@@ -23,6 +23,7 @@ from sparse_attn.kernels.triton.saved import GRADIENTS, load_statistics, store_g
 from sparse_attn.kernels.triton.scores import (
     edge_at,
     edges_of,
+    gradient_dot,
     has_edges,
     head_of,
     key_span,
@@ -115,9 +116,11 @@ def with_moments(
     tile = tile_of(k, columns, part.stats, site, part.theta, part.drop, EDGE, MAP, FLAGS)
     g = tl.dot(part.do, tl.trans(values), input_precision=FLAGS.precision)
     g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
-    ug += tl.sum(tile.u * g, 1)
+    # u of a threshold row is p + v, and v may be so large that p is lost in the sum
+    slope = tile.p if MAP.family == "threshold" else tile.u
+    ug += tl.sum(slope * g, 1)
     vg += tl.sum(tile.by_theta * g, 1)
-    return ug, u + tl.sum(tile.u, 1), vg, v + tl.sum(tile.by_theta, 1)
+    return ug, u + tl.sum(slope, 1), vg, v + tl.sum(tile.by_theta, 1)
 
 
 @triton.jit
@@ -157,11 +160,10 @@ def with_keys(
         store_rows(dv, columns, site.all_keys, to_values, SHAPE)
     g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
     ds = scores_gradient(tile, g, part.stats, gradient, part.theta, EDGE, MAP, FLAGS)
-    ds = ds.to(k.dtype)
     if WHOLE:
-        to_keys = tl.dot(tl.trans(ds), site.q, input_precision=FLAGS.precision) * site.scale
+        to_keys = gradient_dot(tl.trans(ds), site.q, None, FLAGS, SHAPE) * site.scale
         store_rows(dk, columns, site.all_keys, to_keys, SHAPE)
-    return tl.dot(ds, k, dq, input_precision=FLAGS.precision)
+    return gradient_dot(ds, k, dq, FLAGS, SHAPE)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from sparse_attn.kernels.triton.saved import load_gradient, load_statistics
 from sparse_attn.kernels.triton.scores import (
     edge_at,
     edges_of,
+    gradient_dot,
     has_row_edges,
     head_of,
     keys_of,
@@ -55,8 +56,8 @@ def with_rows(
     tile = tile_of(k, columns, stats, site, theta, drop, EDGE, MAP, FLAGS)
     dv = tl.dot(tl.trans(tile.used), do, dv, input_precision=FLAGS.precision)
     g = weights_gradient(g, tile, site, drop, MAP, FLAGS)
-    ds = scores_gradient(tile, g, stats, gradient, theta, EDGE, MAP, FLAGS).to(q.dtype)
-    return tl.dot(tl.trans(ds), q, dk, input_precision=FLAGS.precision), dv
+    ds = scores_gradient(tile, g, stats, gradient, theta, EDGE, MAP, FLAGS)
+    return gradient_dot(tl.trans(ds), q, dk, FLAGS, SHAPE), dv
 
 
 @triton.jit

@@ -135,7 +135,11 @@ def row_gradient(delta, second, sums, stats, unit, MAP: tl.constexpr):
     if MAP.family == "pointwise":
         return delta, none, vg - delta * v
     elif MAP.family == "threshold":
-        pull = second / tl.where(stats.b == 0.0, 1.0, stats.b * unit)
+        if MAP.moments:
+            delta = ug
+            pull = vg - delta * v
+        else:
+            pull = second / tl.where(stats.b == 0.0, 1.0, stats.b * unit)
         return delta, pull, -pull * stats.e if MAP.kind == "r-softmax" else pull
     elif MAP.family == "truncated":
         return delta, none, none

@@ -27,7 +27,6 @@ from sparse_attn.kernels.triton.scores import (
 )
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
-RECOMPUTED = tl.constexpr(1e-5)  # relative difference of recomputed scores
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
 
 
@@ -221,14 +220,8 @@ def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SH
 
 
 @triton.jit
-def slack_of(top, FLAGS: tl.constexpr):
-    """How far below the maximum x may be by rounding: as a product, it may join the difference."""
-    return top * 0.0 if FLAGS.plain else RECOMPUTED * tl.abs(top)
-
-
-@triton.jit
 def project(
-    block, found, temperature, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
+    block, found, temperature, slack, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """tau with sum p = 1.
@@ -239,7 +232,6 @@ def project(
     unit = block.site.unit
     none = blank(0.0, SHAPE)
     tau = found.top * 0.0
-    slack = slack_of(found.top, FLAGS)
     step = 0
     go = True
     while go:

@@ -212,7 +212,9 @@ def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
     """Whether the gradient needs sums over rows that no output of the forward pass gives."""
     if inputs.kernel in ("sparsecone", "sparsehourglass"):
         return True
-    return learned and inputs.family not in ("threshold", "truncated")
+    if inputs.family == "threshold" and inputs.query.shape[3] < LEAST_SIDE:
+        return True  # `scores.gradient_dot` says why
+    return learned and inputs.family != "truncated"
 
 
 def tiled(key: Tensor) -> Shape:

@@ -7,6 +7,7 @@ from sparse_attn.kernels.triton.names import Matrix, Site, Span
 
 FAR = tl.constexpr(2147483647)  # the column of none
 SINK = tl.constexpr(2147483646)  # the column of the sink, after all keys
+LEAST_SIDE = tl.constexpr(16)  # of a product
 
 
 @triton.jit
@@ -51,6 +52,19 @@ def load_tile(matrix, start, n, EDGE: tl.constexpr, SHAPE: tl.constexpr):
         return tl.load(places, mask=tl.arange(0, SHAPE.block_d)[None, :] < SHAPE.dim, other=0.0)
     else:
         return tl.load(places)
+
+
+@triton.jit
+def gradient_dot(ds, other, sums, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """sums + ds other, with ds rounded to the dtype of `other`, but for heads of few numbers.
+
+    Where the scores of a row are nearly equal, ds is as large as 1 / t and cancels along the query,
+    which is all of a head of one number. Products of such heads are padded, and cost nothing.
+    """
+    if SHAPE.dim < LEAST_SIDE:
+        return tl.dot(ds, other.to(tl.float32), sums, input_precision="ieee")
+    else:
+        return tl.dot(ds.to(other.dtype), other, sums, input_precision=FLAGS.precision)
 
 
 @triton.jit

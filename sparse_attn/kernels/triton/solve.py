@@ -5,8 +5,9 @@ import triton.language as tl
 
 from sparse_attn.kernels.triton.maps import TINY, nan_of, reach_of
 from sparse_attn.kernels.triton.names import Solved, Statistics
-from sparse_attn.kernels.triton.passes import RECOMPUTED, project, slack_of, survey
-from sparse_attn.kernels.triton.projections import temperature_of
+from sparse_attn.kernels.triton.passes import blank, project, survey, sweep
+from sparse_attn.kernels.triton.projections import COLD, temperature_of, varies
+from sparse_attn.kernels.triton.scores import sink_of
 from sparse_attn.kernels.triton.search import cut, mass, quantile
 from sparse_attn.kernels.triton.unnormalized import free_statistics
 
@@ -17,9 +18,8 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
     found = survey(block, MAP, FLAGS, SHAPE)
     unit, top, zero = block.site.unit, found.top, found.n * 0.0
     spoiled = top - top + nan_of(theta)
-    slack = RECOMPUTED * tl.abs(top)
     if MAP.family == "threshold":
-        return threshold_statistics(block, found, spoiled, slack, theta, MAP, FLAGS, SHAPE)
+        return threshold_statistics(block, found, spoiled, theta, MAP, FLAGS, SHAPE)
     elif MAP.family == "truncated":
         edge = cut(block, theta, found, MAP, FLAGS, SHAPE)
         stats = Statistics(top, zero, edge, zero, zero, zero, zero, spoiled)
@@ -37,17 +37,50 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
     else:
         total = found.total * unit
         temperature, by_total, by_theta = temperature_of(total, found.n, theta, MAP)
-        tau = project(block, found, temperature, theta, MAP, FLAGS, SHAPE)
+        slack = zero
+        if varies(MAP.kind):
+            slack = slack_below(block, top, temperature == 0.0, MAP, FLAGS, SHAPE)
+        tau = project(block, found, temperature, slack, theta, MAP, FLAGS, SHAPE)
         by_total = tl.where(temperature == 0.0, slack, by_total)
-        d = slack_of(top, FLAGS)
-        stats = Statistics(top, temperature, tau + spoiled, d, by_theta, zero, zero, zero)
+        stats = Statistics(top, temperature, tau + spoiled, slack, by_theta, zero, zero, zero)
         return Solved(stats, stats.c, by_total, zero, zero)
 
 
 @triton.jit
+def lower(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """The largest score below the maximum."""
+    (largest,) = state
+    return (tl.maximum(largest, tl.where(x < given[0], x, float("-inf"))),)
+
+
+@triton.jit
+def slack_below(
+    block, top, cold, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
+):  # fmt: skip
+    """Half of the distance from the maximum to the next score, of `cold` rows; else 0.
+
+    The backward kernels recompute the scores, and must find the same maxima: neither a score that
+    is near to one nor none.
+    """
+    slack = top * 0.0
+    if tl.max(cold.to(tl.int32), 0) > 0:
+        given = (top[:, None],)
+        (below,) = sweep(
+            lower, (blank(float("-inf"), SHAPE),), given, block, False, MAP, FLAGS, SHAPE
+        )
+        largest = tl.max(below, 1)
+        if FLAGS.sink:
+            x, columns = sink_of(block.site, SHAPE)
+            (below,) = lower((x * 0.0 - float("inf"),), given, x, columns, False, MAP)
+            largest = tl.maximum(largest, tl.max(below, 1))
+        half = tl.minimum(0.5 * top - 0.5 * largest, COLD)
+        slack = tl.where(cold, half, slack)
+    return slack
+
+
+@triton.jit
 def threshold_statistics(
-    block, found, spoiled, slack, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
-    SHAPE: tl.constexpr,
+    block, found, spoiled, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):  # fmt: skip
     top, unit, zero = found.top, block.site.unit, found.n * 0.0
     if MAP.kind == "r-softmax":
@@ -62,7 +95,10 @@ def threshold_statistics(
     # 1 / t overflows below
     cold = t < TINY
     reach = reach_of(t)
-    edge = tl.where(cold, top, edge)
+    slack = slack_below(block, top, cold, MAP, FLAGS, SHAPE)
+    # between neighbours among the numbers there is none, and the half may round to the lower one
+    coldest = tl.where(top - slack > top - 2.0 * slack, top - slack, top)
+    edge = tl.where(cold, coldest, edge)
     share = tl.where(cold, 0.0, share)
     stats = Statistics(top, reach, edge, share, by_r * unit, zero, zero, spoiled)
-    return Solved(stats, tl.where(cold, top - slack, between), share, low, high)
+    return Solved(stats, tl.where(cold, coldest, between), share, low, high)
