@@ -38,7 +38,7 @@ def best(
     device: torch.device, kernel: str, names: tuple[str, ...], row_bytes: int, keys: int
 ) -> Setting | None:
     """The setting of the first of `names` in the table of the device; None if it has none."""
-    table = table_of(device) if device.type == "cuda" else {}
+    table = table_of(device)
     row = MEDIUM if keys <= MEDIUM_KEYS else LONG
     found = (table.get((kernel, name, row_bytes, row)) for name in names)
     return next((setting for setting in found if setting is not None), None)
@@ -47,14 +47,16 @@ def best(
 @functools.cache
 def table_of(device: torch.device) -> Table:
     """The table of this GPU, or that of another with the same compute capability."""
+    if device.type != "cuda":
+        return {}
     properties = torch.cuda.get_device_properties(device)
     return choose(properties.name, (properties.major, properties.minor))
 
 
 def choose(name: str, capability: tuple[int, int]) -> Table:
     """As `table_of`; empty if nothing was measured."""
-    alike = [device for device, (own, _) in TABLES.items() if own == capability]
+    alike = [device for device, (own, *_) in TABLES.items() if own == capability]
     chosen = name if name in TABLES else next(iter(alike), None)
     if chosen is None:
         return {}
-    return {key: Setting(*setting) for key, setting in TABLES[chosen][1].items()}
+    return {key: Setting(*setting) for key, setting in TABLES[chosen][2].items()}
