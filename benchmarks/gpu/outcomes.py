@@ -32,7 +32,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             os._exit(1)
         return
     if report.when == "call" or report.outcome != "passed":
-        reason = report.longreprtext.strip().splitlines()[-1:] if wrong else []
-        line = json.dumps([report.nodeid, report.outcome, "".join(reason)[:MOST]])
+        line = json.dumps([report.nodeid, report.outcome, _reason(report) if wrong else ""])
         with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """The first line of the error, or else the last one of the report."""
+    lines = report.longreprtext.strip().splitlines() or [""]
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return (errors or lines[-1:])[0][:MOST]

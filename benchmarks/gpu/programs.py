@@ -57,7 +57,7 @@ def run_tests(setup: Setup, case: str, seconds: float) -> Result:
     """The tests marked gpu without an outcome so far, in several processes."""
     number = 1 if setup.rehearse else min(PROCESSES, os.cpu_count() or 1)
     marked = "not gpu" if setup.rehearse else "gpu"
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-p", "xdist", "-p", "pytest_timeout", "-p", "benchmarks.gpu.outcomes"]
     command += ["-n", str(number), "-m", marked, *test_files(setup)]
     before = _outcomes(setup)
