@@ -45,7 +45,11 @@ def every(setup: Setup) -> dict[str, Case]:
     if setup.rehearse:
         return TINY
     found = [c for c in cases.cases("cuda", quick=False) if c.model in ("", *step.RANDOM)]
-    return {c.name: replace(c, caches=("warm",), few=False) for c in found if c.group != "length"}
+    return {
+        c.name: replace(c, caches=("warm",), few=c.few and c.name not in MAIN)
+        for c in found
+        if c.group != "length"
+    }
 
 
 def attention(setup: Setup) -> list[str]:

@@ -11,7 +11,6 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ class Tuned:
         self.name, row, self.kernel = task.split()
         every = {case.name: case for case in cases.cases("cuda", quick=False)}
         case = TINY if setup.rehearse else every[ROWS[row]]
-        self.data = cases.problem(replace(case, caches=("",)), setup.device)
+        self.data = cases.problem(case, setup.device)
         self.key = (self.kernel, self.name, plan.row_bytes(self.data.key), row)
         self.mapping = contestants.mapping_of(NAMES[self.name])
 

