@@ -93,8 +93,8 @@ def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
             alone = Inputs(problem, dtype, dtype, device).attend("triton")
     changed = [name for name in one if not torch.equal(one[name], other[name])]
     assert not changed, f"{', '.join(changed)}: two calls differ"
-    eps = 2 * torch.finfo(dtype).eps
-    assert torch.allclose(alone, one["output"], rtol=eps, atol=eps), "inference differs"
+    allowed = 4 * torch.finfo(dtype).eps * max(1.0, one["output"].abs().max().item())
+    assert (alone - one["output"]).abs().max() <= allowed, "inference differs"
 
 
 def check_step(case: Case, mapping: str, device: torch.device) -> None:

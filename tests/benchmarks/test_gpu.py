@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import record
 from benchmarks.attention import cases
 from benchmarks.attention.contestants import MAPPINGS, contestants
 from benchmarks.gpu import programs, sanity, suites, tune, verdict
@@ -56,9 +57,9 @@ def test_a_killed_rehearsal_goes_on(tmp_path, monkeypatch):
     assert results["copy"]["GB/s"] > 0
     assert results["tests marked gpu"]["passed"] > 0
     assert set(results["softmax medium keys"]["ms"]) > {"default"}
-    record = json.loads((out / "attention-cpu.json").read_text())
+    found = json.loads((out / "attention-cpu.json").read_text())
     names = [*suites.attention(REHEARSAL), *suites.steps(REHEARSAL), *suites.peers(REHEARSAL)]
-    assert [case["name"] for case in record["cases"]] == names
+    assert [case["name"] for case in found["cases"]] == names
     assert len(list(out.iterdir())) <= 8
 
 
@@ -185,8 +186,8 @@ def test_the_best_settings_become_the_module_of_the_package(setup, monkeypatch):
         "softmax long keys": {"key": ["keys", "softmax", 128, "long"], "best": "default"},
     }
     environment = {"device": "NVIDIA H100 80GB HBM3", "capability": [9, 0]}
-    record = {"environment": environment, "stages": {"tune": {"cases": found}}}
-    (setup.out / "tuned.py").write_text(tune.module(tune.tables_with(record, "here.json")))
+    measured = {"environment": environment, "stages": {"tune": {"cases": found}}}
+    (setup.out / "tuned.py").write_text(tune.module(tune.tables_with(measured, "here.json")))
     made = runpy.run_path(str(setup.out / "tuned.py"))["TABLES"]
     row = {("keys", "softmax", 128, "medium"): (64, 64, 4, 2, 168)}
     assert made == {"NVIDIA H100 80GB HBM3": ((9, 0), "here.json", row)}
@@ -217,6 +218,14 @@ def test_records_of_other_code_are_refused(setup):
     progress.write()
     with pytest.raises(ValueError, match="with another commit; remove it, or use"):
         Progress(setup)
+
+
+def test_the_commit_of_a_tree_without_git_is_told(monkeypatch):
+    monkeypatch.setattr(record, "_git", lambda *_: None)
+    monkeypatch.setenv(record.COMMIT, "abc")
+    assert record.environment(torch.device("cpu"))["commit"] == "abc"
+    monkeypatch.delenv(record.COMMIT)
+    assert record.environment(torch.device("cpu"))["commit"] is None
 
 
 def test_outputs_start_as_nan_and_calls_are_compared(monkeypatch):
