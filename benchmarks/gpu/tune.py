@@ -181,6 +181,8 @@ def time_candidates(setup: Setup, task: str, seconds: float) -> Result:
     work = Tuned(setup, task)
     with own_tables(), torch.enable_grad():
         measured = measure(work.calls(setup.rehearse), clock, effort, DEFAULT)
+    if (why := measured[DEFAULT].reason) is not None:
+        return {"failed": f"{DEFAULT}: {why}"}
     times = {
         name: rounded(sorted(m.samples.values())[len(m.samples) // 2])
         for name, m in measured.items()
