@@ -22,6 +22,7 @@ PACKAGES = (
     *("torch", "triton", "transformers"),
     *("entmax", "adasplash", "liger-kernel", "cut-cross-entropy"),
 )
+COMMIT = "GIT_COMMIT"  # environment variable for a tree without .git
 OPTIONS = ("quick", "budget", "rounds", "skip", "only", "case")
 
 
@@ -76,7 +77,7 @@ def _is(entry: dict[str, Any], case: Case) -> bool:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """The environment, without anything that identifies the machine."""
-    commit = _git("rev-parse", "HEAD")
+    commit = _git("rev-parse", "HEAD") or os.environ.get(COMMIT)
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     return {
         "device": device_name(device),

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "not run again: repeat the command until nothing is left.",
     )
     add = parser.add_argument
-    add("stages", nargs="*", metavar="STAGE", help="default: all, in order")
+    add("stages", nargs="*", metavar="STAGE", help="run these, in this order; default: all")
     add("--out", type=Path, default=Path("runs/gpu"), help="output folder; default: %(default)s")
     add("--budget", type=float, default=BUDGET, metavar="SECONDS", help="default: %(default)g")
     add("--rehearse", action="store_true", help="tiny sizes on the CPU, in Triton's interpreter")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"{wanting}; --rehearse runs the stages without a GPU")
 
     from benchmarks.gpu import verdict
-    from benchmarks.gpu.runner import Progress, run_stage
+    from benchmarks.gpu.runner import Progress, make_pool, run_stage
     from benchmarks.gpu.stage import Setup
     from benchmarks.gpu.stages import STAGES
 
@@ -51,11 +51,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     if options.rehearse:
         os.environ["TRITON_INTERPRET"] = "1"  # read by the processes of the cases
-    for name, stage in STAGES.items():
-        if not options.stages or name in options.stages:
-            run_stage(stage, setup, progress, ends)
-    text = verdict.page(setup, progress, list(STAGES.values()))
-    write_text(setup.out / "verdict.md", text)
+    text = ""
+    with make_pool(setup) as pool:
+        for name in options.stages or STAGES:
+            run_stage(STAGES[name], setup, progress, ends, pool)
+            # a call that is cut off leaves the page of the stages before
+            text = verdict.page(setup, progress, list(STAGES.values()))
+            write_text(setup.out / "verdict.md", text)
     print(f"\n{text}", end="")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,12 +12,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.gpu import outcomes
 from benchmarks.gpu.stage import CLOSING, PROCESSES, Result, Setup
+from pipeline.files import write_text
 
 ROOT = Path(__file__).parents[2]
 CUDA = "/usr/local/cuda/bin"
 CHECKS = ("memcheck", "racecheck")
 LAST = 20  # lines of output kept
+TESTS = "tests.jsonl"
+NO_TESTS = 5  # exit code of pytest: all have an outcome
 
 
 def sanitizer_cases(setup: Setup) -> tuple[str, ...]:
@@ -37,31 +41,52 @@ def sanitize(setup: Setup, check: str, seconds: float) -> Result:
     return last if status == 0 else {"failed": _ended(status, seconds), **last}
 
 
-def test_cases(setup: Setup) -> list[str]:
+def test_cases(setup: Setup) -> tuple[str, ...]:
+    """All in one, so that pytest starts once."""
+    return ("tests marked gpu",)
+
+
+def test_files(setup: Setup) -> list[str]:
     """Files of tests on every backend, as pytest is given them."""
     files = sorted((ROOT / "tests/kernels").glob("test_*.py"))
     names = [str(f.relative_to(ROOT)) for f in files if "from .backends" in f.read_text("utf-8")]
     return [name for name in names if "direct" in name] if setup.rehearse else names
 
 
-def run_tests(setup: Setup, file: str, seconds: float) -> Result:
-    """The tests of a file that are marked gpu, in several processes."""
+def run_tests(setup: Setup, case: str, seconds: float) -> Result:
+    """The tests marked gpu without an outcome so far, in several processes."""
     number = 1 if setup.rehearse else min(PROCESSES, os.cpu_count() or 1)
     marked = "not gpu" if setup.rehearse else "gpu"
-    command = [sys.executable, "-m", "pytest", "-v", "-rfE", "--tb=line", "-p", "no:cacheprovider"]
-    command += ["-p", "xdist", "-p", "pytest_timeout", "-n", str(number), "-m", marked, file]
-    # other plugins may warn, which is an error in our tests; pytest cuts its lines at COLUMNS
-    own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    command += ["-p", "xdist", "-p", "pytest_timeout", "-p", "benchmarks.gpu.outcomes"]
+    command += ["-n", str(number), "-m", marked, *test_files(setup)]
+    before = _outcomes(setup)
+    known, file = setup.out / "tests-before.txt", setup.out / TESTS
+    write_text(known, "".join(f"{test}\n" for test in before))
+    # other plugins may warn, which is an error in our tests
+    own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    own |= {outcomes.KNOWN: str(known.resolve()), outcomes.FILE: str(file.resolve())}
     status, said = _output(command, seconds, own)
-    outcomes = re.findall(r"^\[gw\d+\] .*?(PASSED|FAILED|ERROR|SKIPPED) (\S+)", said, re.MULTILINE)
-    passed = sum(outcome == "PASSED" for outcome, _ in outcomes)
-    if status == 0:
-        return {"passed": passed}
-    # a summary has the names, but not why a file was not imported; without time there is none
-    wrong = re.findall(r"^(?:FAILED|ERROR|E   \w*(?:Import|Module)\w*:) .*", said, re.MULTILINE)
-    wrong = wrong or [f"{o} {name}" for o, name in outcomes if o in ("FAILED", "ERROR")]
-    found = {"passed": passed, "failed": _ended(status, seconds)}
-    return {**found, "tests": wrong} if wrong else {**found, "output": said.splitlines()[-LAST:]}
+    known.unlink()
+    found = _outcomes(setup)
+    passed = sum(outcome == "passed" for outcome, _ in found.values())
+    wrong = [f"{test}: {why}" for test, (outcome, why) in found.items() if outcome == "failed"]
+    result: Result = {"passed": passed, "shown": f"{passed:,} passed"}
+    if wrong:
+        result |= {"failed": f"{len(wrong)} of {passed + len(wrong)} tests", "tests": wrong}
+    if status is None:
+        return {**result, "again": True, "shown": f"{passed:,} passed, not finished"}
+    if status in (0, NO_TESTS) or (wrong and status == 1):
+        return result
+    return {**result, "failed": f"exit code {status}", "output": said.splitlines()[-LAST:]}
+
+
+def _outcomes(setup: Setup) -> dict[str, tuple[str, str]]:
+    """Outcome and reason of each test that was run, in this call or an earlier one."""
+    file = setup.out / TESTS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("]")]  # none that was cut off
+    return {test: (outcome, why) for test, outcome, why in found}
 
 
 def _ended(status: int | None, seconds: float) -> str:

@@ -9,34 +9,38 @@ import os
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from triton import knobs
 
 from benchmarks.gpu.stage import CLOSING, PROCESSES, Result, Setup, Stage
-from benchmarks.record import environment
+from benchmarks.record import environment, slug
 from benchmarks.timing import DeviceLostError, reason
 from pipeline.files import read_json, write_text
 from pipeline.sweep.config import Resources
 from pipeline.sweep.pool import Failure, LocalPool
 
 LOST = 3  # exit code of a process whose GPU no longer responds
-SAME = ("device", "versions", "commit")  # of the environments of all calls
+SAME = ("versions", "commit")  # of the environments of all calls
 REMEDY = "remove it, or use another --out"
 WORTHWHILE = 0.25  # no case starts with less than this share of its time left
 
 
 class Progress:
-    """gpu.json, rewritten after every case: the seconds of each stage and results of its cases.
+    """gpu-NAME.json of a GPU: the seconds of each stage and results of its cases, after every case.
 
     Raises:
-        ValueError: the folder holds the record of other code, packages or another GPU.
+        ValueError: the folder holds the record of other code or packages.
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.file = setup.out / "gpu.json"
         now = environment(setup.device)
+        capability = None if setup.rehearse else torch.cuda.get_device_capability()
+        now |= {"capability": capability}
+        self.file = setup.out / f"gpu-{slug(now['device'])}.json"
         self.record: dict[str, Any] = {"environment": now, "stages": {}}
         if self.file.exists():
             self.record = read_json(self.file, str(setup.out), REMEDY)
@@ -46,7 +50,7 @@ class Progress:
                     f"{setup.out} was measured with another {' and '.join(changed)}; {REMEDY}"
                 )
         if not Path(knobs.cache.dir).exists():  # a fresh machine
-            self.record["stages"].pop("compile", None)
+            self.record["stages"].pop("candidates", None)
 
     def of(self, stage: Stage) -> dict[str, Any]:
         """The entry of a stage: its seconds, results by case, and cases cut off by a call's end."""
@@ -58,48 +62,68 @@ class Progress:
         """The cases without a result; none if the stage has used up its time."""
         if stage.deadline - self.of(stage)["seconds"] < WORTHWHILE * stage.patience:
             return []
-        return [case for case in stage.cases(setup) if case not in self.of(stage)["cases"]]
+        return [case for case in stage.cases(setup) if not self.has(stage, case)]
+
+    def has(self, stage: Stage, case: str) -> bool:
+        """Whether the case has a result that needs no other call."""
+        result = self.of(stage)["cases"].get(case)
+        return result is not None and not result.get("again")
 
     def write(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.file, json.dumps(self.record, indent=1) + "\n")
 
 
-def run_stage(stage: Stage, setup: Setup, progress: Progress, call_ends: float) -> None:
+Job = tuple[Stage, float, str]  # with the time at which the stage ends, and a case
+
+
+def make_pool(setup: Setup) -> LocalPool[Job]:
+    """Processes that share the GPU; the first takes all cases that run one after another."""
+    resources = Resources(gpus_per_run=0 if setup.rehearse else 1 / PROCESSES)
+    return LocalPool(functools.partial(perform, setup), resources, fresh=False)
+
+
+def run_stage(
+    stage: Stage, setup: Setup, progress: Progress, call_ends: float, serial: LocalPool[Job]
+) -> None:
     """Run the cases that are left until `call_ends` (time.time) or the stage's deadline.
 
-    What fails as the call ends is run once more in the next call.
+    Those of a stage that is not parallel run in `serial`, whose process is started once. What fails
+    as the call ends is run once more in the next call.
     """
     entry, begun = progress.of(stage), time.time()
     before, names = entry["seconds"], progress.left(stage, setup)
     ends = min(call_ends, begun + stage.deadline - before)
 
-    def due() -> list[str]:
-        left = [name for name in names if name not in entry["cases"] and name not in cut]
+    def due() -> list[Job]:
+        left = [name for name in names if not progress.has(stage, name) and name not in cut]
         worthwhile = time.time() + WORTHWHILE * stage.patience < ends
-        return left[: None if stage.parallel else 1] if worthwhile else []
+        chosen = left[: None if stage.parallel else 1] if worthwhile else []
+        return [(stage, ends, case) for case in chosen]
 
     cut = list[str]()
-    resources = Resources(gpus_per_run=0 if setup.rehearse else 1 / PROCESSES)
-    work = functools.partial(perform, stage, setup, ends)
-    with LocalPool(work, resources, fresh=False) as pool:
-        for case, outcome in pool.results(due, lambda running: None):
+    # processes of a parallel stage end with it: one process has the GPU while others are timed
+    with make_pool(setup) if stage.parallel else nullcontext(serial) as pool:
+        for (*_, case), outcome in pool.results(due, lambda running: None):
             found = _explained(outcome) if isinstance(outcome, Failure) else outcome
             entry["seconds"] = round(before + time.time() - begun, 1)
             over = time.time() > call_ends - 2 * CLOSING
-            if "failed" in found and over and case not in entry["cut"]:
+            if "failed" in found and over and case not in entry["cut"] and "again" not in found:
                 cut.append(case)
                 entry["cut"].append(case)
             else:
                 entry["cases"][case] = found
+                cut += [case] * found.get("again", False)
             progress.write()
-            said = f"FAILED: {found['failed']}" if "failed" in found else found.get("skipped", "ok")
+            said = found.get("skipped", found.get("shown", "ok"))
+            said = f"FAILED: {found['failed']}" if "failed" in found else said
             count = f"{len(entry['cases'])}/{len(stage.cases(setup))}"
             print(f"[{stage.name} {count}] {case}: {said}", flush=True)
 
 
-def perform(stage: Stage, setup: Setup, ends: float, case: str) -> Result:
+def perform(setup: Setup, job: Job) -> Result:
     """Run a case; ends this process when its time is up or the GPU is lost."""
+    stage, ends, case = job
     begun = time.time()
     seconds = max(1.0, min(stage.patience, ends - begun))
     faulthandler.dump_traceback_later(seconds, exit=True)
@@ -114,6 +138,8 @@ def perform(stage: Stage, setup: Setup, ends: float, case: str) -> Result:
             os._exit(LOST)
     finally:
         faulthandler.cancel_dump_traceback_later()
+    if setup.device.type == "cuda":
+        torch.cuda.empty_cache()  # processes share the GPU
     return {"seconds": round(time.time() - begun, 1), **found}
 
 

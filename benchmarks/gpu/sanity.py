@@ -4,57 +4,107 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from benchmarks.attention import step
+from benchmarks.attention.cases import Case
+from benchmarks.attention.contestants import CURVES, MAPPINGS
+from benchmarks.gpu import suites
 from benchmarks.gpu.stage import Result, Setup
 from benchmarks.timing import DeviceClock, rounded, wall_clock
-from tests.kernels.problems import SOLVERS, Problem, assert_within_budget, solve
+from tests.kernels.problems import SOLVERS, Inputs, Problem, assert_within_budget, solve
 
 COPY, PRODUCT = "copy", "bf16 product"
 UNITS = {COPY: "GB/s", PRODUCT: "TFLOP/s"}
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Triton compiles one kernel for all batches, lengths and numbers of heads that are alike in
+# divisibility by 16. These are alike to the attention cases, so the first stage compiles for them.
 SHAPES = {
     "N=128 bf16": Problem("", batch=4, heads=4, kv_heads=4, queries=128, keys=128, dim=64),
-    "N=79 padded bf16": Problem("", queries=79, keys=79, dim=64, key_lengths=(79, 41)),
-    "N=512 masked fp16": Problem("", kv_heads=1, queries=512, keys=512, dim=64, mask="B1QK"),
-    "N=2048 causal bf16": Problem("", queries=2048, keys=2048, dim=64, options={"causal": True}),
-    "1 query fp16": Problem("", queries=1, keys=3000, dim=128),
-}
-TINY = {"N=17 padded fp16": Problem("", queries=17, keys=17, dim=16, key_lengths=(17, 9))}
+    "N=512 bf16": Problem("", heads=4, kv_heads=4, queries=512, keys=512, dim=64),
+    "MRPC bf16": Problem("", heads=4, kv_heads=4, queries=79, keys=79, dim=64, mask="B11K"),
+    "causal bf16": Problem(
+        "", batch=1, heads=16, kv_heads=16, queries=1152, keys=1152, dim=64,
+        options={"causal": True},
+    ),
+}  # fmt: skip
+LENGTHS = replace(SHAPES["MRPC bf16"], mask=None, key_lengths=(79, 41))
+DECODING = Problem("", queries=1, keys=3000, dim=128)
+TINY = Problem("", queries=17, keys=17, dim=16, key_lengths=(17, 9))
+STEP = "training step"
+SEPARATOR = ": "
 
 
 def problems(setup: Setup) -> dict[str, Problem]:
-    """One for each solver and shape; the interpreter multiplies bfloat16 wrongly."""
-    shapes, solvers = (TINY, SOLVERS[:2]) if setup.rehearse else (SHAPES, SOLVERS)
+    """Every mapping as it is timed; a call of few queries for each solver."""
+    if setup.rehearse:  # the interpreter multiplies bfloat16 wrongly
+        return _with(TINY, "N=17 padded fp16", SOLVERS[:2])
+    timed = {title: (title.partition(" ")[0], params) for title, params in MAPPINGS.items()}
+    found = {
+        f"{title}{SEPARATOR}{name}": replace(shape, mapping=mapping, params=params)
+        for name, shape in SHAPES.items()
+        for title, (mapping, params) in timed.items()
+    }
+    found |= _with(LENGTHS, "key lengths bf16", [timed[name] for name in CURVES])
+    return {**found, **_with(DECODING, "1 query fp16", SOLVERS)}
+
+
+def _with(
+    shape: Problem, name: str, mappings: Iterable[tuple[str, dict[str, Any]]]
+) -> dict[str, Problem]:
     return {
-        f"{mapping} {name}": replace(shape, mapping=mapping, params=params)
-        for name, shape in shapes.items()
-        for mapping, params in solvers
+        f"{mapping}{SEPARATOR}{name}": replace(shape, mapping=mapping, params=params)
+        for mapping, params in mappings
     }
 
 
 def cases(setup: Setup) -> list[str]:
-    """Their names, which end in the type."""
-    return list(problems(setup))
+    """The problems, whose names end in the type, and training steps of patched models."""
+    models = suites.steps(setup)
+    names = step.PATCHED[:2] if setup.rehearse else step.PATCHED
+    steps = [f"{name}{SEPARATOR}{STEP} of {model}" for model in models for name in names]
+    return [*problems(setup), *steps]
 
 
 def run(setup: Setup, case: str, seconds: float) -> Result:
-    """Check a problem."""
-    check(problems(setup)[case], HALVES[case.rpartition(" ")[2]], setup.device.type)
+    """Check a problem, or that a training step has finite gradients."""
+    name, _, what = case.partition(SEPARATOR)
+    if what.startswith(STEP):
+        check_step(suites.every(setup)[what.removeprefix(f"{STEP} of ")], name, setup.device)
+    else:
+        check(problems(setup)[case], HALVES[case.rpartition(" ")[2]], setup.device.type)
     return {}
 
 
 def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
-    """Raise AssertionError unless the error is small, and two calls agree to the last bit."""
+    """Raise AssertionError unless the error is small, and calls agree with another.
+
+    Two training calls agree to the last bit, and inference with them to rounding.
+    """
     with poisoned():
         assert_within_budget(problem, "triton", dtype, device)
         one, other = (solve(problem, "triton", dtype, dtype, device) for _ in range(2))
+        with torch.no_grad():
+            alone = Inputs(problem, dtype, dtype, device).attend("triton")
     changed = [name for name in one if not torch.equal(one[name], other[name])]
     assert not changed, f"{', '.join(changed)}: two calls differ"
+    allowed = 4 * torch.finfo(dtype).eps * max(1.0, one["output"].abs().max().item())
+    assert (alone - one["output"]).abs().max() <= allowed, "inference differs"
+
+
+def check_step(case: Case, mapping: str, device: torch.device) -> None:
+    """Raise AssertionError unless a step of two sentences leaves finite weights."""
+    lengths = case.lengths and case.lengths[:2]
+    trainer = step.Trainer(replace(case, batch=2, lengths=lengths), device)
+    trainer.use(mapping)
+    trainer.step()
+    wrong = [name for name, p in trainer.model.named_parameters() if not p.isfinite().all()]
+    assert not wrong, f"not finite after a step: {', '.join(wrong[:5])}"
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import torch
 
 PROCESSES = 16  # at most, where several share the GPU
 CLOSING = 5.0  # seconds for a case to end by itself when its time is up
-Result = dict[str, Any]  # `failed` or `skipped` hold the reason
+# `failed` or `skipped` hold the reason; `shown` is printed; `again`: to go on in the next call
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)

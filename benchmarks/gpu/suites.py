@@ -1,89 +1,114 @@
-"""Stages made of the cases of `benchmarks.attention`: compile them, then measure them."""
+"""Stages made of the cases of `benchmarks.attention`: ours beside SDPA, and each peer by itself."""
 
 from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 from typing import Any
 
-import torch
-
 from benchmarks.attention import cases, step
-from benchmarks.attention.cases import Case
-from benchmarks.attention.suite import Attention, Checked
+from benchmarks.attention.cases import PASSES, Case
+from benchmarks.attention.contestants import BASE, MASKED, Ours
+from benchmarks.attention.suite import Attention
 from benchmarks.command import Parser
 from benchmarks.gpu.stage import Result, Setup
-from benchmarks.measure import measure_case
+from benchmarks.race import Contestant, Race, Row
 from benchmarks.record import Files
+from benchmarks.tables import short
 from benchmarks.timing import Effort
 
-PATIENCE = 90.0  # seconds for a case
-GROUPS = ("attention", "step", "causal")
-COMPILED = ("ours ", "FlexAttention", "AdaSplash", "Liger")
+PATIENCE = 60.0  # seconds for a case
+LONG = 200.0  # for one with a peer, which may tune for two minutes
 SUITE = Attention()
-TINY = [
-    Case("attention", "N=128", 1, 16, 2, 16, few=True),
-    Case("step", "BERT-tiny", 2, 8, model="BERT-tiny", few=True),
-    Case("causal", "causal N=8", 1, 8, 2, 16, causal=True, few=True),
-]
+FLASH = f"{BASE} flash"
+BESIDE = " beside "
+MAIN = ("N=128", "N=512", "MRPC", "causal N=8192")
+# each at one length, in a process of its own: it may crash, or tune for minutes
+PEERS = (
+    *(("N=512", name) for name in ("eager softmax", "entmax entmax15", "Liger sparsemax")),
+    ("N=512", "AdaSplash v1"),
+    ("causal N=8192", "FlexAttention"),
+    ("causal N=8192", "AdaSplash v2"),
+)
+TINY = {
+    "N=128": Case("attention", "N=128", 1, 16, 2, 16, few=True),
+    "BERT-tiny": Case("step", "BERT-tiny", 2, 8, model="BERT-tiny", few=True),
+    "causal N=8": Case("causal", "causal N=8", 1, 8, 2, 16, causal=True, few=True),
+}
+TINY_PEERS = (("causal N=8", "entmax entmax15"), ("N=128", "Liger sparsemax"))
 
 
-def cases_of(setup: Setup, *groups: str) -> dict[str, Case]:
-    """The cases of groups by name, without those of models that would have to be fetched."""
-    found = TINY if setup.rehearse else cases.cases("cuda", quick=False)
-    return {c.name: c for c in found if c.group in groups and c.model in ("", *step.RANDOM)}
+@functools.cache
+def every(setup: Setup) -> dict[str, Case]:
+    """All cases by name, with a warm cache; none of models that would have to be fetched."""
+    if setup.rehearse:
+        return TINY
+    found = [c for c in cases.cases("cuda", quick=False) if c.model in ("", *step.RANDOM)]
+    return {
+        c.name: replace(c, caches=("warm",), few=c.few and c.name not in MAIN)
+        for c in found
+        if c.group != "length"
+    }
 
 
-def compilations(setup: Setup) -> list[str]:
-    """A name for each contestant of each case that compiles kernels; longest cases first."""
-    found = sorted(cases_of(setup, *GROUPS).items(), key=lambda item: -item[1].length)
-    return [
-        f"{name}: {contestant.name}"
-        for name, case in found
-        for contestant in SUITE.contestants(case, setup.device)
-        if contestant.name.startswith(COMPILED) and "[reference]" not in contestant.name
-    ]
+def attention(setup: Setup) -> list[str]:
+    """The cases that answer whether the kernels are fast."""
+    return [name for name in TINY if "N=" in name] if setup.rehearse else list(MAIN)
 
 
-def compile_kernels(setup: Setup, name: str, seconds: float) -> Result:
-    """Fill the caches of Triton and of torch.compile by running a contestant once."""
-    title, _, who = name.partition(": ")
-    case = cases_of(setup, *GROUPS)[title]
-    contestant: Any = next(c for c in SUITE.contestants(case, setup.device) if c.name == who)
-    step_of = case.group == "step"
-    make = step.maker(case, setup.device) if step_of else Checked(case, setup.device).task
-    try:
-        for train in (True,) if step_of else (False, True):
-            with torch.set_grad_enabled(train):
-                task = make(contestant)
-                task.prepare()
-                task.run()
-    except (ModuleNotFoundError, NotImplementedError) as error:
-        if contestant.ours:
-            raise
-        return {"skipped": str(error)}
-    torch.cuda.empty_cache()  # of the process, which the others share the GPU with
-    return {}
+def steps(setup: Setup) -> list[str]:
+    """Training steps."""
+    return [name for name, case in every(setup).items() if case.model]
 
 
-def benchmarks(setup: Setup) -> list[str]:
-    """Attention and training steps."""
-    return list(cases_of(setup, "attention", "step"))
+def peers(setup: Setup) -> list[str]:
+    """A peer beside SDPA and ours, each."""
+    return [f"{case}{BESIDE}{name}" for case, name in (TINY_PEERS if setup.rehearse else PEERS)]
 
 
-def causal(setup: Setup) -> list[str]:
-    """Long causal rows, the longest first."""
-    found = cases_of(setup, "causal")
-    return sorted(found, key=lambda name: -found[name].length)
+def more(setup: Setup) -> list[str]:
+    """All other cases, the shortest first."""
+    left = [c for c in every(setup).values() if c.name not in attention(setup) and not c.model]
+    return [case.name for case in sorted(left, key=lambda case: case.length)]
+
+
+def chosen(case: Case, peer: str, found: list[Any]) -> list[Contestant]:
+    """SDPA and ours; with a peer, it and ours of its mapping."""
+    if case.model:
+        return found
+    ours = [c for c in found if isinstance(c, Ours) and c.impl is None]
+    if not peer:
+        return [c for c in found if c.name in (BASE, MASKED, FLASH) or c in ours]
+    (other,) = [c for c in found if c.name == peer]
+    alike = [c for c in ours if c.mapping == other.mapping]
+    return [c for c in found if c.name in (BASE, peer) or c in alike]
 
 
 def measure(setup: Setup, name: str, seconds: float) -> Result:
     """Measure a case, and add it to the record of the suite."""
+    begun = time.perf_counter()
+    title, _, peer = name.partition(BESIDE)
+    case = every(setup)[title]
     pace = SUITE.paces["quick" if setup.rehearse else "cuda"]
     # a contestant for whom no time is left says so, a process that is ended says nothing
-    effort = Effort(pace.seconds, pace.least, deadline=time.perf_counter() + 0.8 * PATIENCE)
-    measure_case(_files(setup), cases_of(setup, *GROUPS)[name], setup.device, effort)
-    return {}
+    effort = Effort(case.share * pace.seconds, pace.least, deadline=begun + 0.8 * seconds)
+    found = chosen(case, peer, list(SUITE.contestants(case, setup.device)))
+    measured = SUITE.measure(case, Race(found, SUITE.base, setup.device, effort))
+    _files(setup).add(replace(case, name=name), measured, time.perf_counter() - begun)
+    return {"shown": shown(measured["rows"])}
+
+
+def shown(rows: list[Row]) -> str:
+    """Times over that of SDPA in a line, forward and with backward."""
+    ratios: dict[str, list[str]] = {}
+    for row in rows:
+        if row["name"] != BASE:
+            ratio = row.get("to", {}).get(BASE)
+            ratios.setdefault(row["name"], []).append(short(ratio["median"]) if ratio else "-")
+    passes = " / ".join(PASSES if len({row["pass"] for row in rows}) > 1 else ["step"])
+    listed = ", ".join(f"{name} {' / '.join(found)}" for name, found in ratios.items())
+    return f"over {BASE}, {passes}: {listed}"
 
 
 @functools.cache

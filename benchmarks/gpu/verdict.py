@@ -1,27 +1,28 @@
-"""The records in one page: what went wrong, and the times beside the targets."""
+"""The records in one page: the answer first, then what each stage says."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.attention.cases import PASSES
-from benchmarks.attention.contestants import BASE, MAPPINGS, MASKED
+from benchmarks.attention.contestants import BASE, MAPPINGS
 from benchmarks.gpu.runner import Progress
 from benchmarks.gpu.sanity import UNITS
 from benchmarks.gpu.stage import Setup, Stage
+from benchmarks.gpu.suites import BESIDE
 from benchmarks.record import device_name, slug
 from benchmarks.tables import short, table
 from sparse_attn.mappings import get_spec
 
-# times over SDPA's without a mask: forward and backward at BERT's sizes, and training steps
-SIZES = ("N=128", "N=512")
+# times over SDPA's without a mask, forward and backward, and of training steps
 AT_MOST = {"r-softmax": 1.4, "sparsemax": 1.25, "entmax": 1.25}
 AT_MOST |= dict.fromkeys((n for n in MAPPINGS if " " not in n and get_spec(n).log_g), 1.05)
+JUDGED = ("N=128", "N=512")
 STEP = 1.03
-MOST = 10  # failing tests of a file that are shown
+MOST = 10  # failures of a stage that are shown
 ADASPLASH = "AdaSplash v2"  # over whose time entmax takes at most 1 on causal rows
 
 Row = dict[str, Any]
@@ -33,48 +34,52 @@ class Tables:
     def __init__(self, cases: Sequence[dict[str, Any]]) -> None:
         self.cases = cases
         self.counts = Counter[str]()
-        self.rows: dict[str, dict[str, dict[str, Row]]] = defaultdict(dict)
+        # by case, contestant and pass
+        self.rows: dict[str, dict[str, dict[str, Row]]] = {}
         for case in cases:
-            self.rows[case["group"]][case["name"]] = {
-                row["name"]: row
-                for row in case["rows"]
-                if row["pass"] in ("step", PASSES[1]) and row["cache"] != "cold"
-            }
+            rows = self.rows.setdefault(case["name"], {})
+            for row in case["rows"]:
+                rows.setdefault(row["name"], {})[row["pass"]] = row
 
     def attention(self) -> list[str]:
-        """Mappings beside SDPA at BERT's sizes."""
-        head = "Forward and backward, time over that of SDPA (and of SDPA with a mask):"
+        """Everyone beside SDPA, forward and with backward."""
+        cases = self._named(lambda case: case["group"] != "step" and BESIDE not in case["name"])
+        names = dict.fromkeys(name for case in cases for name in self.rows[case])
         lines = []
-        for name, limit in AT_MOST.items():
+        for name in [name for name in names if name != BASE]:
+            limit = AT_MOST.get(name.removeprefix("ours "))
             cells = [name, short(limit)]
-            for size in SIZES:
-                rows = self.rows["attention"].get(size, {})
-                ratio, masked = _ratio(rows, f"ours {name}"), _ratio(rows, MASKED)
-                beside = f" ({short(ratio / masked)})" if ratio and masked else ""
-                cells.append(self._judged(ratio, limit, beside))
+            for case in cases:
+                ahead, both = (self._ratio(case, name, which) for which in PASSES)
+                judged = self._judged(both, limit if case in JUDGED else None)
+                cells.append(f"{short(ahead) or '-'} / {judged}")
             lines.append(cells)
-        return _table(head, ["", "at most", *SIZES], lines)
+        head = f"Time over that of {BASE}, forward / forward and backward:"
+        return _table(head, ["", "at most", *cases], lines)
 
     def steps(self) -> list[str]:
         """Training steps beside SDPA."""
-        head = f"Training step, time over that of SDPA, at most {STEP}:"
-        models = self.rows["step"]
-        names = dict.fromkeys(n for rows in models.values() for n in rows if n.startswith("ours"))
-        lines = [[n, *(self._judged(_ratio(r, n), STEP) for r in models.values())] for n in names]
-        return _table(head, ["", *models], lines)
-
-    def causal(self) -> list[str]:
-        """entmax with alpha = 1.5 beside AdaSplash-2."""
-        head = "entmax with alpha = 1.5, forward and backward, at most the time of AdaSplash-2:"
+        cases = self._named(lambda case: case["group"] == "step")
+        names = dict.fromkeys(n for case in cases for n in self.rows[case] if n.startswith("ours"))
         lines = [
-            [
-                name,
-                self._judged(_ratio(rows, "ours entmax", ADASPLASH), 1.0),
-                short(_ratio(rows, "ours entmax")),
-            ]
-            for name, rows in self.rows["causal"].items()
+            [name, *(self._judged(self._ratio(case, name, "step"), STEP) for case in cases)]
+            for name in names
         ]
-        return _table(head, ["", "over AdaSplash-2", f"over {BASE}"], lines)
+        return _table(
+            f"Training step, time over that of {BASE}, at most {STEP}:", ["", *cases], lines
+        )
+
+    def peers(self) -> list[str]:
+        """Ours of the mapping of a peer, over its time."""
+        lines = []
+        for case in self._named(lambda case: BESIDE in case["name"]):
+            peer = case.partition(BESIDE)[2]
+            limit = 1.0 if peer == ADASPLASH else None
+            for name in [name for name in self.rows[case] if name.startswith("ours")]:
+                ahead, both = (self._ratio(case, name, which, peer) for which in PASSES)
+                lines.append([case, name, f"{short(ahead) or '-'} / {self._judged(both, limit)}"])
+        head = "Time of ours over that of a peer, forward / forward and backward:"
+        return _table(head, ["", "ours", "over the peer"], lines)
 
     def reasons(self) -> list[str]:
         """Why some were not measured: errors, and wrong results."""
@@ -82,49 +87,79 @@ class Tables:
             f"- {case['name']}, {row['name']}: {row['reason']}"
             for case in self.cases
             for row in case["rows"]
-            if row["reason"] and (row["ours"] or row["name"] == ADASPLASH)
+            if row["reason"] and (row["ours"] or BESIDE in case["name"])
         )
         return ["", "Not measured:", "", *found] if found else []
 
-    def _judged(self, ratio: float | None, limit: float, beside: str = "") -> str:
-        """A cell: the ratio, what stands beside it, and whether it is within the limit."""
-        said = "not measured" if ratio is None else "met" if ratio <= limit else "missed"
+    def _named(self, wanted: Callable[[dict[str, Any]], bool]) -> list[str]:
+        return [case["name"] for case in self.cases if wanted(case)]
+
+    def _ratio(self, case: str, name: str, which: str, base: str = BASE) -> float | None:
+        """The median over rounds; None if either was not measured."""
+        found = self.rows[case].get(name, {}).get(which, {}).get("to", {}).get(base)
+        return found["median"] if found else None
+
+    def _judged(self, ratio: float | None, limit: float | None) -> str:
+        """A cell: the ratio, and whether it is within the limit."""
+        if ratio is None:
+            return "-"
+        if limit is None:
+            return short(ratio)
+        said = "met" if ratio <= limit else "missed"
         self.counts[said] += 1
-        return said if ratio is None else f"{short(ratio)}{beside} {said}"
+        return f"{short(ratio)} {said}"
 
 
 def _table(head: str, headings: list[str], lines: list[list[str]]) -> list[str]:
     return ["", head, "", *table(headings, lines)] if lines else []
 
 
-def _ratio(rows: dict[str, Row], name: str, base: str = BASE) -> float | None:
-    """The median over rounds; None if either was not measured."""
-    found = rows.get(name, {}).get("to", {}).get(base)
-    return found["median"] if found else None
-
-
 def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
-    """The verdict in Markdown."""
+    """The verdict in Markdown: correctness, ratios, training steps, and then the stages."""
     device = device_name(setup.device)
     file = setup.out / f"attention-{slug(device)}.json"
     tables = Tables(json.loads(file.read_text())["cases"] if file.exists() else [])
-    shown = [tables.attention(), tables.steps(), tables.causal(), tables.reasons()]
-    counts = ", ".join(f"{tables.counts[said]} {said}" for said in ("met", "missed"))
+    shown = [tables.attention(), tables.steps(), tables.peers(), tables.reasons()]
     where = progress.record["environment"]
     versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
     left = [stage.name for stage in stages if progress.left(stage, setup)]
     again = f"Left: {', '.join(left)}; run the same command again."
     lines = [
-        f"# {device}: targets {counts}, {tables.counts['not measured']} not measured",
+        f"# {device}: {_correct(progress)}; targets {tables.counts['met']} met, "
+        f"{tables.counts['missed']} missed",
         "",
         f"{versions}; {where['started']}, commit {where['commit'] or 'unknown'}.",
+        *(line for lines in shown for line in lines),
+        *_settings(progress),
         "",
         *(line for stage in stages for line in _stage(setup, progress, stage)),
-        *(line for lines in shown for line in lines),
         "",
         again if left else "Nothing is left.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _correct(progress: Progress) -> str:
+    """How many checks and tests passed, in words."""
+    stages = progress.record["stages"]
+    cases = stages.get("sanity", {"cases": {}})["cases"].values()
+    wrong = sum("failed" in result for result in cases)
+    tests = stages.get("tests", {"cases": {}})["cases"].values()
+    passed = sum(result.get("passed", 0) for result in tests)
+    failed = sum(len(result.get("tests", ())) for result in tests)
+    said = f"{len(cases) - wrong} of {len(cases)} checks passed"
+    return f"{said}, {passed:,} of {passed + failed:,} tests passed" if tests else said
+
+
+def _settings(progress: Progress) -> list[str]:
+    """Settings that are faster than the default."""
+    found = progress.record["stages"].get("tune", {"cases": {}})["cases"]
+    lines = [
+        [name, result["best"], short(result["ms"][result["best"]] / result["ms"]["default"])]
+        for name, result in found.items()
+        if result.get("best", "default") != "default"
+    ]
+    return _table("Settings faster than the default:", ["", "setting", "of its time"], lines)
 
 
 def _stage(setup: Setup, progress: Progress, stage: Stage) -> list[str]:
@@ -137,8 +172,6 @@ def _stage(setup: Setup, progress: Progress, stage: Stage) -> list[str]:
     )
     counts["without time"] = 0 if progress.left(stage, setup) else total - len(results)
     said = [f"{number} {kind}" for kind, number in counts.items() if number]
-    if passed := sum(result.get("passed", 0) for result in results.values()):
-        said.append(f"{passed:,} tests passed")
     for name, unit in UNITS.items():
         if unit in results.get(name, {}):
             said.append(f"{name} {short(results[name][unit])} {unit}")

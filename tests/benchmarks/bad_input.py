@@ -15,14 +15,14 @@ def command(*arguments: str) -> Callable[[Path], Any]:
 
 
 def unreadable(folder: Path) -> None:
-    (folder / "gpu.json").write_text("{")
+    (folder / "gpu-cpu.json").write_text("{")
     command("--rehearse")(folder)
 
 
 ROWS = [
     Wrong("gpu stage", command("saniti", "--rehearse"), SystemExit, "error: saniti: .*mean sanity"),
     Wrong("gpu budget", command("--budget", "soon"), SystemExit, "error: argument --budget: "),
-    Wrong("gpu record", unreadable, SystemExit, "gpu.json is not readable .*; remove it, or "),
+    Wrong("gpu record", unreadable, SystemExit, "gpu-cpu.json is not readable .*; remove it, or "),
 ]
 if not torch.cuda.is_available():
     says = "error: torch .* finds no GPU: see nvidia-smi, and install a CUDA build; --rehearse runs"

@@ -24,15 +24,17 @@ from sparse_attn.kernels.triton.decoding import (
     decode_values_kernel,
 )
 from sparse_attn.kernels.triton.forward import fwd_kernel
+from sparse_attn.kernels.triton.names import Shape
 from sparse_attn.kernels.triton.plan import (
     Plan,
     decode_shapes,
+    forward_setting,
     needs_moments,
     plan,
     skips,
-    tile_side,
 )
 from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
+from sparse_attn.kernels.triton.settings import Setting
 
 
 @custom_op(
@@ -45,20 +47,19 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     *given, grad, moments = arguments
     inputs = OperatorInputs(*given).dense()
     query, key, value = inputs[:3]
-    outputs = _empty_outputs(inputs, grad, moments)
-    out, second, *_ = outputs
     planned = plan(inputs, grad, moments)
+    shape, chosen = planned.forward
+    outputs = _empty_outputs(inputs, grad, moments, shape)
+    out, second, *_ = outputs
     if planned.split is not None:
         _decode(inputs, planned, out)
         return outputs
-    shape = planned.forward
     grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
     with torch.cuda.device_of(query):
         fwd_kernel[grid](
             query, key, value, out, second,
             query.stride(), key.stride(), value.stride(), out.stride(),
-            *outputs[2:], **planned.arguments(inputs), SHAPE=shape,
-            num_warps=4, num_stages=2,
+            *outputs[2:], **planned.arguments(inputs), SHAPE=shape, **chosen,
         )  # fmt: skip
     return outputs
 
@@ -93,10 +94,13 @@ def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
 @triton_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     *given, grad, moments = arguments
-    return _empty_outputs(OperatorInputs(*given), grad, moments)
+    inputs = OperatorInputs(*given)
+    return _empty_outputs(inputs, grad, moments, forward_setting(inputs, grad))
 
 
-def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor, ...]:
+def _empty_outputs(
+    inputs: OperatorInputs, grad: bool, moments: bool, tile: Shape | Setting
+) -> tuple[Tensor, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
     has_second = inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
@@ -105,8 +109,7 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
     stats = out.new_empty(batch * heads * rows if grad else 0, numbers.value, dtype=torch.float32)
     if not skips(inputs):
         return out, second, stats, out.new_empty(0), out.new_empty(0)
-    side = tile_side(inputs.key)
-    blocks, columns = -(-rows // side), -(-inputs.key.shape[2] // side)
+    blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
     short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
     tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
     size = (batch * heads, columns, blocks) if grad else (0,)
@@ -130,7 +133,7 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     moments = needs_moments(inputs, want_parameter)
     planned = plan(inputs, True, moments)
     row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
-    shape, warps, whole = planned.backward
+    shape, chosen, whole = planned.backward
     saved = (stats, row_gradients)
     options = planned.arguments(inputs)
     if whole and not shape.full:
@@ -141,16 +144,15 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
             q, k, v, out, second, g, dq, dk, dv,
             q.stride(), k.stride(), v.stride(), out.stride(), g.stride(),
             dq.stride(), dk.stride(), dv.stride(), *saved, tiles, **options, SHAPE=shape,
-            WHOLE=whole, num_warps=warps, num_stages=2,
+            WHOLE=whole, **chosen,
         )  # fmt: skip
         if not whole:
-            tile = planned.keys
+            tile, chosen = planned.keys
             lists = torch.empty_like(marks, dtype=tiles.dtype)
             bwd_dkdv_kernel[(-(-k.shape[2] // tile.block_n) * batch * k.shape[1],)](
                 q, k, v, g, dk, dv,
                 q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
-                *saved, marks, lists, **options, SHAPE=tile, num_stages=2,
-                num_warps=8 if tile.block_m == 128 else 4,
+                *saved, marks, lists, **options, SHAPE=tile, **chosen,
             )  # fmt: skip
     by_row = row_gradients.view(batch, heads, -1, GRADIENTS.value)
     wanted = zip((2, 3), (want_parameter, want_sink), strict=True)

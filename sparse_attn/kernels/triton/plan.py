@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from sparse_attn.kernels.operators import OperatorInputs
+from sparse_attn.kernels.triton import settings
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
+from sparse_attn.kernels.triton.settings import Setting
 
 SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a head that is WHOLE
 SHORT_BYTES = 256  # most bytes per row of either
@@ -25,6 +27,8 @@ DROPOUT_BITS = 16  # of a rate
 MOST_PLANS = 1024
 _OPTIONS = OperatorInputs._fields.index("kernel")
 
+Options = dict[str, int]  # of a launch
+
 
 class Plan(NamedTuple):
     """What all calls of one layout share."""
@@ -33,9 +37,9 @@ class Plan(NamedTuple):
     of_mask: Any  # strides
     of_bias: Any
     flags: Flags
-    forward: Shape
-    backward: tuple[Shape, int, bool]
-    keys: Shape
+    forward: tuple[Shape, Options]
+    backward: tuple[Shape, Options, bool]
+    keys: tuple[Shape, Options]
     split: tuple[int, int] | None  # parts of the keys of few queries, and tiles in each
 
     def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
@@ -118,8 +122,8 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
         of_mask,
         of_bias,
         flags,
-        forward_shape(key, flags),
-        backward_shape(query, key, flags),
+        forward_shape(inputs, flags, grad),
+        backward_shape(inputs, flags),
         keys_shape(inputs),
         None if grad else split_of(inputs),
     )
@@ -223,15 +227,42 @@ def tiled(key: Tensor) -> Shape:
     return Shape(side, side, dim, block_of(dim), False, False)
 
 
-def forward_shape(key: Tensor, flags: Flags) -> Shape:
-    """SHAPE of the forward kernel."""
+def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting:
+    """The setting of rows of several tiles: what was best on this GPU, or the default.
+
+    Lists that the backward pass reads are of square tiles: a setting with others is not for them.
+    """
+    key = inputs.key
+    names, side = (inputs.kernel, inputs.family), tile_side(key)
+    found = settings.best(inputs.query.device, kernel, names, row_bytes(key), key.shape[2])
+    if found is None or is_short(key):
+        return default
+    listed = skips(inputs) and kernel != "inference"
+    return default if listed and found[:2] != (side, side) else found
+
+
+def forward_setting(inputs: OperatorInputs, grad: bool) -> Setting:
+    """Of the forward kernel, whose tiles are listed where some are skipped."""
+    side = tile_side(inputs.key)
+    return setting_of("forward" if grad else "inference", inputs, Setting(side, side))
+
+
+def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Shape, Options]:
+    """SHAPE of the forward kernel, and the options of its launch."""
+    key, setting = inputs.key, forward_setting(inputs, grad)
     block_n = block_of(key.shape[2])
     # a head with little but padding then computes one tile of two
     padded = (flags.lengths or flags.padding) and block_n > 64
     if not is_short(key) or padded:
-        return tiled(key)
+        return sized(key, setting), setting.options
     full = _is_full(key, block_n, flags)
-    return Shape(64, block_n, key.shape[3], block_of(key.shape[3]), True, full)
+    shape = Shape(64, block_n, key.shape[3], block_of(key.shape[3]), True, full)
+    return shape, setting.options
+
+
+def sized(key: Tensor, setting: Setting) -> Shape:
+    """SHAPE for rows of several tiles of a setting."""
+    return tiled(key)._replace(block_m=setting.block_m, block_n=setting.block_n)
 
 
 def _is_full(key: Tensor, block_n: int, flags: Flags) -> bool:
@@ -240,24 +271,29 @@ def _is_full(key: Tensor, block_n: int, flags: Flags) -> bool:
     return not flags.packed and key.shape[2] % block_n == 0 and not masked
 
 
-def backward_shape(query: Tensor, key: Tensor, flags: Flags) -> tuple[Shape, int, bool]:
-    """SHAPE of the query kernel, its number of warps, and whether it is WHOLE."""
+def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options, bool]:
+    """SHAPE of the query kernel, the options of its launch, and whether it is WHOLE."""
+    query, key = inputs.query, inputs.key
     tile = tiled(key)
     if not is_short(key) or query.shape[2] > SHORT or query.shape[1] != key.shape[1]:
-        return tile, 4, False
+        setting = setting_of("queries", inputs, Setting(tile.block_m, tile.block_n))
+        return sized(key, setting), setting.options, False
     block_m = block_of(query.shape[2])
     block_n = min(tile.block_n, block_of(key.shape[2]))
     full = _is_full(key, block_n, flags)
     shape = tile._replace(block_m=block_m, block_n=block_n, full=full)
-    return shape, 8 if block_m == SHORT else 4, True
+    setting = Setting(block_m, block_n, warps=8 if block_m == SHORT else 4)
+    return shape, setting.options, True
 
 
-def keys_shape(inputs: OperatorInputs) -> Shape:
+def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
     """SHAPE of the keys' kernel: more queries where no list is by blocks of fewer."""
     tile = tiled(inputs.key)
     room = shared_memory(inputs.key) // (ROWS_HELD_WIDE * row_bytes(inputs.key))
     wide = tile.block_m == 64 <= room and not skips(inputs)
-    return tile._replace(block_m=128) if wide else tile
+    usual = Setting(128, 64, warps=8) if wide else Setting(tile.block_m, tile.block_n)
+    setting = setting_of("keys", inputs, usual)
+    return sized(inputs.key, setting), setting.options
 
 
 def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:

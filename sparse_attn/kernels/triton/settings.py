@@ -1,0 +1,62 @@
+"""How a kernel is launched, and the settings that were measured as best on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from sparse_attn.kernels.triton.tuned import TABLES
+
+KERNELS = ("inference", "forward", "queries", "keys")  # the forward kernel without and with grad
+MEDIUM, LONG = "medium", "long"  # rows of several tiles
+MEDIUM_KEYS = 1024  # most keys of a medium row
+
+
+class Setting(NamedTuple):
+    """Queries and keys of a tile, and the launch options of Triton."""
+
+    block_m: int
+    block_n: int
+    warps: int = 4
+    stages: int = 2
+    registers: int | None = None  # most of a thread
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Keyword arguments of the launch."""
+        found = {"num_warps": self.warps, "num_stages": self.stages}
+        return found if self.registers is None else {**found, "maxnreg": self.registers}
+
+
+Key = tuple[str, str, int, str]  # kernel, mapping or family, bytes of a row of keys, kind of row
+Table = dict[Key, Setting]
+
+
+def best(
+    device: torch.device, kernel: str, names: tuple[str, ...], row_bytes: int, keys: int
+) -> Setting | None:
+    """The setting of the first of `names` in the table of the device; None if it has none."""
+    table = table_of(device)
+    row = MEDIUM if keys <= MEDIUM_KEYS else LONG
+    found = (table.get((kernel, name, row_bytes, row)) for name in names)
+    return next((setting for setting in found if setting is not None), None)
+
+
+@functools.cache
+def table_of(device: torch.device) -> Table:
+    """The table of this GPU, or that of another with the same compute capability."""
+    if device.type != "cuda":
+        return {}
+    properties = torch.cuda.get_device_properties(device)
+    return choose(properties.name, (properties.major, properties.minor))
+
+
+def choose(name: str, capability: tuple[int, int]) -> Table:
+    """As `table_of`; empty if nothing was measured."""
+    alike = [device for device, (own, *_) in TABLES.items() if own == capability]
+    chosen = name if name in TABLES else next(iter(alike), None)
+    if chosen is None:
+        return {}
+    return {key: Setting(*setting) for key, setting in TABLES[chosen][2].items()}

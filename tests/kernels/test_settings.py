@@ -1,0 +1,174 @@
+"""Settings of the Triton kernels: the shipped tables, launches, and results by every tile."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from triton.backends.nvidia.compiler import CUDAOptions
+
+from benchmarks.gpu.tune import CANDIDATES, own_tables, use
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+from sparse_attn.kernels.triton import launch, settings, tuned
+from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting
+from sparse_attn.mappings import get_spec, mapping_names
+
+from .backends import CUDA, INTERPRETS, TRITON, each
+from .problems import Inputs, Problem, assert_within_budget, solve
+
+CALLS = [*CANDIDATES.items()]
+TILES = sorted({setting[:2] for _, found in CALLS for setting in found})
+ONE_TILE = Setting(16, 16, warps=1)
+
+
+@pytest.fixture
+def tables():
+    """Undoes what a test puts in place of the table."""
+    with own_tables():
+        yield
+
+
+def kernels():
+    found = {get_spec(name).kernel for name in mapping_names()} - {None}
+    names = {name for kernel in found for name in (kernel.name, kernel.family)}
+    return names | {"entmax-1.5"}
+
+
+@pytest.mark.parametrize("device", tuned.TABLES)
+def test_shipped_tables(device):
+    capability, source, rows = tuned.TABLES[device]
+    assert capability >= (8, 0)
+    assert source.startswith("results/benchmarks/")
+    assert rows
+    for (kernel, name, row_bytes, row), values in rows.items():
+        setting = Setting(*values)
+        assert kernel in KERNELS
+        assert name in kernels()
+        assert row in (MEDIUM, LONG)
+        assert row_bytes in (32, 64, 128, 256, 512)
+        assert setting in CANDIDATES[kernel]
+
+
+def test_a_gpu_takes_its_table_or_that_of_its_capability(monkeypatch):
+    key, setting = ("keys", "softmax", 128, MEDIUM), (64, 64, 4, 2, None)
+    other = {key: (64, 64, 4, 3, 168)}
+    tables = {"NVIDIA H200": ((9, 0), "", {key: setting}), "NVIDIA H100": ((9, 0), "", other)}
+    monkeypatch.setattr(settings, "TABLES", tables)
+    assert settings.choose("NVIDIA H100", (9, 0)) == {key: Setting(64, 64, 4, 3, 168)}
+    assert settings.choose("NVIDIA GH200", (9, 0)) == {key: Setting(64, 64)}
+    assert settings.choose("NVIDIA A100", (8, 0)) == {}
+    assert settings.table_of(torch.device("cpu")) == {}
+
+
+def test_a_mapping_comes_before_its_family(tables):
+    of_family, of_mapping = Setting(64, 64, stages=3), Setting(64, 64, registers=168)
+    rows = {
+        ("keys", name, 128, MEDIUM): s for name, s in (("free", of_family), ("relu", of_mapping))
+    }
+    use(rows, {})
+    best = settings.best
+    device = torch.device("cpu")
+    assert best(device, "keys", ("relu", "free"), 128, 1024) == of_mapping
+    assert best(device, "keys", ("sigmoid", "free"), 128, 1024) == of_family
+    assert best(device, "keys", ("sigmoid", "free"), 128, 1025) is None
+    assert best(device, "queries", ("relu", "free"), 128, 1024) is None
+    assert best(device, "keys", ("relu", "free"), 256, 1024) is None
+
+
+def test_launch_options_are_those_of_triton():
+    known = {field.name for field in fields(CUDAOptions)}
+    assert known >= {*Setting(64, 64, registers=168).options}
+    assert "maxnreg" not in Setting(64, 64).options
+
+
+class Recorded:
+    """A kernel that does nothing but note how it is launched."""
+
+    launches: list
+
+    def __init__(self, name):
+        self.name = name
+
+    def __getitem__(self, grid):
+        def launched(*_, **options):
+            chosen = {n: options.get(n) for n in ("num_warps", "num_stages", "maxnreg")}
+            self.launches.append((self.name, grid[0], options["SHAPE"][:2], chosen))
+
+        return launched
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What is launched on tensors without data."""
+    Recorded.launches = []
+    for name in ("fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel"):
+        monkeypatch.setattr(launch, name, Recorded(name))
+    return Recorded.launches
+
+
+def run(mapping, train, keys=512):
+    tensors = [torch.empty(1, 2, keys, 64, dtype=torch.float16) for _ in range(3)]
+    inputs = [t.requires_grad_(train) for t in tensors]
+    out = attention(*inputs, Mapping(mapping), impl="triton")
+    if train:
+        out.backward(torch.empty_like(out))
+
+
+def chosen(setting):
+    warps, stages, registers = setting[2:]
+    return {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="needs the CPU as device of the kernels")
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_settings_reach_the_launch(mapping, launches, tables):
+    family = get_spec(mapping).kernel.family
+    own = {
+        "inference": Setting(64, 32, 4, 3, 168),
+        "forward": Setting(64, 64, 8, 3, None),
+        "queries": Setting(64, 64, 4, 3, 128),
+        "keys": Setting(128, 128, 8, 2, 168),
+    }
+    use({(kernel, family, 128, MEDIUM): setting for kernel, setting in own.items()}, {})
+    run(mapping, train=False)
+    run(mapping, train=True)
+    if mapping == "sparsemax":  # lists of tiles that the backward pass reads are of square ones
+        own["keys"] = Setting(64, 64)
+    names = ("fwd_kernel", "fwd_kernel", "bwd_dq_kernel", "bwd_dkdv_kernel")
+    expected = []
+    for name, (kernel, setting) in zip(names, own.items(), strict=True):
+        side = setting.block_n if kernel == "keys" else setting.block_m
+        expected.append((name, 2 * 512 // side, setting[:2], chosen(setting)))
+    assert launches == expected
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="needs the CPU as device of the kernels")
+def test_rows_of_one_tile_and_other_sizes_keep_the_defaults(launches, tables):
+    use({(k, "pointwise", 128, MEDIUM): ONE_TILE for k in KERNELS}, {})
+    run("softmax", train=True, keys=128)
+    run("softmax", train=True, keys=1088)
+    warps = [options["num_warps"] for *_, options in launches]
+    assert warps == [4, 8, 4, 4, 8]
+    assert all(options["maxnreg"] is None for *_, options in launches)
+
+
+@each(TRITON, CUDA)
+@pytest.mark.parametrize(
+    "mapping", [("softmax", {}), ("r-softmax", {"r": 0.3125}), ("sparsemax", {})]
+)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_results_do_not_depend_on_the_tile(backend, mapping, tile, tables):
+    name, params = mapping
+    kernel = get_spec(name).kernel
+    rows = {(k, kernel.name, 128, MEDIUM): Setting(*tile) for k in KERNELS}
+    use(rows, {})
+    lengths = {"queries": 150, "keys": 170, "dim": 64, "batch": 1, "heads": 1, "kv_heads": 1}
+    problem = Problem(name, params, options={"causal": True}, **lengths)
+    assert_within_budget(problem, "triton", torch.float16, backend.device)
+    with torch.no_grad():
+        alone = Inputs(problem, torch.float16, torch.float16, backend.device).attend("triton")
+    expected = solve(problem, "triton", torch.float16, torch.float16, backend.device)["output"]
+    torch.testing.assert_close(alone, expected, rtol=2e-3, atol=2e-3)
