@@ -115,6 +115,7 @@ class Suite(ABC, Generic[C, T]):
             "",
             self.meaning,
             "",
+            *([record["note"], ""] if "note" in record else []),  # by hand, after the run
             *self.sections(record),
         ]
         if record.get("left_out"):

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import published
 from compare.page import make_page as comparison
 from convert.page import make_page as conversion
 from experiments.bottleneck.__main__ import main as bottleneck
@@ -48,6 +49,7 @@ def _page(make_page: Callable[[dict[str, Any]], Page], record: Path, folder: Pat
 REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "glue-minilm": (partial(_report, glue), "glue/minilm"),
     "glue-mrpc-fair": (partial(_report, glue), "glue/mrpc-fair"),
+    "glue-mrpc-h200": (partial(_report, glue), "glue/mrpc-h200"),
     "glue-mrpc-paper": (partial(_report, glue), "glue/mrpc-paper"),
     "multilabel": (partial(_report, multilabel), "multilabel/synthetic"),
     "multilabel-rates": (partial(_report, multilabel), "multilabel/synthetic-rates"),
@@ -97,6 +99,8 @@ def _write_all() -> None:
         write(RESULTS / records, ROOT / "docs" / name)
         # report.md is the same, for the site
         (ROOT / "docs" / name / "report.html").unlink()
+    for path in published.records():
+        published.write(path)
     # after the reports: the table of GLUE is the head of its report
     for path, content, _ in list(pages_with_tables()):
         write_text(path, content)

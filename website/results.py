@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import variants
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
@@ -134,6 +135,45 @@ def steps() -> list[str]:
     return page.replace("## ", "### ").splitlines()
 
 
+_H200 = {  # headings of cases, passes and what follows the contestant's name
+    "N=128, forward": ("attention", "N=128", "forward", ""),
+    "N=128": ("attention", "N=128", "forward+backward", ""),
+    "N=512, forward": ("attention", "N=512", "forward", ""),
+    "MRPC, N=103": ("attention", "MRPC longest", "forward+backward", ""),
+    "MRPC, key_lengths": ("attention", "MRPC longest", "forward+backward", " (key_lengths)"),
+    "BERT-base step": ("step", "BERT-base", "step", ""),
+}
+
+
+def h200() -> list[str]:
+    """Our kernels over SDPA on an H200, warm."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {
+        (case["group"], case["name"], row["pass"], row["name"]): row
+        for case in _benchmark("attention-nvidia-h200")
+        for row in case["rows"]
+        if row["cache"] in ("warm", "")
+    }
+    rows = []
+    for name in ("softmax", "sigsoftmax", "t-softmax", "r-softmax", "sparsemax", "entmax"):
+        cells = [found.get((*case, f"ours {name}{end}")) for *case, end in _H200.values()]
+        rows.append([name, *(_over_sdpa(row) for row in cells)])
+    sdpa = [found[*case, "SDPA"]["ms"]["median"] for *case, _ in _H200.values()]
+    rows.append(["SDPA, ms", *map(short, sdpa)])
+    return markdown(Table("", ["mapping", *_H200], rows))
+
+
+def _over_sdpa(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['to']['SDPA']['median']:.2f}" if row["reason"] is None else "not compiled"
+
+
+def h200_shapes() -> list[str]:
+    """Forward and backward over shapes, with the function repaired that did not compile."""
+    path = RESULTS / "benchmarks/variants-nvidia-h200.json"
+    return variants.shapes(json.loads(path.read_text()), "forward+backward")
+
+
 def heads() -> list[str]:
     """Time and memory of our loss beside those of the plain form."""
     rows = []
@@ -238,6 +278,6 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
-        *(steps, heads, demo, compare, conversion, families),
+        *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
     )
 }

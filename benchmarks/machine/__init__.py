@@ -1,1 +1,1 @@
-"""The machine code of the Triton kernels, read without a GPU: counts, budgets, a prediction."""
+"""The machine code of the Triton kernels, read without a GPU: counts and their budget."""

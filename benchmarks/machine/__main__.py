@@ -1,4 +1,4 @@
-"""Writes the budget of the installed Triton, and docs/gpu-model.md; takes minutes.
+"""Write the budget of the installed Triton; takes minutes.
 
 python -m benchmarks.machine
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
-from benchmarks.machine import budget, model
+from benchmarks.machine import budget
 
 
 def main() -> None:
@@ -18,7 +18,6 @@ def main() -> None:
             product(budget.CAPABILITIES, budget.MAPPINGS),
         )
         budget.write({line: of_line for counts in found for line, of_line in counts.items()})
-    model.PAGE.write_text(model.page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

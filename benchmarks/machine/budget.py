@@ -39,7 +39,7 @@ MAPPINGS = {
     "spherical-softmax": 'Mapping("spherical-softmax")',
     "softpick": 'Mapping("softpick")',
 }
-MODELLED = ("softmax", "sigsoftmax", "r-softmax", "sparsemax", "entmax-1.5")
+UNPADDED = ("softmax", "sigsoftmax", "r-softmax", "sparsemax", "entmax-1.5")
 _BERT = "mask=torch.ones(1, 1, 1, {0}, dtype=torch.bool), dropout=0.1"
 CALLS = {  # bfloat16, head_dim 64
     "128, padding, dropout": "*qkv(128), {}, " + _BERT.format(128),
@@ -83,7 +83,7 @@ def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
 
 def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
     """The kernels of a mapping by the names of their lines, with `passes`: code by name."""
-    calls = [call for call in CALLS if "padding" in call or mapping in MODELLED]
+    calls = [call for call in CALLS if "padding" in call or mapping in UNPADDED]
     found = run(capability, [CALLS[call].format(MAPPINGS[mapping]) for call in calls])
     named = {}
     for call, of_call in zip(calls, found, strict=True):
@@ -120,12 +120,6 @@ def counts(found: dict[str, dict[str, Any]]) -> Counts:
         }
         for line, kernel in found.items()
     }
-
-
-def pinned() -> Path:
-    """The file of the pinned Triton, the one there is."""
-    (path,) = PATH.parent.glob("triton-*.json")
-    return path
 
 
 def read(path: Path = PATH) -> Counts:

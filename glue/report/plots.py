@@ -77,7 +77,7 @@ def parameters(sweep: Sweep, task: str) -> Figure | None:
 
 def learning(sweep: Sweep, task: str) -> Figure | None:
     logs = {
-        mapping: [results_of(r)["log"] for r in sweep.scored(task, mapping).values()]
+        mapping: [results_of(r).get("log", []) for r in sweep.scored(task, mapping).values()]
         for mapping in sweep.mappings
     }
     # a single logged step is no curve

@@ -1,42 +1,36 @@
 """Every published page and picture is, byte for byte, what its record gives."""
 
-import json
-from pathlib import Path
-
 import matplotlib
 import pytest
 
-from benchmarks.measure import get_suite
+from benchmarks.published import FOLDER, made, records, write
 
-PUBLISHED = Path(__file__).parents[2] / "results/benchmarks"
-RECORDS = sorted(path.relative_to(PUBLISHED).as_posix() for path in PUBLISHED.rglob("*.json"))
-
-
-def read(name):
-    path = PUBLISHED / name
-    return get_suite(path.stem.partition("-")[0]), json.loads(path.read_text())
+RECORDS = [path.relative_to(FOLDER).as_posix() for path in records()]
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_page(name):
-    suite, record = read(name)
-    assert suite.page(record) == (PUBLISHED / name).with_suffix(".md").read_text()
+    page, _ = made(FOLDER / name)
+    assert page == (FOLDER / name).with_suffix(".md").read_text()
 
 
 def test_pictures(tmp_path):
-    made = {}
-    for name in RECORDS:
-        suite, record = read(name)
-        for ending, figure in suite.pictures(record).items():
+    drawn = {}
+    for path in records():
+        for picture, figure in made(path)[1].items():
             figure.savefig(tmp_path / "made.png", dpi=120)
-            picture = name.replace(".json", f"{ending}.png")
-            made[picture] = (tmp_path / "made.png").read_bytes()
-    published = {
-        path.relative_to(PUBLISHED).as_posix(): path.read_bytes()
-        for path in PUBLISHED.rglob("*.png")
-    }
-    assert made.keys() == published.keys()
-    for name, picture in published.items():
+            drawn[picture] = (tmp_path / "made.png").read_bytes()
+    published = {path: path.read_bytes() for path in FOLDER.rglob("*.png")}
+    assert drawn.keys() == published.keys()
+    for path, picture in published.items():
         # other versions draw other letters; each writes its number into the file
         if f"Matplotlib version{matplotlib.__version__},".encode() in picture:
-            assert made[name] == picture, name
+            assert drawn[path] == picture, path
+
+
+def test_write(tmp_path):
+    record = tmp_path / "crossover-cpu.json"
+    record.write_bytes((FOLDER / record.name).read_bytes())
+    write(record)
+    assert record.with_suffix(".md").read_text() == (FOLDER / "crossover-cpu.md").read_text()
+    assert {path.name for path in tmp_path.glob("*.png")} == {"crossover-cpu.png"}

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from benchmarks.machine import budget, model
+from benchmarks.machine import budget
 from benchmarks.machine.compiled import SHARED
 
 # by compute capability
@@ -120,7 +120,3 @@ def test_budget_is_of_the_pinned_triton_and_within_the_absolute_one():
     }
     for name, most in ABSOLUTE.items():
         assert passes[name][0] <= most, name
-
-
-def test_model_page_is_current():
-    assert model.PAGE.read_text(encoding="utf-8") == model.page()

@@ -14,6 +14,7 @@ from glue.report import plots
 from glue.report.runs import Sweep
 from glue.report.statistics import expected_best
 from glue.sweep import CandidateConfig
+from pipeline.sweep.records import write_record
 from tests.glue.report.make_sweep import (
     LABELS,
     add,
@@ -174,6 +175,15 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
 def test_a_plot_with_nothing_to_show_is_left_out(log: list[Any], tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(trials=1))
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=log)
+    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
+
+
+def test_records_without_a_log_have_no_learning_curves(tmp_path: Path) -> None:
+    write_sweep(tmp_path, make_config(trials=1))
+    record = add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
+    assert record.results
+    del record.results["log"]
+    write_record(tmp_path, record)
     assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
 
 

@@ -1,0 +1,43 @@
+"""Pages and pictures of the records in results/benchmarks, made from their JSON files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import variants
+from benchmarks.command import PUBLISHED
+from benchmarks.measure import get_suite
+from pipeline.files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parents[1] / PUBLISHED
+
+
+def records() -> list[Path]:
+    """Every record, named by its suite and device."""
+    return sorted(FOLDER.rglob("*.json"))
+
+
+def made(path: Path) -> tuple[str, dict[Path, Figure]]:
+    """The page of a record, and its pictures by the files that hold them."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    name = path.stem.partition("-")[0]
+    if name == "variants":
+        return variants.page(record), {}
+    suite = get_suite(name)
+    figures = suite.pictures(record)
+    return suite.page(record), {
+        path.with_name(f"{path.stem}{ending}.png"): figure for ending, figure in figures.items()
+    }
+
+
+def write(path: Path) -> None:
+    """Write page and pictures beside a record."""
+    page, pictures = made(path)
+    write_text(path.with_suffix(".md"), page)
+    for picture, figure in pictures.items():
+        figure.savefig(picture, dpi=120)
