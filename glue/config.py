@@ -95,6 +95,8 @@ class TrainConfig:
         weight_decay: of AdamW.
         seed: for the head's initial weights, the order of the data and dropout.
         mixed_precision: no, bf16 or fp16.
+        dtype: of the weights in training and in the saved model: float32, or auto for that of the
+            checkpoint, 16 bits for most of the hub's.
     """
 
     epochs: float = 3.0
@@ -106,6 +108,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     seed: int = 0
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
+    dtype: Literal["float32", "auto"] = "float32"
 
     def __post_init__(self) -> None:
         check_fields(
@@ -119,6 +122,19 @@ class TrainConfig:
             weight_decay=(0 <= self.weight_decay < float("inf"), "a finite number >= 0"),
             seed=valid_seed(self.seed),
         )
+
+
+def recorded(config: Any, free: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a run or a sweep, without `free` ones and those that older records lack.
+
+    Hashes of records depend on it: a newer field is left out at its default.
+    """
+    content = {key: value for key, value in asdict(config).items() if key not in free}
+    if content["limit"] is None:
+        del content["limit"]
+    if content["train"]["dtype"] == TrainConfig.dtype:
+        del content["train"]["dtype"]
+    return content
 
 
 @dataclass(frozen=True)
@@ -174,9 +190,7 @@ class RunConfig:
 
     def comparable(self) -> dict[str, Any]:
         """What determines a run's result: runs with equal values are the same run."""
-        content = {key: value for key, value in asdict(self).items() if key not in FREE}
-        if self.limit is None:  # as in older records
-            del content["limit"]
+        content = recorded(self, FREE)
         task = get_task(self.task)
         if task.root is not None:
             # identify a custom task by its content, not its path

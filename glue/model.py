@@ -48,10 +48,18 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(path)
 
 
-def with_new_head(path: str, *, converted: bool = False, **options: Any) -> PreTrainedModel:
+def with_new_head(
+    path: str, *, converted: bool = False, dtype: str = "float32", **options: Any
+) -> PreTrainedModel:
     """Load the model, with its mappings if converted, without the warning about a new head.
 
     Missing or unexpected weights below the head are reported as usual.
+
+    Args:
+        path: a folder or hub id.
+        converted: whether the model was saved with mappings of its own.
+        dtype: of the weights; Transformers' default, auto, trains a 16-bit checkpoint in 16 bits.
+        **options: of `from_pretrained`.
     """
     reports: list[logging.LogRecord] = []
 
@@ -66,7 +74,7 @@ def with_new_head(path: str, *, converted: bool = False, **options: Any) -> PreT
     try:
         with from_hub(path):
             load = partial(load_pretrained, cls) if converted else cls.from_pretrained
-            model, found = load(path, output_loading_info=True, **options)
+            model, found = load(path, output_loading_info=True, dtype=dtype, **options)
     finally:
         logger.removeFilter(hold)
     mismatched = [name for name, *_ in found["mismatched_keys"]]
@@ -79,8 +87,10 @@ def with_new_head(path: str, *, converted: bool = False, **options: Any) -> PreT
     return model
 
 
-def load_model(path: str, task: Task, mapping: str = "softmax") -> PreTrainedModel:
-    """The pretrained model with a new head for the task.
+def load_model(
+    path: str, task: Task, mapping: str = "softmax", dtype: str = "float32"
+) -> PreTrainedModel:
+    """The pretrained model with a new head for the task, its weights in `dtype`.
 
     Raises:
         ValueError: it was saved with mappings of its own and `mapping` is not SAVED, or the
@@ -106,7 +116,9 @@ def load_model(path: str, task: Task, mapping: str = "softmax") -> PreTrainedMod
         )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
-        return with_new_head(path, converted=converted, config=config, ignore_mismatched_sizes=True)
+        return with_new_head(
+            path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
+        )
     except SafetensorError as error:
         raise ValueError(
             f"model={path!r}: its weights are truncated or corrupt ({error}); copy them again"

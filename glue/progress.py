@@ -9,7 +9,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import has_length
 
-from glue.metric import METRICS
+from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS
 
 
 class Progress(ProgressCallback):
@@ -73,7 +73,7 @@ def lines(logs: dict[str, Any], step: int, steps: int) -> list[str]:
         parts += [f"{key.removeprefix('sparsity/')} {value:.3g}" for key, value in ramped.items()]
         return [f"step {step} of {steps}, epoch {logs['epoch']:.2f}: {', '.join(parts)}"]
     splits: dict[str, list[str]] = {}
-    for name in (*METRICS, "loss", "sparsity"):
+    for name in (*CLASSIFICATION_METRICS, *REGRESSION_METRICS, "loss", "sparsity"):
         for key, value in logs.items():
             if key.startswith("eval_") and key.endswith(f"_{name}"):
                 split = key.removeprefix("eval_").removesuffix(f"_{name}")

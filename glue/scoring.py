@@ -3,35 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import evaluate
 import numpy as np
 from transformers import EvalPrediction
 
-from glue.metric import METRICS
 from glue.tasks import Task
 from pipeline.fitting import DivergedError
+
+SCRIPT = Path(__file__).with_name("metric.py")
+
+
+def load_metric(task: Task | str) -> evaluate.Metric:
+    """The metric of a task, or one by name; it needs no network and may run in many processes.
+
+    Raises:
+        OSError: `evaluate` cannot copy the module into its cache, or an earlier copy is cut short.
+    """
+    config = task if isinstance(task, str) else task.hub or ",".join(task.metrics)
+    # in memory, because processes would share a file of predictions; `evaluate` makes the folder
+    # for that file all the same
+    with TemporaryDirectory() as folder:
+        try:
+            return evaluate.load(str(SCRIPT), config, cache_dir=folder, keep_in_memory=True)
+        except TypeError as error:  # the copy has no class
+            cache = evaluate.config.HF_MODULES_CACHE
+            raise OSError(
+                f"the copy of {SCRIPT.name} in {cache}/evaluate_modules is cut short, as a full "
+                "disk leaves it; delete that folder"
+            ) from error
 
 
 def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
+    metric = load_metric(task)
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         predictions = predictions_of(prediction.predictions, task)
-        return {name: METRICS[name](prediction.label_ids, predictions) for name in task.metrics}
+        found: dict[str, float] = metric.compute(
+            predictions=predictions, references=prediction.label_ids
+        )
+        return found
 
     return compute
 
 
-def baseline(labels: Sequence[float], task: Task) -> dict[str, float]:
-    """The task's metrics for always predicting the most frequent label.
+def baseline(labels: Sequence[float], task: Task | str) -> dict[str, float]:
+    """The metrics, as of `load_metric`, for always predicting the most frequent label.
 
     The correlations of a regression are 0, as for any constant.
     """
     references = np.asarray(labels)
     values, counts = np.unique(references, return_counts=True)
     predictions = np.full_like(references, values[counts.argmax()])
-    return {name: METRICS[name](references, predictions) for name in task.metrics}
+    found: dict[str, float] = load_metric(task).compute(
+        predictions=predictions, references=references
+    )
+    return found
 
 
 def predictions_of(outputs: Any, task: Task) -> np.ndarray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from glue.config import MappingConfig, TrainConfig
+from glue.config import MappingConfig, TrainConfig, recorded
 from glue.tasks import get_task
 from pipeline.config import ScheduleConfig, check_fields, check_labels, check_rates
 from pipeline.hub import is_hub_id
@@ -185,7 +185,4 @@ class SweepConfig:
 
     def content(self) -> dict[str, Any]:
         """The content of sweep.json: all but what may differ when a sweep is continued."""
-        content = {key: value for key, value in asdict(self).items() if key not in FREE}
-        if self.limit is None:  # as in the records of before there was one
-            del content["limit"]
-        return {"task_names": self.task_names, **content}
+        return {"task_names": self.task_names, **recorded(self, FREE)}

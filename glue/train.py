@@ -149,7 +149,7 @@ def assemble(config: RunConfig) -> Run:
     set_seed(config.train.seed)
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
-    model = load_model(path, task, config.mapping.name)
+    model = load_model(path, task, config.mapping.name, config.train.dtype)
     check_length(config.train.max_length, model.config, tokenizer)
     config.mapping.patch(model)
     return Run(

@@ -6,7 +6,9 @@ import os
 import platform
 import resource
 import sys
-from importlib.metadata import version
+import tomllib
+from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -41,11 +43,22 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of Python, of this project and of the packages."""
+    """The versions of Python, of this project and of the packages."""
     return {
         "python": platform.python_version(),
-        **{package: version(package) for package in ("sparse-attn", *packages)},
+        "sparse-attn": _own_version(),
+        **{package: metadata.version(package) for package in packages},
     }
+
+
+def _own_version() -> str:
+    """The version of this project, which may run from its sources without being installed."""
+    try:
+        return metadata.version("sparse-attn")
+    except metadata.PackageNotFoundError:
+        file = Path(__file__).parents[1] / "pyproject.toml"
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return str(project["version"])
 
 
 def leave_at_once() -> None:

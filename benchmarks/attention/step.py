@@ -92,7 +92,7 @@ def build(case: Case) -> PreTrainedModel:
     logging.set_verbosity_error()  # the classification head is newly initialised, as intended
     logging.disable_progress_bar()
     return AutoModelForSequenceClassification.from_pretrained(
-        resolve_model(MINILM), num_labels=2, **dropout
+        resolve_model(MINILM), num_labels=2, dtype=torch.float32, **dropout
     )
 
 

@@ -46,7 +46,7 @@ def resnet(name: str, weights: str | None = None) -> tuple[nn.Module, int]:
         raise ValueError(
             f"weights={weights}: only for {TORCHVISION}resnet18 and the like; {name} has its own"
         )
-    model = AutoModel.from_pretrained(name)
+    model = AutoModel.from_pretrained(name, dtype=torch.float32)  # to be trained
     sizes = getattr(model.config, "hidden_sizes", None)
     if not sizes or model.main_input_name != "pixel_values":
         raise ValueError(

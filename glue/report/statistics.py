@@ -125,6 +125,7 @@ def weighted_metric(metric: str | Metric, labels: np.ndarray) -> Weighted:
         return _pearson
     known = {"f1": _f1, "pearson": _pearson, "spearmanr": _spearman}
     if isinstance(metric, str):
+        # not through `evaluate`, which would copy every one of thousands of resamples
         return known.get(metric) or _repeating(METRICS[metric])
     return _repeating(metric)
 

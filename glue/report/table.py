@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from glue.metric import METRICS
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
 from glue.report.statistics import compare
+from glue.scoring import baseline
 from glue.sweep import BASELINE
 from glue.tasks import REGRESSION_METRICS
 from pipeline.report.spread import LEVEL, Difference, holm
@@ -198,9 +198,7 @@ def majority(sweep: Sweep, task: str) -> float | None:
     record, metric = sweep.first(task), sweep.metric(task)
     if record is None or record.stage == "trial" or metric in (None, *REGRESSION_METRICS):
         return None
-    references = np.array(labels(record))
-    classes, counts = np.unique(references, return_counts=True)
-    return METRICS[metric](references, np.full_like(references, classes[counts.argmax()]))
+    return baseline(labels(record), metric)[metric]
 
 
 def _mean(values: Any) -> float | None:

@@ -113,6 +113,17 @@ def test_a_baseline_of_glue_is_converted(models: Models, tmp_path: Path) -> None
     assert found[0] == found[1]
 
 
+def test_a_checkpoint_of_16_bits_is_healed_and_saved_in_float32(
+    models: Models, tmp_path: Path
+) -> None:
+    half = tmp_path / "half"
+    AutoModel.from_pretrained(models.encoder, dtype=torch.bfloat16).save_pretrained(half)
+    AutoTokenizer.from_pretrained(models.encoder).save_pretrained(half)
+    converted(half, tmp_path / "out", *SPARSE)
+    saved = load_pretrained(AutoModel, tmp_path / "out/model")
+    assert {weight.dtype for weight in saved.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize("count", [90, 160])
 def test_held_out_texts_are_not_learned(tmp_path: Path, count: int) -> None:
     path = text_file(tmp_path, [f"{text} {i}" for i, text in enumerate(texts(count))])

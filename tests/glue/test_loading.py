@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoModel
 
 from experiments.multilabel.config import MethodConfig
@@ -44,9 +46,9 @@ def body(tiny_model: Path, tmp_path: Path) -> Path:
     return tmp_path / "body"
 
 
-def load_for_labels(folder: Path) -> None:
+def load_for_labels(folder: Path) -> nn.Module:
     text = TextConfig("folder", str(folder), dataset="d", data_dir="d")
-    text_model(text, MethodConfig("softmax"), 3)
+    return text_model(text, MethodConfig("softmax"), 3)
 
 
 LOADERS = {"glue": lambda folder: load_model(str(folder), TASKS["RTE"]), "labels": load_for_labels}
@@ -70,3 +72,10 @@ def test_what_is_missing_of_the_body_is_told(name: str, body: Path, said: list[s
     said.clear()
     LOADERS[name](body)
     assert "layer.1.attention.self.query.weight" in "".join(said)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bits_are_cast_for_training(name: str, dtype: torch.dtype, body: Path) -> None:
+    AutoModel.from_pretrained(body, dtype=dtype).save_pretrained(body)
+    assert {weight.dtype for weight in LOADERS[name](body).parameters()} == {torch.float32}

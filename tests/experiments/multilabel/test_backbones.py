@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoModelForImageClassification
+from transformers import AutoModel, AutoModelForImageClassification
 
 from experiments.multilabel.backbones import resnet
 from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
@@ -28,6 +28,12 @@ def test_a_resnet_of_transformers_gives_what_its_classifier_reads(folder: str) -
     found = backbone.eval()(pixels)
     assert found.shape == (3, hidden) == (3, 16)
     torch.testing.assert_close(whole.classifier(found), whole(pixels).logits)
+
+
+def test_16_bits_are_cast_for_training(folder: str, tmp_path: Path) -> None:
+    AutoModel.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    backbone, _ = resnet(str(tmp_path))
+    assert {weight.dtype for weight in backbone.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
