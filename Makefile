@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test upstream soak sanitize compat bench gpu gpu-wheels docs wheels hub-kernel lint clean
+.PHONY: install demo test compiles tritons upstream soak sanitize compat bench gpu gpu-wheels docs wheels hub-kernel lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,20 @@ demo: $(INSTALLED)
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+
+# Every Triton kernel with the oldest Triton, the pinned and the newest one, for capability 8.0 and 9.0.
+compiles: tritons
+	$(BIN)/pytest --numprocesses 2 -m compiles tests/kernels/test_tritons.py
+
+# The oldest and the newest Triton beside the pinned one, each in a folder below build/triton.
+tritons: $(INSTALLED)
+	@set -e; for name in triton==3.6.0 triton; do \
+		rm -rf build/triton/new; \
+		$(BIN)/pip install --quiet --no-deps --target build/triton/new $$name; \
+		version=$$(ls -d build/triton/new/triton-*.dist-info); \
+		version=$${version#*/triton-}; version=$${version%.dist-info}; \
+		rm -rf build/triton/$$version; mv build/triton/new build/triton/$$version; \
+	done
 
 # The tests in the source distribution of the installed Transformers, which tests/upstream runs.
 upstream: $(INSTALLED)

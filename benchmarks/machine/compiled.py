@@ -52,13 +52,7 @@ class WarmUp:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def warm_up(*args: Any, **kwargs: Any) -> None:
             made = self.kernel.warmup(*args, grid=grid, **kwargs)
-            kernel = disassemble(made.asm["cubin"])
-            WarmUp.found[self.kernel.__name__] = {
-                "shared": made.metadata.shared,
-                "stack": kernel.stack,
-                "code": kernel.code.names,
-                "loops": [loop.names for loop in kernel.loops],
-            }
+            WarmUp.found[self.kernel.__name__] = made
 
         return warm_up
 
@@ -78,27 +72,59 @@ def qkv(
     ]
 
 
-def program(capability: int, calls: Iterable[str]) -> str:
+def program(capability: int, calls: Iterable[str], function: str = "print_compiled") -> str:
     """Python that prints what calls compile to; a call is the arguments of `AttentionInputs`."""
     made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
     # under the name of our command the library does not import Transformers
     return (
         "import sys\nsys.argv = ['sparse-attn']\n"
-        f"from {__name__} import *\nprint_compiled({capability}, [{made}])"
+        f"from {__name__} import *\n{function}({capability}, [{made}])"
     )
 
 
 def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
     """To standard output, as JSON."""
+    replace_driver(capability)
+    json.dump([compiled(call()) for call in calls], sys.stdout)
+
+
+def print_errors(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
+    """Of each call the error of its compilation, or how many kernels it compiled, as JSON."""
+    replace_driver(capability)
+    found: list[str | int] = []
+    for call in calls:
+        try:
+            found.append(len(warmed_up(call())))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    json.dump(found, sys.stdout)
+
+
+def replace_driver(capability: int) -> None:
+    """Make Triton compile for a GPU that is not there."""
     driver.set_active(NoGpu(capability))
     kernels.plan.shared_memory = lambda tensor: SHARED[capability]
     for name, kernel in list(vars(kernels.launch).items()):
         if name.endswith("_kernel"):
             setattr(kernels.launch, name, WarmUp(kernel))
-    json.dump([compiled(call()) for call in calls], sys.stdout)
 
 
 def compiled(inputs: AttentionInputs) -> dict[str, Any]:
+    """What the machine code of each kernel of a call holds."""
+    found = {}
+    for name, made in warmed_up(inputs).items():
+        kernel = disassemble(made.asm["cubin"])
+        found[name] = {
+            "shared": made.metadata.shared,
+            "stack": kernel.stack,
+            "code": kernel.code.names,
+            "loops": [loop.names for loop in kernel.loops],
+        }
+    return found
+
+
+def warmed_up(inputs: AttentionInputs) -> dict[str, Any]:
+    """The compiled kernels of a call by name, of its backward pass too if it has one."""
     WarmUp.found = {}
     output = kernels.attention(inputs).output
     if output.requires_grad:

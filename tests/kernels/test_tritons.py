@@ -1,0 +1,89 @@
+"""Every mapping compiles with every Triton that is supported, which needs no GPU.
+
+`make tritons` installs others than the pinned one into folders of their own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from benchmarks.machine.compiled import program
+from sparse_attn.mappings import get_spec, mapping_names
+
+from .problems import LEARNED, SETTINGS
+from .test_gpu_code import CALLS
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build/triton"
+OLDEST = "3.6.0"
+LEARNS = dict(LEARNED)
+
+
+def versions():
+    """The oldest, the pinned one, and the newest that was installed."""
+    found = {path.name: path for path in sorted(FOLDER.glob("*"))}
+    return {OLDEST: FOLDER / OLDEST, **found, version("triton"): None}
+
+
+def call(name, params, keys, sink):
+    """A mapping without and with a sink; with one its parameter is learned, if it can be."""
+    options = "".join(f", {key}={value}" for key, value in params.items())
+    if sink:
+        options += ", sink=0.5"
+        if name in LEARNS:
+            options += f", learn={next(iter(params))!r}"
+    return f"*qkv({keys}), Mapping({name!r}{options})"
+
+
+# one setting for each kernel
+KINDS = {
+    (name, params.get("alpha") == 1.5): (name, params)
+    for name, params in SETTINGS
+    if not name.startswith("scaled") and params.get("alpha", 1.25) in (1.25, 1.5)
+}
+ROWS = [
+    call(name, params, keys, sink)
+    for name, params in KINDS.values()
+    for sink in (False, True)
+    if not sink or get_spec(name).mass != "free"
+    for keys in (100, 300)
+]
+OPTIONS = [call for calls in CALLS.values() for call in calls.values()]
+OPTIONS += ["""*qkv(100, 8), Mapping("r-softmax"), dropout=0.1"""]
+
+
+def test_every_kernel_is_among_the_calls():
+    kernels = {get_spec(name).kernel.name for name, _ in KINDS.values()}
+    assert kernels == {spec.kernel.name for spec in map(get_spec, mapping_names()) if spec.kernel}
+
+
+@pytest.mark.compiles
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("number", versions())
+def test_every_mapping_compiles(number, capability):
+    folder = versions()[number]
+    if folder is not None and not folder.is_dir():
+        pytest.skip(f"Triton {number} is not in {FOLDER}: make tritons installs it")
+    calls = [*ROWS, *OPTIONS]
+    found = run(program(capability, calls, "print_errors"), folder)
+    wrong = {call: said for call, said in zip(calls, found, strict=True) if said not in (2, 3)}
+    assert not wrong, "\n".join(f"{call}: {said}" for call, said in wrong.items())
+
+
+def run(code, folder):
+    paths = [str(path) for path in (folder, ROOT) if path is not None]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
