@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from sparse_attn.kernels.dropout import draw_seed
 from sparse_attn.kernels.operators import OperatorInputs, is_observed
 from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
@@ -136,7 +137,7 @@ class AttentionInputs:
         kernel = kernel or self.mapping.spec.kernel
         assert kernel is not None
         query, bias = self._scaled() if kernel.scaled else (self.query, self.bias)
-        seed = torch.randint(2**62, (1,), device=self.query.device) if self.dropout else None
+        seed = draw_seed(self.query.device) if self.dropout else None
         return OperatorInputs(
             query,
             self.key,

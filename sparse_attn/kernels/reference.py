@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from sparse_attn.kernels import statistics
+from sparse_attn.kernels import dropout, statistics
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, select_rows
 
 BLOCK = 2**24  # weights held at a time where not all are wanted
@@ -25,11 +24,19 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), and the weights, materialised."""
     value = _without_padding(inputs.value, inputs).repeat_interleave(inputs.groups, dim=1)
     weights = exact_weights(inputs)
-    output = F.dropout(weights.to(value.dtype), inputs.dropout) @ value
+    output = _dropped(weights, inputs).to(value.dtype) @ value
     rows = None
     if inputs.need_statistics:
         rows = statistics.of_weights(weights, inputs.counted(), inputs.special_keys)
     return AttentionOutput(output, weights, rows)
+
+
+def _dropped(weights: Tensor, inputs: AttentionInputs) -> Tensor:
+    """The weights after dropout."""
+    if not inputs.dropout:
+        return weights
+    keep = dropout.kept(dropout.draw_seed(weights.device), inputs.dropout, inputs.shape)
+    return torch.where(keep, weights * dropout.scale_of(inputs.dropout), 0.0)
 
 
 def exact_weights(inputs: AttentionInputs) -> Tensor:

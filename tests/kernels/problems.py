@@ -144,6 +144,7 @@ class Inputs:
     stored: torch.dtype = torch.float32
     computed: torch.dtype = torch.float32
     device: str = "cpu"
+    noise: float = 0.0  # relative, of every number of query, key and value
 
     def __post_init__(self) -> None:
         p = self.problem
@@ -176,6 +177,8 @@ class Inputs:
     def _leaf(self, heads: int, length: int, dim: int, scale: float = 1.0) -> Tensor:
         batch = self.problem.batch
         values = (self._normal(batch, heads, length, dim) * scale).to(self.stored)
+        if self.noise:
+            values = values.to(self.computed) * (1 + self.noise * torch.randn_like(values))
         return lay_out(values.to(self.computed), self.problem.layout).requires_grad_()
 
     def _bias(self, p: Problem) -> Tensor:
@@ -243,6 +246,10 @@ FACTOR = 2.0
 # score q k^T has an error of |q| |k| eps before anything is done to it, and e^z the same in
 # proportion. A gradient that is 0 is a difference of numbers as large as those of dvalue.
 FLOOR = 4.0
+# A GPU multiplies float32 as three products of TF32, which keep 22 bits of each number. A problem
+# that magnifies such a change of its inputs, as a row of nearly no temperature does, magnifies it
+# in the best of kernels.
+TF32X3 = 2.0**-22
 
 
 def assert_within_budget(problem: Problem, impl: str, dtype: torch.dtype, device: str) -> None:
@@ -250,6 +257,10 @@ def assert_within_budget(problem: Problem, impl: str, dtype: torch.dtype, device
     got = solve(problem, impl, dtype, dtype, device)
     truth = solve(problem, "reference", dtype, torch.float64, device)
     yardstick = solve(problem, "reference", dtype, dtype, device)
+    rounded = yardstick
+    if device == "cuda" and dtype == torch.float32:
+        noisy = Inputs(problem, dtype, torch.float64, device, noise=TF32X3)
+        rounded = noisy.solve("reference")
     # scores are computed in float32 whatever the dtype
     scores_eps = largest_score(problem, dtype) * torch.finfo(torch.float32).eps
     for name, expected in truth.items():
@@ -258,7 +269,10 @@ def assert_within_budget(problem: Problem, impl: str, dtype: torch.dtype, device
         assert got[name].isfinite().all(), f"{name} is not finite"
         eps = torch.finfo(got[name].dtype).eps
         error = (got[name].double() - expected.double()).abs()
-        own = (yardstick[name].double() - expected.double()).abs().max().item()
+        own = max(
+            (other[name].double() - expected.double()).abs().max().item()
+            for other in (yardstick, rounded)
+        )
         largest = (expected if expected.any() else truth["dvalue"]).abs().max().item()
         roundings = FLOOR * eps + 2 * scores_eps  # scores are computed forward and again backward
         floor = roundings * max(1.0, largest)

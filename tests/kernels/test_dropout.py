@@ -98,6 +98,27 @@ def test_share_and_scale(backend):
     assert (per_key - (1 - RATE)).abs().max() < 5 * math.sqrt(RATE * (1 - RATE) / 240)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Problem("softmax", queries=37, keys=53),
+        Problem("sparsemax", queries=70, keys=150, options={"causal": True}),
+        Problem("entmax", {"alpha": 1.5}, heads=4, batch=3, queries=1, keys=9),
+        Problem("r-softmax", {"r": 0.25}, batch=1, queries=40, keys=40, packed=(7, 0, 1, 32)),
+    ],
+    ids=str,
+)
+@each()
+def test_all_implementations_draw_the_same(backend, case):
+    """A layer that is recomputed may run another one, as where weights are asked for."""
+    inputs = backend.inputs(case)
+    found = []
+    for impl in (backend.impl, "reference"):
+        torch.manual_seed(5)
+        found.append(inputs.solve(impl, dropout=RATE))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
 @each()
 def test_masks_of_sequences_heads_rows_and_keys_are_independent(backend):
     """Also the heads that share a key head, and neighbours: no correlation beyond chance."""

@@ -42,15 +42,13 @@ def call(name, params, keys, sink):
     return f"*qkv({keys}), Mapping({name!r}{options})"
 
 
-# one setting for each kernel
-KINDS = {
-    (name, params.get("alpha") == 1.5): (name, params)
-    for name, params in SETTINGS
-    if not name.startswith("scaled") and params.get("alpha", 1.25) in (1.25, 1.5)
-}
+# one setting for each kernel, which can be learned where any can
+KINDS = [("entmax", {"alpha": 1.5})]
+KINDS += {name: (name, params) for name, params in reversed([*LEARNED, *SETTINGS])}.values()
 ROWS = [
     call(name, params, keys, sink)
-    for name, params in KINDS.values()
+    for name, params in KINDS
+    if not name.startswith("scaled")
     for sink in (False, True)
     if not sink or get_spec(name).mass != "free"
     for keys in (100, 300)
@@ -60,7 +58,7 @@ OPTIONS += ["""*qkv(100, 8), Mapping("r-softmax"), dropout=0.1"""]
 
 
 def test_every_kernel_is_among_the_calls():
-    kernels = {get_spec(name).kernel.name for name, _ in KINDS.values()}
+    kernels = {get_spec(name).kernel.name for name, _ in KINDS}
     assert kernels == {spec.kernel.name for spec in map(get_spec, mapping_names()) if spec.kernel}
 
 

@@ -290,8 +290,9 @@ def test_dropout_repeats_under_gradient_checkpointing(name, reentrant, device):
         family.run(model, inputs).square().mean().backward()
         found.append(gradients(model))
     for key, expected in found[0].items():
+        close = 1e-4 * max(1.0, expected.abs().max().item())
         torch.testing.assert_close(
-            found[1][key], expected, msg=lambda text, key=key: f"{key}: {text}"
+            found[1][key], expected, rtol=1e-4, atol=close, msg=lambda t, key=key: f"{key}: {t}"
         )
 
 

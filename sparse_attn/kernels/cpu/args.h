@@ -109,29 +109,31 @@ static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start
   return {std::min(first, last), last};
 }
 
-static uint64_t mixed(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+static uint32_t mixed(uint32_t x) {  // as in kernels/dropout.py, whose masks these are
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
 }
 
-// the factors of one row of weights: a function of seed, row and column alone
+// the factors of one row of weights: a function of seed, head, row and column alone
 template <class T> struct Dropout {
-  uint32_t low, high;
-  int32_t dropped;
+  uint32_t state, other;
+  int32_t cut, first;
   T kept;
-  Dropout(const KernelArgs &a, int64_t b, int64_t h, int64_t i)
-      : dropped((int32_t)std::lround(a.dropout * 16777216.0)), kept((T)(1 / (1 - a.dropout))) {
-    const uint64_t row = (uint64_t)row_index(a, b, h, i);
-    const uint64_t key = mixed(mixed((uint64_t)*a.seed) ^ row);
-    low = (uint32_t)key, high = (uint32_t)(key >> 32);
+  Dropout(const KernelArgs &a, int64_t b, int64_t h, int64_t i) {
+    const uint32_t share = std::min<uint32_t>((uint32_t)std::nearbyint(a.dropout * 65536), 65535);
+    first = (int32_t)first_of(a, b);  // columns too count from the first of all sequences here
+    cut = (int32_t)(share << 16 ^ 0x80000000u), kept = (T)(65536.0 / (65536 - share));
+    const uint32_t head = (uint32_t)((a.starts ? 0 : b) * a.heads + h);
+    const uint32_t high = (uint32_t)((uint64_t)*a.seed >> 32);
+    state = mixed((uint32_t)i + mixed((uint32_t)*a.seed ^ mixed(head)));
+    other = mixed(state + mixed(high + head));
   }
   INLINE T factor(int32_t column) const {
-    uint32_t x = (uint32_t)column * 0x9e3779b9u ^ low;
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x = ((x ^ (x >> 15)) + high) * 0x846ca68bu;
+    column += first;
+    uint32_t x = (state ^ ((uint32_t)column & ~1u)) * 0x7feb352du + other;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
     x ^= x >> 16;
-    return (int32_t)(x >> 8) < dropped ? T(0) : kept;
+    return (int32_t)(column & 1 ? x : x << 16) < cut ? T(0) : kept;
   }
 };

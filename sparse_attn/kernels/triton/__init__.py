@@ -40,8 +40,6 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
         return reason
     if query.device.type != "cuda" and not INTERPRETED:
         return f"it needs CUDA tensors, got {query.device.type} (or TRITON_INTERPRET=1)"
-    if query.device.type == "cuda" and not plan.runs_on(query):
-        return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if query.dtype not in DTYPES:
         return f"it takes float32, float16 and bfloat16, got {query.dtype}"
     dtype = _dtype(inputs)
@@ -51,6 +49,8 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
             f"it needs the head_dim of query in value and at most {most} in {dtype}, got "
             f"{query.shape[3]} and {inputs.value.shape[3]}"
         )
+    if query.device.type == "cuda" and not plan.runs_on(query):
+        return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if inputs.learns_bias and torch.is_grad_enabled():
         return "it has no gradient to bias"
     if query.numel() == 0 or inputs.key.numel() == 0:

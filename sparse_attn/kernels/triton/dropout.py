@@ -1,4 +1,4 @@
-"""Which weights are dropped: a hash of seed, head, row and column, so that all kernels agree."""
+"""Which weights are dropped: the hash of kernels/dropout.py, so that all kernels agree."""
 
 import triton
 import triton.language as tl

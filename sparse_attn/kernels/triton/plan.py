@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sparse_attn.kernels.dropout import BITS, scale_of, share_of
 from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.triton import settings
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
@@ -23,7 +24,6 @@ HOPPER = 232448  # shared memory per block in bytes, if there is no device to qu
 FEW, MANY = 16, 2048  # most queries, and least keys, for which the keys are split over programs
 PART = 8  # least tiles of a part
 STORED = 4096  # scores of a tile of those
-DROPOUT_BITS = 16  # of a rate
 MOST_PLANS = 1024
 _OPTIONS = OperatorInputs._fields.index("kernel")
 
@@ -131,8 +131,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
 
 def _dropping(rate: float) -> tuple[int, float]:
     """`cut` and `scale` of names.Drop."""
-    share = min(round(rate * 2**DROPOUT_BITS), 2**DROPOUT_BITS - 1)
-    return (share << (32 - DROPOUT_BITS)) - 2**31, 2**DROPOUT_BITS / (2**DROPOUT_BITS - share)
+    return (share_of(rate) << (32 - BITS)) - 2**31, scale_of(rate)
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, ...]:

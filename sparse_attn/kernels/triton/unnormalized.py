@@ -58,7 +58,8 @@ def free_weights(s, a, b, c, MAP: tl.constexpr):
         return tl.where(size < 0.0, 0.0, size) * b
     else:
         share = tl.exp(s - a) * b
-        p = share + (1.0 - share) * c
+        # share + (1 - share) c, in one form for all keys of a row: equal scores stay equal
+        p = tl.fma(share, 1.0 - c, c)
         return tl.where(p < 0.0, 0.0, p)
 
 
