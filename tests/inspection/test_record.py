@@ -27,6 +27,7 @@ from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.patching import is_patched
 from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
 from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
+from tests.plugin.helpers import CACHE
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:
@@ -170,10 +171,11 @@ def test_keys_without_mass_can_be_evicted() -> None:
 
     def last(cache: DynamicCache) -> Tensor:
         position = torch.tensor([[32]])
-        return model(ids[:, -1:], past_key_values=cache, position_ids=position).logits
+        return model(ids[:, -1:], **{CACHE: cache}, position_ids=position).logits
 
     with torch.no_grad():
-        cache = model(ids[:, :-1], past_key_values=DynamicCache(config=config)).past_key_values
+        cache = DynamicCache(config=config)
+        model(ids[:, :-1], **{CACHE: cache})
         with record_attention(model, received=True) as made:
             whole = last(deepcopy(cache))
         (mass,) = made.received

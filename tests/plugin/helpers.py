@@ -1,11 +1,13 @@
 """What the tests of the plug-in share: the mappings, and models patched with them."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaModel
 
 from sparse_attn import Mapping, mapping_names, patch_model, patching
 from sparse_attn.mappings import get_spec
@@ -47,6 +49,12 @@ FEW = [(name, SETTINGS.get(name, {})) for name in ("r-softmax", "sparsemax", "t-
 # PEFT 0.21 reads an attribute that Transformers 5.23 renamed.
 peft_warns = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
+
+
+# the name of a cache among the arguments and outputs of models: the first since Transformers 5.24
+CACHE = (
+    "cache" if "cache" in inspect.signature(LlamaModel.forward).parameters else "past_key_values"
 )
 
 

@@ -7,7 +7,7 @@ from transformers import StaticCache
 from sparse_attn import patch_model
 
 from .families import BY_NAME, padding, tokens
-from .helpers import FEW, assert_near, mapping_id, patch
+from .helpers import CACHE, FEW, assert_near, mapping_id, patch
 
 GPT2 = BY_NAME["gpt2"]
 LLAMA = BY_NAME["llama"]
@@ -86,7 +86,7 @@ def test_prompt_into_a_long_static_cache_without_mask():
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
         cache = StaticCache(config=model.config, max_cache_len=20)
-        actual = model(input_ids=ids, past_key_values=cache).logits
+        actual = model(input_ids=ids, **{CACHE: cache}).logits
     assert_near(actual, expected, ROUNDING)
 
 
@@ -96,7 +96,7 @@ def test_chunked_prefill_equals_one_prompt():
     with torch.no_grad():
         expected = model(input_ids=ids).logits
         first = model(input_ids=ids[:, :4], use_cache=True)
-        second = model(input_ids=ids[:, 4:], past_key_values=first.past_key_values)
+        second = model(input_ids=ids[:, 4:], **{CACHE: getattr(first, CACHE)})
     assert_near(torch.cat([first.logits, second.logits], dim=1), expected, ROUNDING)
 
 

@@ -10,7 +10,7 @@ from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention
 
 from .families import BY_NAME, LENGTHS, padding, tokens
-from .helpers import FEW, assert_near, gradients, mapping_id, patch
+from .helpers import CACHE, FEW, assert_near, gradients, mapping_id, patch
 from .test_padding import ROUNDING
 
 NAMES = (
@@ -115,6 +115,6 @@ def test_boundaries_of_other_sequences_are_refused(changes, error, says):
 def test_keys_of_a_cache_are_refused():
     model = patch_model(LLAMA.build(), "sparsemax")
     packed, _ = both_forms(LLAMA)
-    cache = model(**packed).past_key_values
+    cache = getattr(model(**packed), CACHE)
     with pytest.raises(ValueError, match="cu_seqlens: expected a batch of 1 and a key for each"):
-        model(**packed, past_key_values=cache)
+        model(**packed, **{CACHE: cache})

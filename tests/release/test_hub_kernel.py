@@ -64,8 +64,9 @@ for case in torch.load(folder + "/models.pt", weights_only=False):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     if case["caches"]:
         inputs, expected = case["runs"][0]
-        cache = model(inputs["input_ids"][:, :-1]).past_key_values
-        last = model(inputs["input_ids"][:, -1:], past_key_values=cache).last_hidden_state
+        first = model(inputs["input_ids"][:, :-1])
+        name = "cache" if hasattr(first, "cache") else "past_key_values"  # before Transformers 5.24
+        last = model(inputs["input_ids"][:, -1:], **{name: first[name]}).last_hidden_state
         torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=1e-5)
 print(implementation)
 """
