@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test compiles tritons upstream soak sanitize compat bench gpu gpu-wheels docs wheels hub-kernel lint clean
+.PHONY: install demo test compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels hub-kernel lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -57,9 +57,22 @@ soak: $(INSTALLED) upstream
 sanitize: $(INSTALLED)
 	$(BIN)/pytest -m soak -s tests/trust/test_sanitize.py
 
-# The tests on the oldest supported versions and on the pinned ones, each in an environment of its own.
+# All tests on the oldest supported versions, the pinned and the newest ones, each in an environment of
+# its own; ARGS names some of these pairs, or --publish for results/compat.json.
 compat:
-	PYTHON=$(PYTHON) .ci/compat
+	PYTHON=$(PYTHON) .ci/compat $(ARGS)
+
+# What differs most between versions on the oldest supported ones: kernels, compilation, the plug-in.
+oldest: build/oldest/.installed
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto \
+		tests/kernels tests/mappings/test_compile.py tests/plugin
+
+# 6 GB, of which pip keeps what it has downloaded.
+build/oldest/.installed: pyproject.toml constraints-oldest.txt
+	rm -rf build/oldest
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
+	touch $@
 
 # Times attention and training steps beside other libraries, into runs/benchmarks; ARGS=--publish
 # into results/benchmarks, which README and docs quote.
