@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.kernels import cpu
+from sparse_attn.kernels.dropout import scale_of
 from sparse_attn.kernels.inputs import AttentionInputs
 
 from .problems import Inputs, Problem, assert_equal_to_rounding, assert_within_budget
@@ -135,7 +136,7 @@ def test_dropout_falls_on_the_weights_that_softmax_drops(name: str, params: dict
     value, unit = inputs.value, torch.eye(150).double().expand(2, 2, 150, 150)
     dense.value = inputs.value = unit
     torch.manual_seed(3)
-    keep = 1.25 * (dense.attend("cpu", dropout=0.2) > 0)
+    keep = scale_of(0.2) * (dense.attend("cpu", dropout=0.2) > 0).double()
     weights = inputs.attend("reference") * keep
     inputs.value = value
     torch.manual_seed(3)
