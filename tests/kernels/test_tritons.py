@@ -23,7 +23,6 @@ from .test_gpu_code import CALLS
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/triton"
 OLDEST = "3.6.0"
-LEARNS = dict(LEARNED)
 
 
 def versions():
@@ -37,7 +36,7 @@ def call(name, params, keys, sink):
     options = "".join(f", {key}={value}" for key, value in params.items())
     if sink:
         options += ", sink=0.5"
-        if name in LEARNS:
+        if (name, params) in LEARNED:
             options += f", learn={next(iter(params))!r}"
     return f"*qkv({keys}), Mapping({name!r}{options})"
 
