@@ -210,7 +210,7 @@ def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
         for found in record["stages"]["tune"]["cases"].values()
         if "ms" in found
     }
-    found: tuned.Rows = {k: tuple(parsed(best)) for k, best in timed.items() if best != DEFAULT}
+    found: tuned.Rows = {k: (*parsed(best),) for k, best in timed.items() if best != DEFAULT}
     _, before = tuned.TABLES.get(device, (None, {}))
     kept = {
         name: {key: row for key, row in rows.items() if key not in timed}
@@ -226,10 +226,10 @@ def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
 
 def _family_key(key: Key) -> Key:
     """What is looked up if the table has nothing for the mapping of a key."""
-    kernel, name, *rest = key
+    kernel, name, size, row = key
     spec = get_spec(NAMES[name]).kernel
     assert spec
-    return kernel, spec.family, *rest
+    return kernel, spec.family, size, row
 
 
 def module(tables: tuned.Tables) -> str:
