@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import variants
 from benchmarks.command import PUBLISHED
+from benchmarks.gpu.page import page as gpu
 from benchmarks.measure import get_suite
 from pipeline.files import write_text
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parents[1] / PUBLISHED
+# pages of records that are not of a suite
+OTHERS = {"variants": variants.page, "gpu": gpu}
 
 
 def records() -> list[Path]:
@@ -26,8 +29,8 @@ def made(path: Path) -> tuple[str, dict[Path, Figure]]:
     """The page of a record, and its pictures by the files that hold them."""
     record = json.loads(path.read_text(encoding="utf-8"))
     name = path.stem.partition("-")[0]
-    if name == "variants":
-        return variants.page(record), {}
+    if name in OTHERS:
+        return OTHERS[name](record), {}
     suite = get_suite(name)
     figures = suite.pictures(record)
     return suite.page(record), {

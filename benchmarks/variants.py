@@ -63,7 +63,7 @@ def shapes(record: Record, which: str) -> list[str]:
     """A table of one pass: contestants by shapes, with the settings of the commit."""
     found = {key: settings[COMMITTED] for key, (settings,) in times(record).items()}
     columns = [s for s in record["shapes"] if (s, which, "SDPA") in found]
-    names = dict.fromkeys(name for _, of, name in found if of == which)
+    names = dict.fromkeys(n for shape, of, n in found if of == which and shape in columns)
     rows = []
     for name in names:
         cells = [found.get((shape, which, name)) for shape in columns]

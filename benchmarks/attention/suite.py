@@ -78,10 +78,14 @@ weights that are not 0."""
         """Time and memory by length, for groups with at least two lengths."""
         from benchmarks.attention.pictures import PLOTTED, draw
 
+        groups = {
+            group: [case for case in record["cases"] if case["group"] == group]
+            for group in ("length", "causal")
+        }
         return {
             f"-{group}-{measure}": draw(found, *PLOTTED[measure], record["environment"]["device"])
-            for group in ("length", "causal")
-            if len(found := [case for case in record["cases"] if case["group"] == group]) > 1
+            for group, found in groups.items()
+            if len({case["length"] for case in found}) > 1
             for measure in PLOTTED
         }
 

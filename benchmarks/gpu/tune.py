@@ -23,8 +23,8 @@ from benchmarks.timing import DeviceClock, Effort, Task, measure, reason, rounde
 from pipeline.files import read_json, write_text
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.triton import plan, settings, tuned
-from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting, Table
-from sparse_attn.mappings import Mapping
+from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Key, Setting, Table
+from sparse_attn.mappings import Mapping, get_spec
 
 # whose settings stand for a name of the table, by that name: a mapping, or a family without others
 NAMES = {
@@ -41,7 +41,7 @@ NAMES = {
 ROWS = {MEDIUM: "N=512", LONG: "causal N=8192"}  # cases of benchmarks.attention
 TINY = cases.Case("tune", "N=144", 1, 144, heads=1, head_dim=16)
 DEFAULT = "default"
-GAIN = 0.99  # at most this share of the default's time, or the default stays
+GAIN = 0.97  # at most this share of the default's time, or the default stays
 SECONDS = 0.3  # for the candidates of a kernel
 ALIKE = 0.1  # relative difference of results by other tiles, in bfloat16
 _FORWARD = [
@@ -188,40 +188,63 @@ def time_candidates(setup: Setup, task: str, seconds: float) -> Result:
         for name, m in measured.items()
         if m.reason is None
     }
-    fastest = min(times, key=lambda name: times[name])
-    best = fastest if times[fastest] <= GAIN * times[DEFAULT] else DEFAULT
+    best = best_of(times)
     shown = f"{best}, {times[best] / times[DEFAULT]:.2f} of the default"
     reasons = {name: m.reason for name, m in measured.items() if m.reason is not None}
     found = {"key": list(work.key), "ms": times, "best": best, "shown": shown}
     return {**found, "not measured": reasons} if reasons else found
 
 
-def tables_with(record: dict[str, Any], source: str) -> dict[str, Any]:
-    """The shipped tables, with the one of a record of `make gpu`."""
+def best_of(times: dict[str, float]) -> str:
+    """The fastest setting, or the default if that is hardly slower."""
+    fastest = min(times, key=lambda name: times[name])
+    return fastest if times[fastest] <= GAIN * times[DEFAULT] else DEFAULT
+
+
+def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
+    """The shipped tables, with what a record of `make gpu` timed in place of what they had."""
     where = record["environment"]
-    rows = {
-        tuple(found["key"]): tuple(parsed(found["best"]))
+    device = where["device"]
+    timed = {
+        tuple(found["key"]): best_of(found["ms"])
         for found in record["stages"]["tune"]["cases"].values()
-        if found.get("best", DEFAULT) != DEFAULT
+        if "ms" in found
     }
-    return {**tuned.TABLES, where["device"]: (tuple(where["capability"]), source, rows)}
+    found: tuned.Rows = {k: (*parsed(best),) for k, best in timed.items() if best != DEFAULT}
+    _, before = tuned.TABLES.get(device, (None, {}))
+    kept = {
+        name: {key: row for key, row in rows.items() if key not in timed}
+        for name, rows in before.items()
+    }
+    families = {key for rows in (found, *kept.values()) for key in rows}
+    hidden = [key for key in timed if key not in found and _family_key(key) in families]
+    sources = {
+        name: rows for name, rows in {**kept, source: found | dict.fromkeys(hidden)}.items() if rows
+    }
+    return {**tuned.TABLES, device: (tuple(where["capability"]), sources)}
 
 
-def module(tables: dict[str, Any]) -> str:
+def _family_key(key: Key) -> Key:
+    """What is looked up if the table has nothing for the mapping of a key."""
+    kernel, name, size, row = key
+    spec = get_spec(NAMES[name]).kernel
+    assert spec
+    return kernel, spec.family, size, row
+
+
+def module(tables: tuned.Tables) -> str:
     """The source of `tuned.py` with these tables."""
     before = Path(tuned.__file__).read_text(encoding="utf-8").partition("TABLES: ")[0]
     lines = []
-    for device, (capability, source, rows) in sorted(tables.items()):
-        lines += [
-            f'    "{device}": (',
-            f"        {capability},",
-            f'        "{source}",',
-            "        {",
-        ]
-        for (kernel, name, size, row), setting in sorted(rows.items()):
-            lines.append(f'            ("{kernel}", "{name}", {size}, "{row}"): {setting},')
+    for device, (capability, sources) in sorted(tables.items()):
+        lines += [f'    "{device}": (', f"        {capability},", "        {"]
+        for source, rows in sorted(sources.items()):
+            lines.append(f'            "{source}": {{')
+            for (kernel, name, size, row), setting in sorted(rows.items()):
+                lines.append(f'                ("{kernel}", "{name}", {size}, "{row}"): {setting},')
+            lines.append("            },")
         lines += ["        },", "    ),"]
-    return "\n".join([f"{before}TABLES: dict[str, Measured] = {{", *lines, "}", ""])
+    return "\n".join([f"{before}TABLES: Tables = {{", *lines, "}", ""])
 
 
 def main(path: str) -> None:

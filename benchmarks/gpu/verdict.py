@@ -9,12 +9,13 @@ from typing import Any
 
 from benchmarks.attention.cases import PASSES
 from benchmarks.attention.contestants import BASE, MAPPINGS
+from benchmarks.gpu.page import correct, headed, settings
 from benchmarks.gpu.runner import Progress
 from benchmarks.gpu.sanity import UNITS
 from benchmarks.gpu.stage import Setup, Stage
 from benchmarks.gpu.suites import BESIDE
 from benchmarks.record import device_name, slug
-from benchmarks.tables import short, table
+from benchmarks.tables import short
 from sparse_attn.mappings import get_spec
 
 # times over SDPA's without a mask, forward and backward, and of training steps
@@ -55,7 +56,7 @@ class Tables:
                 cells.append(f"{short(ahead) or '-'} / {judged}")
             lines.append(cells)
         head = f"Time over that of {BASE}, forward / forward and backward:"
-        return _table(head, ["", "at most", *cases], lines)
+        return headed(head, ["", "at most", *cases], lines)
 
     def steps(self) -> list[str]:
         """Training steps beside SDPA."""
@@ -65,7 +66,7 @@ class Tables:
             [name, *(self._judged(self._ratio(case, name, "step"), STEP) for case in cases)]
             for name in names
         ]
-        return _table(
+        return headed(
             f"Training step, time over that of {BASE}, at most {STEP}:", ["", *cases], lines
         )
 
@@ -79,7 +80,7 @@ class Tables:
                 ahead, both = (self._ratio(case, name, which, peer) for which in PASSES)
                 lines.append([case, name, f"{short(ahead) or '-'} / {self._judged(both, limit)}"])
         head = "Time of ours over that of a peer, forward / forward and backward:"
-        return _table(head, ["", "ours", "over the peer"], lines)
+        return headed(head, ["", "ours", "over the peer"], lines)
 
     def reasons(self) -> list[str]:
         """Why some were not measured: errors, and wrong results."""
@@ -110,10 +111,6 @@ class Tables:
         return f"{short(ratio)} {said}"
 
 
-def _table(head: str, headings: list[str], lines: list[list[str]]) -> list[str]:
-    return ["", head, "", *table(headings, lines)] if lines else []
-
-
 def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
     """The verdict in Markdown: correctness, ratios, training steps, and then the stages."""
     device = device_name(setup.device)
@@ -125,41 +122,18 @@ def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
     left = [stage.name for stage in stages if progress.left(stage, setup)]
     again = f"Left: {', '.join(left)}; run the same command again."
     lines = [
-        f"# {device}: {_correct(progress)}; targets {tables.counts['met']} met, "
+        f"# {device}: {correct(progress.record)}; targets {tables.counts['met']} met, "
         f"{tables.counts['missed']} missed",
         "",
         f"{versions}; {where['started']}, commit {where['commit'] or 'unknown'}.",
         *(line for lines in shown for line in lines),
-        *_settings(progress),
+        *settings(progress.record),
         "",
         *(line for stage in stages for line in _stage(setup, progress, stage)),
         "",
         again if left else "Nothing is left.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _correct(progress: Progress) -> str:
-    """How many checks and tests passed, in words."""
-    stages = progress.record["stages"]
-    cases = stages.get("sanity", {"cases": {}})["cases"].values()
-    wrong = sum("failed" in result for result in cases)
-    tests = stages.get("tests", {"cases": {}})["cases"].values()
-    passed = sum(result.get("passed", 0) for result in tests)
-    failed = sum(len(result.get("tests", ())) for result in tests)
-    said = f"{len(cases) - wrong} of {len(cases)} checks passed"
-    return f"{said}, {passed:,} of {passed + failed:,} tests passed" if tests else said
-
-
-def _settings(progress: Progress) -> list[str]:
-    """Settings that are faster than the default."""
-    found = progress.record["stages"].get("tune", {"cases": {}})["cases"]
-    lines = [
-        [name, result["best"], short(result["ms"][result["best"]] / result["ms"]["default"])]
-        for name, result in found.items()
-        if result.get("best", "default") != "default"
-    ]
-    return _table("Settings faster than the default:", ["", "setting", "of its time"], lines)
 
 
 def _stage(setup: Setup, progress: Progress, stage: Stage) -> list[str]:

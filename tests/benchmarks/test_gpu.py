@@ -177,20 +177,42 @@ def test_settings_are_written_and_read():
 
 def test_the_best_settings_become_the_module_of_the_package(setup, monkeypatch):
     assert tune.module(tuned.TABLES) == Path(tuned.__file__).read_text(encoding="utf-8")
-    monkeypatch.setattr(tuned, "TABLES", {})
-    found = {
-        "softmax medium keys": {
-            "key": ["keys", "softmax", 128, "medium"],
-            "best": "64x64 w4 s2 r168",
+    before = {
+        "first.json": {
+            ("keys", "softmax", 128, "medium"): (64, 64),
+            ("keys", "free", 128, "long"): (64, 32),
         },
-        "softmax long keys": {"key": ["keys", "softmax", 128, "long"], "best": "default"},
+        "gone.json": {("keys", "softmax", 128, "long"): (64, 64)},
     }
-    environment = {"device": "NVIDIA H100 80GB HBM3", "capability": [9, 0]}
+    monkeypatch.setattr(tuned, "TABLES", {"NVIDIA H200": ((9, 0), before)})
+    fast, same = "64x64 w4 s2 r168", "64x64 w4 s2"
+    found = {
+        f"{name} {row} keys": {"key": ["keys", name, 128, row], "ms": {"default": 1.0, **times}}
+        for name, row, times in (
+            ("softmax", "medium", {fast: 0.6}),
+            ("softmax", "long", {fast: 0.98}),
+            ("threshold", "medium", {same: 0.97}),
+            ("r-softmax", "medium", {same: 0.98}),  # or it would run as its family does
+        )
+    }
+    found["free long keys"] = {"failed": "not finished in time"}
+    environment = {"device": "NVIDIA H200", "capability": [9, 0]}
     measured = {"environment": environment, "stages": {"tune": {"cases": found}}}
     (setup.out / "tuned.py").write_text(tune.module(tune.tables_with(measured, "here.json")))
     made = runpy.run_path(str(setup.out / "tuned.py"))["TABLES"]
-    row = {("keys", "softmax", 128, "medium"): (64, 64, 4, 2, 168)}
-    assert made == {"NVIDIA H100 80GB HBM3": ((9, 0), "here.json", row)}
+    assert made == {
+        "NVIDIA H200": (
+            (9, 0),
+            {
+                "first.json": {("keys", "free", 128, "long"): (64, 32)},
+                "here.json": {
+                    ("keys", "softmax", 128, "medium"): (64, 64, 4, 2, 168),
+                    ("keys", "threshold", 128, "medium"): (64, 64, 4, 2, None),
+                    ("keys", "r-softmax", 128, "medium"): None,
+                },
+            },
+        )
+    }
 
 
 def test_candidates_that_differ_or_do_not_compile_are_told(setup, monkeypatch):

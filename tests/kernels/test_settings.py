@@ -1,6 +1,7 @@
 """Settings of the Triton kernels: the shipped tables, launches, and results by every tile."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from sparse_attn.mappings import get_spec, mapping_names
 from .backends import CUDA, INTERPRETS, TRITON, each
 from .problems import Inputs, Problem, assert_within_budget, solve
 
+ROOT = Path(__file__).parents[2]
 CALLS = [*CANDIDATES.items()]
 TILES = sorted({setting[:2] for _, found in CALLS for setting in found})
 ONE_TILE = Setting(16, 16, warps=1)
@@ -39,25 +41,33 @@ def kernels():
 
 @pytest.mark.parametrize("device", tuned.TABLES)
 def test_shipped_tables(device):
-    capability, source, rows = tuned.TABLES[device]
+    capability, sources = tuned.TABLES[device]
     assert capability >= (8, 0)
-    assert source.startswith("results/benchmarks/")
-    assert rows
-    for (kernel, name, row_bytes, row), values in rows.items():
-        setting = Setting(*values)
-        assert kernel in KERNELS
-        assert name in kernels()
-        assert row in (MEDIUM, LONG)
-        assert row_bytes in (32, 64, 128, 256, 512)
-        assert setting in CANDIDATES[kernel]
+    keys = [key for rows in sources.values() for key in rows]
+    assert len(set(keys)) == len(keys)
+    for source, rows in sources.items():
+        assert (ROOT / source).exists()
+        assert rows
+        for (kernel, name, row_bytes, row), values in rows.items():
+            assert kernel in KERNELS
+            assert name in kernels()
+            assert row in (MEDIUM, LONG)
+            assert row_bytes in (32, 64, 128, 256, 512)
+            assert values is None or Setting(*values) in CANDIDATES[kernel]
 
 
 def test_a_gpu_takes_its_table_or_that_of_its_capability(monkeypatch):
     key, setting = ("keys", "softmax", 128, MEDIUM), (64, 64, 4, 2, None)
     other = {key: (64, 64, 4, 3, 168)}
-    tables = {"NVIDIA H200": ((9, 0), "", {key: setting}), "NVIDIA H100": ((9, 0), "", other)}
+    tables = {
+        "NVIDIA H200": ((9, 0), {"": {key: setting}}),
+        "NVIDIA H100": ((9, 0), {"": other, "more": {("keys", "relu", 128, MEDIUM): None}}),
+    }
     monkeypatch.setattr(settings, "TABLES", tables)
-    assert settings.choose("NVIDIA H100", (9, 0)) == {key: Setting(64, 64, 4, 3, 168)}
+    assert settings.choose("NVIDIA H100", (9, 0)) == {
+        key: Setting(64, 64, 4, 3, 168),
+        ("keys", "relu", 128, MEDIUM): None,
+    }
     assert settings.choose("NVIDIA GH200", (9, 0)) == {key: Setting(64, 64)}
     assert settings.choose("NVIDIA A100", (8, 0)) == {}
     assert settings.table_of(torch.device("cpu")) == {}
@@ -76,6 +86,8 @@ def test_a_mapping_comes_before_its_family(tables):
     assert best(device, "keys", ("sigmoid", "free"), 128, 1025) is None
     assert best(device, "queries", ("relu", "free"), 128, 1024) is None
     assert best(device, "keys", ("relu", "free"), 256, 1024) is None
+    use({**rows, ("keys", "relu", 128, MEDIUM): None}, {})
+    assert best(device, "keys", ("relu", "free"), 128, 1024) is None
 
 
 def test_launch_options_are_those_of_triton():

@@ -31,17 +31,17 @@ class Setting(NamedTuple):
 
 
 Key = tuple[str, str, int, str]  # kernel, mapping or family, bytes of a row of keys, kind of row
-Table = dict[Key, Setting]
+Table = dict[Key, Setting | None]
 
 
 def best(
     device: torch.device, kernel: str, names: tuple[str, ...], row_bytes: int, keys: int
 ) -> Setting | None:
-    """The setting of the first of `names` in the table of the device; None if it has none."""
+    """The setting of the first of `names` in the table of the device; None for the default."""
     table = table_of(device)
     row = MEDIUM if keys <= MEDIUM_KEYS else LONG
-    found = (table.get((kernel, name, row_bytes, row)) for name in names)
-    return next((setting for setting in found if setting is not None), None)
+    keys_of_names = ((kernel, name, row_bytes, row) for name in names)
+    return next((table[key] for key in keys_of_names if key in table), None)
 
 
 @functools.cache
@@ -59,4 +59,5 @@ def choose(name: str, capability: tuple[int, int]) -> Table:
     chosen = name if name in TABLES else next(iter(alike), None)
     if chosen is None:
         return {}
-    return {key: Setting(*setting) for key, setting in TABLES[chosen][2].items()}
+    sources = TABLES[chosen][1].values()
+    return {k: row and Setting(*row) for rows in sources for k, row in rows.items()}
