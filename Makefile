@@ -27,12 +27,11 @@ compiles: tritons
 
 # The oldest and the newest Triton beside the pinned one, each in a folder below build/triton.
 tritons: $(INSTALLED)
-	@set -e; for name in triton==3.6.0 triton; do \
-		rm -rf build/triton/new; \
+	@set -e; rm -rf build/triton; for name in triton==3.6.0 triton; do \
 		$(BIN)/pip install --quiet --no-deps --target build/triton/new $$name; \
 		version=$$(ls -d build/triton/new/triton-*.dist-info); \
 		version=$${version#*/triton-}; version=$${version%.dist-info}; \
-		rm -rf build/triton/$$version; mv build/triton/new build/triton/$$version; \
+		mv build/triton/new build/triton/$$version; \
 	done
 
 # The tests in the source distribution of the installed Transformers, which tests/upstream runs.

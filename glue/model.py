@@ -11,6 +11,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import datasets
+import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -94,7 +95,7 @@ def load_model(
 
     Raises:
         ValueError: it was saved with mappings of its own and `mapping` is not SAVED, or the
-            reverse; its weights are corrupt.
+            reverse; its weights are corrupt, or float16 by dtype="auto".
     """
     labels = task.labels or ("score",)
     with from_hub(path):
@@ -116,7 +117,7 @@ def load_model(
         )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
-        return with_new_head(
+        model = with_new_head(
             path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
         )
     except SafetensorError as error:
@@ -128,6 +129,12 @@ def load_model(
             f"model={path!r}: its pytorch_model.bin is corrupt or names code, which is not run; "
             "use weights as safetensors"
         ) from None
+    if model.dtype == torch.float16:
+        raise ValueError(
+            f"train.dtype={dtype}: the weights of {path!r} are float16, in which AdamW's second "
+            "moments are 0 and its steps unbounded; leave train.dtype at float32"
+        )
+    return model
 
 
 def check_length(

@@ -29,11 +29,14 @@ def load_metric(task: Task | str) -> evaluate.Metric:
     with TemporaryDirectory() as folder:
         try:
             return evaluate.load(str(SCRIPT), config, cache_dir=folder, keep_in_memory=True)
-        except TypeError as error:  # the copy has no class
-            cache = evaluate.config.HF_MODULES_CACHE
+        except (TypeError, SyntaxError, NameError) as error:
+            copies = Path(evaluate.config.HF_MODULES_CACHE, "evaluate_modules")
+            texts = {copy.read_bytes() for copy in copies.rglob(SCRIPT.name)}
+            if texts <= {SCRIPT.read_bytes()}:
+                raise
             raise OSError(
-                f"the copy of {SCRIPT.name} in {cache}/evaluate_modules is cut short, as a full "
-                "disk leaves it; delete that folder"
+                f"the copy of {SCRIPT.name} in {copies} is cut short, as a full disk leaves it; "
+                "delete that folder"
             ) from error
 
 

@@ -176,21 +176,6 @@ def h200_shapes() -> list[str]:
     return variants.shapes(record, "forward+backward")
 
 
-def compat() -> list[str]:
-    """The whole test suite on three sets of versions."""
-    record = json.loads((RESULTS / "compat.json").read_text(encoding="utf-8"))
-    shown = ("torch", "transformers", "triton", "python")
-    rows = [
-        [
-            pair,
-            *(entry["versions"][name].partition("+")[0] for name in shown),
-            *(f"{entry[count]:,}" for count in ("passed", "failed", "skipped")),
-        ]
-        for pair, entry in record.items()
-    ]
-    return markdown(Table("", ["versions", *shown, "passed", "failed", "skipped"], rows))
-
-
 def heads() -> list[str]:
     """Time and memory of our loss beside those of the plain form."""
     rows = []
@@ -295,6 +280,6 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
-        *(steps, h200, h200_shapes, compat, heads, demo, compare, conversion, families),
+        *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
     )
 }

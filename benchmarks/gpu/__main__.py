@@ -32,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--budget", type=float, default=BUDGET, metavar="SECONDS", help="default: %(default)g")
     add("--rehearse", action="store_true", help="tiny sizes on the CPU, in Triton's interpreter")
     options = parser.parse_all(argv)
+    if options.budget <= 0:
+        parser.error(f"--budget {options.budget:g}: expected seconds above 0")
     ends = time.time() + options.budget
     if not options.rehearse and (wanting := _wanting()):
         parser.error(f"{wanting}; --rehearse runs the stages without a GPU")

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 CUDA = "/usr/local/cuda/bin"
 CHECKS = ("memcheck", "racecheck")
 LAST = 20  # lines of output kept
-TESTS = "tests.jsonl"
 NO_TESTS = 5  # exit code of pytest: all have an outcome
 
 
@@ -61,7 +60,7 @@ def run_tests(setup: Setup, case: str, seconds: float) -> Result:
     command += ["-p", "xdist", "-p", "pytest_timeout", "-p", "benchmarks.gpu.outcomes"]
     command += ["-n", str(number), "-m", marked, *test_files(setup)]
     before = _outcomes(setup)
-    known, file = setup.out / "tests-before.txt", setup.out / TESTS
+    known, file = setup.out / "tests-before.txt", setup.tests
     write_text(known, "".join(f"{test}\n" for test in before))
     # other plugins may warn, which is an error in our tests
     own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
@@ -83,7 +82,7 @@ def run_tests(setup: Setup, case: str, seconds: float) -> Result:
 
 def _outcomes(setup: Setup) -> dict[str, tuple[str, str]]:
     """Outcome and reason of each test that was run, in this call or an earlier one."""
-    file = setup.out / TESTS
+    file = setup.tests
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("]")]  # none that was cut off
     return {test: (outcome, why) for test, outcome, why in found}

@@ -49,6 +49,8 @@ class Progress:
                 raise ValueError(
                     f"{setup.out} was measured with another {' and '.join(changed)}; {REMEDY}"
                 )
+        else:
+            setup.tests.unlink(missing_ok=True)  # of other code
         if not Path(knobs.cache.dir).exists():  # a fresh machine
             self.record["stages"].pop("candidates", None)
 

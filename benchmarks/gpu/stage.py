@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.record import device_name, slug
+
 PROCESSES = 16  # at most, where several share the GPU
 CLOSING = 5.0  # seconds for a case to end by itself when its time is up
 # `failed` or `skipped` hold the reason; `shown` is printed; `again`: to go on in the next call
@@ -21,6 +23,11 @@ class Setup:
 
     out: Path
     rehearse: bool = False
+
+    @property
+    def tests(self) -> Path:
+        """The outcomes of the tests, a line each, of this GPU."""
+        return self.out / f"tests-{slug(device_name(self.device))}.jsonl"
 
     @property
     def device(self) -> torch.device:

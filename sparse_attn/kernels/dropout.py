@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BITS = 16  # of a rate, and of a weight's part of the hash that it shares with its neighbour
+BITS = 16  # of the rate; two neighbouring keys share a hash of 32 bits
 
 
 def share_of(rate: float) -> int:
@@ -27,29 +27,35 @@ def draw_seed(device: torch.device) -> Tensor:
 
 
 def kept(seed: Tensor, rate: float, shape: tuple[int, int, int, int]) -> Tensor:
-    """Which weights (B, H, Q, K) are kept."""
+    """Which weights (B, H, Q, K) are kept.
+
+    Numbers of 32 bits are held in 64, because compiled code may assume that no sum overflows.
+    """
     batch, heads, queries, keys = shape
-    head = torch.arange(batch * heads, device=seed.device).view(batch, heads, 1, 1).int()
-    low, high = (seed & 0xFFFFFFFF).int(), (seed >> 32).int()
-    first, second = _mixed(low ^ _mixed(head)), _mixed(high + head)
-    row = torch.arange(queries, device=seed.device).int()[:, None]
-    state = _mixed(row + first)
-    other = _mixed(state + second)
-    pair = 2 * torch.arange((keys + 1) // 2, device=seed.device).int()
-    bits = (state ^ pair) * 0x7FEB352D + other
-    bits = (bits ^ _shifted(bits, 15)) * (0x846CA68B - 2**32)
-    bits = bits ^ _shifted(bits, 16)
-    both = torch.stack([bits << BITS, bits], dim=-1).flatten(-2)[..., :keys]
-    return both >= (share_of(rate) << (32 - BITS)) - 2**31
+    head = torch.arange(batch * heads, device=seed.device).view(batch, heads, 1, 1)
+    first = _mixed(_cut(seed) ^ _mixed(head))
+    second = _mixed(_cut((seed >> 32) + head))
+    state = _mixed(_cut(torch.arange(queries, device=seed.device)[:, None] + first))
+    other = _mixed(_cut(state + second))
+    pair = 2 * torch.arange((keys + 1) // 2, device=seed.device)
+    bits = _cut((state ^ pair) * 0x7FEB352D + other)
+    bits = _cut((bits ^ (bits >> 15)) * _SECOND)
+    bits = bits ^ (bits >> 16)
+    # the sign bit of the kernels' signed numbers
+    both = [((half ^ 0x8000) >= share_of(rate)) for half in (bits & 0xFFFF, bits >> BITS)]
+    return torch.stack(both, dim=-1).flatten(-2)[..., :keys]
+
+
+_SECOND = 0x846CA68B - 2**32  # so that a product with 32 bits fits into 64
+
+
+def _cut(x: Tensor) -> Tensor:
+    """The low 32 bits."""
+    return x & 0xFFFFFFFF
 
 
 def _mixed(x: Tensor) -> Tensor:
     """A bijection of 32 bits under which neighbours look independent (lowbias32, C. Wellons)."""
-    x = (x ^ _shifted(x, 16)) * 0x7FEB352D
-    x = (x ^ _shifted(x, 15)) * (0x846CA68B - 2**32)
-    return x ^ _shifted(x, 16)
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """x >> bits of an unsigned number."""
-    return (x >> bits) & ((1 << (32 - bits)) - 1)
+    x = _cut((x ^ (x >> 16)) * 0x7FEB352D)
+    x = _cut((x ^ (x >> 15)) * _SECOND)
+    return x ^ (x >> 16)

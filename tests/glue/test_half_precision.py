@@ -82,6 +82,13 @@ def test_the_stored_dtype_by_option(tiny_model: Path, asked: Asked, tmp_path: Pa
     assert CLASS.from_pretrained(tmp_path / "run/model").dtype == torch.bfloat16
 
 
+def test_training_in_float16_is_refused(tiny_model: Path, asked: Asked, tmp_path: Path) -> None:
+    model = CLASS.from_pretrained(tiny_model, dtype=torch.float16)
+    half = stored(model, tiny_model, tmp_path / "half")
+    with pytest.raises(ValueError, match=r"train\.dtype=auto: .* float16.*leave train\.dtype at"):
+        prepared(asked(tmp_path / "run", "--model", str(half), "--train.dtype", "auto"))
+
+
 def test_older_records_have_no_such_key(asked: Asked, tmp_path: Path) -> None:
     config = parsed(asked(tmp_path))
     assert "dtype" not in config.comparable()["train"]

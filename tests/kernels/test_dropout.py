@@ -1,12 +1,13 @@
 """Dropout: its share, its scale, its seed, and the same mask in the backward pass."""
 
 import math
+import shutil
 
 import pytest
 import torch
 
 from sparse_attn import Mapping
-from sparse_attn.kernels import attention
+from sparse_attn.kernels import attention, dropout
 
 from .backends import each, over
 from .problems import SETTINGS, SOLVERS, Inputs, Problem
@@ -117,6 +118,16 @@ def test_all_implementations_draw_the_same(backend, case):
         torch.manual_seed(5)
         found.append(inputs.solve(impl, dropout=RATE))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
+def test_compiled_masks_are_the_same(fresh_compiler):
+    """Compiled C++ takes a signed overflow for impossible."""
+    compiled = torch.compile(dropout.kept)
+    for seed in (torch.randint(2**62, (1,)) for _ in range(3)):
+        expected = dropout.kept(seed, RATE, (2, 3, 5, 7))
+        assert torch.equal(compiled(seed, RATE, (2, 3, 5, 7)), expected)
 
 
 @each()

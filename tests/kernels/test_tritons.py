@@ -67,8 +67,8 @@ def test_every_kernel_is_among_the_calls():
 @pytest.mark.parametrize("number", versions())
 def test_every_mapping_compiles(number, capability):
     folder = versions()[number]
-    if folder is not None and not folder.is_dir():
-        pytest.skip(f"Triton {number} is not in {FOLDER}: make tritons installs it")
+    if folder is not None:
+        assert folder.is_dir(), f"Triton {number} is not in {FOLDER}: make tritons installs it"
     calls = [*ROWS, *OPTIONS]
     found = run(program(capability, calls, "print_errors"), folder)
     wrong = {call: said for call, said in zip(calls, found, strict=True) if said not in (2, 3)}

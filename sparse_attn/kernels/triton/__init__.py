@@ -49,7 +49,7 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
             f"it needs the head_dim of query in value and at most {most} in {dtype}, got "
             f"{query.shape[3]} and {inputs.value.shape[3]}"
         )
-    if query.device.type == "cuda" and not plan.runs_on(query):
+    if query.device.type == "cuda" and not plan.runs_on(query, dtype):
         return "it needs an NVIDIA GPU of compute capability 8.0 with room for its tiles"
     if inputs.learns_bias and torch.is_grad_enabled():
         return "it has no gradient to bias"
@@ -75,7 +75,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def _dtype(inputs: AttentionInputs) -> torch.dtype:
-    """What the kernels compute a call in: a learned factor is worth no rounding of its product."""
+    """The dtype of query, or float32 where a learned factor needs exact gradients."""
     exact = inputs.learns_factor and torch.is_grad_enabled()
     return torch.float32 if exact else inputs.query.dtype
 

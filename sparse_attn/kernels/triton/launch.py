@@ -24,7 +24,6 @@ from sparse_attn.kernels.triton.decoding import (
     decode_values_kernel,
 )
 from sparse_attn.kernels.triton.forward import fwd_kernel
-from sparse_attn.kernels.triton.names import Shape
 from sparse_attn.kernels.triton.plan import (
     Plan,
     decode_shapes,
@@ -34,7 +33,6 @@ from sparse_attn.kernels.triton.plan import (
     skips,
 )
 from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
-from sparse_attn.kernels.triton.settings import Setting
 
 
 @custom_op(
@@ -49,7 +47,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     query, key, value = inputs[:3]
     planned = plan(inputs, grad, moments)
     shape, chosen = planned.forward
-    outputs = _empty_outputs(inputs, grad, moments, shape)
+    outputs = _empty_outputs(inputs, grad, moments)
     out, second, *_ = outputs
     if planned.split is not None:
         _decode(inputs, planned, out)
@@ -94,13 +92,10 @@ def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
 @triton_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     *given, grad, moments = arguments
-    inputs = OperatorInputs(*given)
-    return _empty_outputs(inputs, grad, moments, forward_setting(inputs, grad))
+    return _empty_outputs(OperatorInputs(*given), grad, moments)
 
 
-def _empty_outputs(
-    inputs: OperatorInputs, grad: bool, moments: bool, tile: Shape | Setting
-) -> tuple[Tensor, ...]:
+def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
     has_second = inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
@@ -109,6 +104,7 @@ def _empty_outputs(
     stats = out.new_empty(batch * heads * rows if grad else 0, numbers.value, dtype=torch.float32)
     if not skips(inputs):
         return out, second, stats, out.new_empty(0), out.new_empty(0)
+    tile = forward_setting(inputs, grad)
     blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
     short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
     tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)

@@ -158,10 +158,11 @@ def block_of(length: int) -> int:
     return max(16, 1 << (length - 1).bit_length())
 
 
-def row_bytes(tensor: Tensor) -> int:
+def row_bytes(tensor: Tensor, dtype: torch.dtype | None = None) -> int:
     """Shared memory for one row of queries, keys or values; float32 is stored in two halves."""
-    halves = 2 if tensor.dtype == torch.float32 else 1
-    return block_of(tensor.shape[3]) * tensor.element_size() * halves
+    dtype = dtype or tensor.dtype
+    halves = 2 if dtype == torch.float32 else 1
+    return block_of(tensor.shape[3]) * dtype.itemsize * halves
 
 
 def shared_memory(tensor: Tensor) -> int:
@@ -188,9 +189,9 @@ def _room_of(device: torch.device) -> int:
     return int(properties.shared_memory_per_block_optin)
 
 
-def runs_on(tensor: Tensor) -> bool:
-    """Whether the GPU supports the kernels' products and fits their smallest tiles."""
-    return ROWS_HELD * LEAST_SIDE * row_bytes(tensor) <= shared_memory(tensor)
+def runs_on(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the GPU supports the kernels' products and fits their smallest tiles in `dtype`."""
+    return ROWS_HELD * LEAST_SIDE * row_bytes(tensor, dtype) <= shared_memory(tensor)
 
 
 def is_short(key: Tensor) -> bool:
@@ -234,7 +235,8 @@ def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting
     key = inputs.key
     names, side = (inputs.kernel, inputs.family), tile_side(key)
     found = settings.best(inputs.query.device, kernel, names, row_bytes(key), key.shape[2])
-    if found is None or is_short(key):
+    # measured in half precision
+    if found is None or is_short(key) or key.dtype == torch.float32:
         return default
     listed = skips(inputs) and kernel != "inference"
     return default if listed and found[:2] != (side, side) else found

@@ -39,6 +39,8 @@ def best(
 ) -> Setting | None:
     """The setting of the first of `names` in the table of the device; None for the default."""
     table = table_of(device)
+    if not table:  # nor does a graph get a guard of the length
+        return None
     row = MEDIUM if keys <= MEDIUM_KEYS else LONG
     keys_of_names = ((kernel, name, row_bytes, row) for name in names)
     return next((table[key] for key in keys_of_names if key in table), None)
