@@ -49,11 +49,11 @@ CALLS = {  # bfloat16, head_dim 64
 }
 KERNELS = {"fwd_kernel": "forward", "bwd_dq_kernel": "queries", "bwd_dkdv_kernel": "keys"}
 _SEARCHES = {  # passes before that for the output
-    "r-softmax": ("survey", "count", "snap", "owners"),
+    "r-softmax": ("survey", "count", "snap", "owners", "slack"),
     "sparsemax": ("survey", "threshold"),
     "entmax-1.5": ("survey", "threshold"),
     "entmax-1.25": ("survey", "threshold"),
-    "t-softmax": ("survey",),
+    "t-softmax": ("survey", "slack"),
     "softpick": ("survey", "mass"),
 }
 _STEPS = {  # of rows kept on chip
