@@ -137,7 +137,9 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     if logits is None or not logits.numel() or logits.is_meta:
         return
     ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
-    alike = torch.isclose(ends, rows.to(ends), rtol=0, atol=0, equal_nan=True).all(-1).any()
+    # of one shape, because equal_nan of torch 2.11 fails where one side is broadcast
+    pair = torch.broadcast_tensors(ends, rows.to(ends))
+    alike = torch.isclose(*pair, rtol=0, atol=0, equal_nan=True).all(-1).any()
     message = (
         f"{type(model).__name__} changes its logits after the patched head, so they are not log p; "
         "use another model"
