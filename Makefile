@@ -23,7 +23,7 @@ test: $(INSTALLED)
 
 # Every Triton kernel with the oldest Triton, the pinned and the newest one, for capability 8.0 and 9.0.
 compiles: tritons
-	$(BIN)/pytest --numprocesses 2 -m compiles tests/kernels/test_tritons.py
+	$(BIN)/pytest --numprocesses 2 -m compiles tests/kernels/test_tritons.py $(ARGS)
 
 # The oldest and the newest Triton beside the pinned one, each in a folder below build/triton.
 tritons: $(INSTALLED)
