@@ -42,7 +42,7 @@ def kept(seed: Tensor, rate: float, shape: tuple[int, int, int, int]) -> Tensor:
     bits = _cut((bits ^ (bits >> 15)) * _SECOND)
     bits = bits ^ (bits >> 16)
     # the sign bit of the kernels' signed numbers
-    both = [((half ^ 0x8000) >= share_of(rate)) for half in (bits & 0xFFFF, bits >> BITS)]
+    both = [(half ^ 0x8000) >= share_of(rate) for half in (bits & 0xFFFF, bits >> BITS)]
     return torch.stack(both, dim=-1).flatten(-2)[..., :keys]
 
 
