@@ -138,8 +138,8 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
         return
     ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
     # of one shape, because equal_nan of torch 2.11 fails where one side is broadcast
-    pair = torch.broadcast_tensors(ends, rows.to(ends))
-    alike = torch.isclose(*pair, rtol=0, atol=0, equal_nan=True).all(-1).any()
+    ends, rows = torch.broadcast_tensors(ends, rows.to(ends))
+    alike = torch.isclose(ends, rows, rtol=0, atol=0, equal_nan=True).all(-1).any()
     message = (
         f"{type(model).__name__} changes its logits after the patched head, so they are not log p; "
         "use another model"
