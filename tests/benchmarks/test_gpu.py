@@ -280,6 +280,7 @@ def tests(setup, monkeypatch):
 
     monkeypatch.setattr(programs, "ROOT", setup.out)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the tests start workers of their own
     monkeypatch.setattr(programs, "test_files", lambda setup: ["test_x.py"])
     return run
 
