@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
+from sparse_attn.kernels.reference import exact_weights
 from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
@@ -137,26 +139,43 @@ def sparse_attention(
     if observer is not None:
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
+    collected = not torch.compiler.is_compiling() and _are_collected()
+    if collected and weights is None:
+        weights = _weights_beside(inputs)
+    wants_weights = wants_weights or collected
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the weights are observed; the fused implementations never compute them.
+    """Whether the reference must compute this call; the fused implementations have no weights.
 
-    Not every model passes `output_attentions` down to here, but Transformers' collector knows. A
-    hook on the mapping observes them too: it runs when the mapping is called.
+    A hook on the mapping observes them too: it runs when the mapping is called. In eager mode the
+    collector of Transformers does not count, because it is gone when a layer is recomputed.
     """
-    # Dynamo traces a collector that is set in the same graph, but not one from around the graph
-    outside = torch.compiler.is_compiling() and not _active_collector.compiling
+    collected = False
+    if torch.compiler.is_compiling():
+        # Dynamo traces a collector set in the same graph, but not one from around the graph
+        inside = _active_collector.compiling
+        collected = _are_collected() if inside else _are_collected_outside()
     return bool(
         kwargs.get("output_attentions")
-        or (_are_collected_outside() if outside else _are_collected())
+        or collected
         or mapping._forward_hooks
         or mapping._forward_pre_hooks
         or mapping._backward_hooks
         or mapping._backward_pre_hooks
     )
+
+
+def _weights_beside(inputs: AttentionInputs) -> Tensor:
+    """The weights of a call whose output is computed without them.
+
+    For a model that does not pass `output_attentions` down to its attention. Activation
+    checkpointing counts the tensors that a layer saves; the recomputation does not save these.
+    """
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        return exact_weights(inputs)
 
 
 def _are_collected() -> bool:

@@ -169,7 +169,7 @@ def no_second_derivative(*_: object) -> None:
     """
     raise NotImplementedError(
         "the fused kernels are differentiable once; use kernels.attention(..., impl='reference'), "
-        "or output_attentions=True in a patched model"
+        "or give each mapping of a patched model a forward hook, such as lambda *_: None"
     )
 
 
