@@ -107,7 +107,7 @@ def sparse_attention(
                 "define; unpatch this model"
             )
     query, key, value = as_autocast(query, key, value)
-    mask, bias, causal = _masking(module, key, attention_mask, kwargs.get("is_causal"))
+    mask, bias, causal = _masking(module, query, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
             raise NotImplementedError(
@@ -210,7 +210,7 @@ def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def _masking(
-    module: nn.Module, key: Tensor, mask: Tensor | None, is_causal: bool | None
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None
 ) -> tuple[Tensor | None, Tensor | None, bool]:
     """The boolean mask, the bias and causality in any mask that a model may pass."""
     if mask is None:
@@ -221,8 +221,16 @@ def _masking(
             f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
             f"{tuple(mask.shape)}"
         )
-    if mask.shape[3] > key.shape[2]:
-        mask = mask[..., : key.shape[2]]
+    if mask.shape[3] not in (1, key.shape[2]):
+        # one token that sees every key of the layer for which the mask was made sees those of all
+        if query.shape[2] == 1 and mask.dtype == torch.bool and mask.all():
+            return None, None, False
+        raise ValueError(
+            f"attention_mask: expected {key.shape[2]} keys, as many as {type(module).__name__} "
+            f"has, got shape {tuple(mask.shape)}; give every layer of a pruned cache the same "
+            "number of keys, or continue token by token without padding, and a mask of your own "
+            "a column for each key, those in the cache too"
+        )
     if mask.dtype == torch.bool:
         return mask, None, False
     attended = mask > MASKED
