@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sparse_attn.attention import NAME, REACHED
+from sparse_attn.attention import NAME, REACHED, Unsaved
 from sparse_attn.layers import AttentionLayer, config_of
 
 UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
@@ -48,13 +49,32 @@ def asks_for_weights(root: PreTrainedModel) -> bool:
 
 def _check_dispatch(module: nn.Module, args: Any) -> None:
     """Raise if the attention implementation has been switched."""
-    implementation = config_of(module)._attn_implementation
-    if implementation != NAME:
-        raise RuntimeError(
-            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
-            f"model's attention implementation was changed to {implementation!r}; call "
-            f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
-        )
+    config = config_of(module)
+    implementation = config._attn_implementation
+    if implementation == NAME:
+        return
+    if not torch.compiler.is_compiling() and _finds_word_timestamps():
+        recorded = getattr(config, NAME, None) is None
+        config._attn_implementation = Unsaved(NAME) if recorded else NAME
+        return
+    raise RuntimeError(
+        f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
+        f"model's attention implementation was changed to {implementation!r}; call "
+        f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
+    )
+
+
+def _finds_word_timestamps() -> bool:
+    """Whether Whisper's `generate` is running with `return_token_timestamps`.
+
+    It sets its config to eager attention for good, to get attention weights, which we have too.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "generate" and frame.f_locals.get("return_token_timestamps"):
+            return True
+    return False
 
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
