@@ -23,7 +23,7 @@ from sparse_attn.mappings import Mapping
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
 REACHED = "_sparse_attn_reached"  # set on an attention module by its first call of us
-MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
+MASKED = -9e3  # additive masks: at or below it, as for -1e4 with a bias, a position is masked
 REFUSED = {
     "sinks": "attention sinks that differ from query to query",
     "indices": "keys selected by an index",
