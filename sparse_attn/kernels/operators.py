@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef
+from torch.library import CustomOpDef, Library
 from torch.nn import Parameter
 from torch.utils.flop_counter import register_flop_formula
 
@@ -94,6 +94,9 @@ def register(
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(no_second_derivative)
+    # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
+    backward.register_vmap(no_batched_gradients)
+    _LIBRARY.impl(f"{name}_backward", no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
@@ -129,6 +132,7 @@ def register(
     return call
 
 
+_LIBRARY = Library("sparse_attn", "IMPL")  # its rules go when it does
 _KEYS = [f"{kind}{on}" for kind in ("", "Autograd", "Autocast") for on in ("CPU", "CUDA")]
 _PLAIN = reduce(
     or_,
@@ -161,15 +165,30 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     return False
 
 
+REMEDY = (
+    "use kernels.attention(..., impl='reference'), or give each mapping of a patched model a "
+    "forward hook, such as lambda *_: None"
+)
+
+
 def no_second_derivative(*_: object) -> None:
     """Raise for the second derivative of a fused implementation.
 
     Raises:
         NotImplementedError: always.
     """
+    raise NotImplementedError(f"the fused kernels are differentiable once; {REMEDY}")
+
+
+def no_batched_gradients(*_: object) -> None:
+    """Raise for several gradients at once of a fused implementation.
+
+    Raises:
+        NotImplementedError: always.
+    """
     raise NotImplementedError(
-        "the fused kernels are differentiable once; use kernels.attention(..., impl='reference'), "
-        "or give each mapping of a patched model a forward hook, such as lambda *_: None"
+        "the fused kernels take one gradient at a time, so that is_grads_batched=True and "
+        f"vectorize=True have no rule; {REMEDY}"
     )
 
 
