@@ -37,12 +37,9 @@ from sparse_attn.patch_config import (
     with_parts,
 )
 from sparse_attn.patching import install, is_patched, make_mapping, unpatch_model
+from sparse_attn.plain_loading import FILE_ARGUMENTS, expected
 from sparse_attn.refusals import refuse
 
-FILE_ARGUMENTS = (
-    *("cache_dir", "revision", "token", "subfolder"),
-    *("local_files_only", "force_download", "proxies"),
-)
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 
 
@@ -50,9 +47,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
 
     Restores a patched attention, a patched head, or both. A class without a head, such as
-    AutoModel, leaves the head out. Do not use a plain `cls.from_pretrained(path,
-    attn_implementation="eager")`: it computes softmax with the weights of the patched model,
-    without any warning.
+    AutoModel, leaves the head out.
 
     Args:
         cls: a model class or Auto class of Transformers; or a model loaded by a plain
@@ -96,7 +91,8 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
     try:
-        loaded = cls.from_pretrained(path, config=config, **kwargs)
+        with expected():
+            loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
         raise RuntimeError(f"{path}: its weights are truncated or corrupt ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
@@ -121,6 +117,8 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     states = config_states(root)
     saved = _take(root.config, path)
+    if not saved:  # the part was patched, and the whole asks for what only the part has
+        root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
             config._output_attentions |= type(config) is type(root.config)
