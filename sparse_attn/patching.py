@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sparse_attn.adapters import release_adapters, watch_adapters
 from sparse_attn.attention import NAME
 from sparse_attn.holders import update_holders
 from sparse_attn.hooks import (
@@ -119,6 +120,7 @@ def unpatch_model(model: ModelT) -> ModelT:
         config._attn_implementation = implementation
         config._output_attentions = weights
     unmark(root, NAME)
+    release_adapters(root)
     update_holders(model)
     return model
 
@@ -306,6 +308,7 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     # beside `_switch`, because Transformers 5.17 does not reach the two stacks of T5
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
+    watch_adapters(root)
     root.register_forward_pre_hook(_check_layers)
     Patch(root, NAME, _describe, _Kept(*_places(root), before))
 

@@ -1,4 +1,4 @@
-"""Keep Transformers from turning a patched model into a plain one: load, build, save.
+"""Keep Transformers from turning a patched model into a plain one: load, build, save, adapters.
 
 Importing this module adds these checks to Transformers' classes.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sparse_attn.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.attention import NAME
 from sparse_attn.patch_config import KEYS, ONLY_BY_US
 
@@ -123,6 +124,25 @@ def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
         return {}
 
 
+class _Adapters:
+    """Stands for PreTrainedModel.peft_config, which PEFT sets when it adds the first adapter."""
+
+    def __get__(self, model: PreTrainedModel | None, owner: Any) -> Any:
+        if model is None or ADAPTERS not in vars(model):
+            raise AttributeError(ADAPTERS)
+        return vars(model)[ADAPTERS]
+
+    def __set__(self, model: PreTrainedModel, adapters: Any) -> None:
+        refuse_adapters(model, adapters)
+        vars(model)[ADAPTERS] = adapters
+
+    def __delete__(self, model: PreTrainedModel) -> None:
+        if ADAPTERS not in vars(model):
+            raise AttributeError(ADAPTERS)
+        del vars(model)[ADAPTERS]
+
+
 PreTrainedConfig.to_dict = _keep_guard(PreTrainedConfig.to_dict)
 PreTrainedModel.__init__ = _check_implementation(PreTrainedModel.__init__)
 PreTrainedModel.from_pretrained = _check_file(PreTrainedModel.from_pretrained)
+PreTrainedModel.peft_config = _Adapters()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 from transformers import PreTrainedModel
 
+from sparse_attn.adapters import release_adapters, watch_adapters
 from sparse_attn.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
@@ -45,6 +46,7 @@ def install_head(
     _replace(root, old, head)
     install_guard(root, head)
     Patch(root, key, describe, kept)
+    watch_adapters(root)
 
 
 def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
@@ -52,6 +54,7 @@ def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
     _replace(root, head, plain_linear(head))
     remove_guard(root)
     unmark(root, key)
+    release_adapters(root)
 
 
 def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:
