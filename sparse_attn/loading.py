@@ -37,7 +37,7 @@ from sparse_attn.patch_config import (
     with_parts,
 )
 from sparse_attn.patching import install, is_patched, make_mapping, unpatch_model
-from sparse_attn.plain_loading import FILE_ARGUMENTS, expected
+from sparse_attn.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.refusals import refuse
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
@@ -222,11 +222,20 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
     wanted |= head_parameters(root) | multilabel_parameters(root)
     if not wanted:
         return
+    if hub.get("use_safetensors") is False:
+        raise RuntimeError(
+            f"{path}: use_safetensors=False, but learned parameters are read from safetensors; "
+            "leave it out, or save the patched model again with save_pretrained"
+        )
+    weights = getattr(root.config, "transformers_weights", None) or _with_variant(
+        SAFE_WEIGHTS_NAME, hub.get("variant")
+    )
     prefix = f"{root.base_model_prefix}."
     # save_pretrained writes some models, such as ViT, under their old names
     names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
     names = {n: old.removeprefix(prefix) for n, old in names.items()}
-    saved = _saved_tensors(path, prefix, set(names.values()), hub)
+    files = _weight_files(path, weights, hub)
+    saved = _saved_tensors(files, prefix, set(names.values()))
     missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
@@ -235,22 +244,37 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
             parameter.copy_(saved[names[name]])
 
 
-def _saved_tensors(
-    path: str, prefix: str, names: set[str], hub: dict[str, Any]
-) -> dict[str, Tensor]:
-    """The tensors of a safetensors checkpoint, sharded or not, with these names after `prefix`."""
-    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
-    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
-    if single is not None:
-        files = [single]
+def _with_variant(name: str, variant: str | None) -> str:
+    """The file name that Transformers gives a variant: `model.ema.safetensors`."""
+    stem, _, suffix = name.rpartition(".")
+    return name if variant is None else f"{stem}.{variant}.{suffix}"
+
+
+def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
+    """The safetensors files that from_pretrained has read: `weights`, or the shards of its index.
+
+    Raises:
+        RuntimeError: neither exists.
+    """
+    place = {name: value for name, value in hub.items() if name in PLACE_ARGUMENTS}
+    optional = {**place, "_raise_exceptions_for_missing_entries": False}
+    if not weights.endswith(".json"):
+        if (single := cached_file(path, weights, **optional)) is not None:
+            return [single]
+        index_name = _with_variant(SAFE_WEIGHTS_INDEX_NAME, hub.get("variant"))
     else:
-        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional)
-        if index is None:
-            raise RuntimeError(
-                f"{path}: has no {SAFE_WEIGHTS_NAME}, from which learned parameters are read; "
-                "save the patched model again with save_pretrained"
-            )
-        files, _ = get_checkpoint_shard_files(path, index, **hub)
+        index_name = weights
+    index = cached_file(path, index_name, **optional)
+    if index is None:
+        raise RuntimeError(
+            f"{path}: has no {weights}, from which learned parameters are read; save the patched "
+            "model again with save_pretrained"
+        )
+    return get_checkpoint_shard_files(path, index, **place)[0]
+
+
+def _saved_tensors(files: list[str], prefix: str, names: set[str]) -> dict[str, Tensor]:
+    """The tensors of safetensors files with these names after `prefix`."""
     tensors = {}
     for file in files:
         with safe_open(file, framework="pt") as checkpoint:

@@ -18,11 +18,12 @@ from sparse_attn.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.attention import NAME
 from sparse_attn.patch_config import KEYS, ONLY_BY_US
 
-# where the files of a model are
-FILE_ARGUMENTS = (
+# where the files of a model are, and which of them hold its weights
+PLACE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
     *("local_files_only", "force_download", "proxies"),
 )
+FILE_ARGUMENTS = (*PLACE_ARGUMENTS, "variant", "use_safetensors")
 GUARDS = (NAME, ONLY_BY_US)
 REMEDY = (
     "use sparse_attn.load_pretrained(cls, path), and unpatch what it returns for a plain model; "
@@ -102,7 +103,7 @@ def _refuse_other_config(path: Any, config: Any, kwargs: dict[str, Any]) -> None
     given = config.name_or_path if isinstance(config, PreTrainedConfig) else config
     if path is None or (gguf is None and (given is None or str(given) == str(path))):
         return
-    where = {name: value for name, value in kwargs.items() if name in FILE_ARGUMENTS}
+    where = {name: value for name, value in kwargs.items() if name in PLACE_ARGUMENTS}
     described = patched_entries(_config_file(path, where))
     if isinstance(config, PreTrainedConfig) and gguf is None:
         kept = patched_entries(config.to_dict())
