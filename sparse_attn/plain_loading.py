@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.attention import NAME
+from sparse_attn.descriptions import refuse_copied
 from sparse_attn.patch_config import KEYS, ONLY_BY_US
 
 # where the files of a model are, and which of them hold its weights
@@ -125,6 +126,17 @@ def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
         return {}
 
 
+def _check_modules(original: Any) -> Any:
+    """Wrap PreTrainedModel.save_pretrained: every mapping must be in the config."""
+
+    @functools.wraps(original)
+    def save_pretrained(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        refuse_copied(self)
+        return original(self, *args, **kwargs)
+
+    return save_pretrained
+
+
 class _Adapters:
     """Stands for PreTrainedModel.peft_config, which PEFT sets when it adds the first adapter."""
 
@@ -146,4 +158,5 @@ class _Adapters:
 PreTrainedConfig.to_dict = _keep_guard(PreTrainedConfig.to_dict)
 PreTrainedModel.__init__ = _check_implementation(PreTrainedModel.__init__)
 PreTrainedModel.from_pretrained = _check_file(PreTrainedModel.from_pretrained)
+PreTrainedModel.save_pretrained = _check_modules(PreTrainedModel.save_pretrained)
 PreTrainedModel.peft_config = _Adapters()

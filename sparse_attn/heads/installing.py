@@ -13,7 +13,7 @@ from sparse_attn.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.patch_config import Description, Patch, own_configs, unmark
+from sparse_attn.patch_config import INSTALLED, Description, Patch, own_configs, unmark
 
 PatchedHead = LinearHead | MixtureHead | MultiLabelHead
 HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
@@ -44,6 +44,7 @@ def install_head(
     """Replace `old` by `head`, guard it and mark the model with a `Patch`."""
     own_configs(root)
     _replace(root, old, head)
+    vars(head)[INSTALLED] = key
     install_guard(root, head)
     Patch(root, key, describe, kept)
     watch_adapters(root)
