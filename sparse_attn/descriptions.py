@@ -67,8 +67,8 @@ def refuse_copied(root: PreTrainedModel) -> None:
         if patch_of(root, key) is None and (name := _undescribed(root, key)) is not None:
             raise RuntimeError(
                 f"{name} has a mapping, but {type(root).__name__} was not patched by {patcher}: "
-                "the module was copied from a patched model and would load without its mapping; copy "
-                f"it from an unpatched model, then call {patcher}"
+                "the module was copied from a patched model and would load without its mapping; "
+                f"copy it from an unpatched model, then call {patcher}"
             )
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.core_model_loading import WeightRenaming, revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -41,6 +41,7 @@ from sparse_attn.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.refusals import refuse
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
+CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights
 
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
@@ -231,9 +232,7 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
         SAFE_WEIGHTS_NAME, hub.get("variant")
     )
     prefix = f"{root.base_model_prefix}."
-    # save_pretrained writes some models, such as ViT, under their old names
-    names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
-    names = {n: old.removeprefix(prefix) for n, old in names.items()}
+    names = {n: old.removeprefix(prefix) for n, old in _saved_names(root, wanted).items()}
     files = _weight_files(path, weights, hub)
     saved = _saved_tensors(files, prefix, set(names.values()))
     missing = [n for n, old in names.items() if old not in saved]
@@ -242,6 +241,22 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(saved[names[name]])
+
+
+def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict[str, str]:
+    """The names of parameters in a file: save_pretrained writes some, such as ViT's, under old ones.
+
+    Only renamings count. A quantiser's conversions, such as torchao's, have no way back.
+    """
+    conversions = getattr(root, CONVERSIONS, None)
+    if conversions is not None:
+        renamings = [entry for entry in conversions if isinstance(entry, WeightRenaming)]
+        setattr(root, CONVERSIONS, renamings)
+    try:
+        return {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
+    finally:
+        if conversions is not None:
+            setattr(root, CONVERSIONS, conversions)
 
 
 def _with_variant(name: str, variant: str | None) -> str:

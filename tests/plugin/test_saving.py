@@ -105,6 +105,25 @@ def test_renamed_weights_of_a_task_checkpoint(tmp_path):
     assert torch.equal(VIT.hidden(task.vit), expected)
 
 
+class OneWay:
+    """The conversion of torchao's int8 weights, which Transformers cannot revert."""
+
+    def reverse_transform(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("family", [BERT, VIT], ids=str)
+def test_a_quantized_checkpoint_brings_its_learned_parameters(family, monkeypatch, tmp_path):
+    model = learning(family.build(), per="head")
+    model.save_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path)
+    conversions = [*(plain._weight_conversions or ()), OneWay()]
+    monkeypatch.setattr(plain, "_weight_conversions", conversions)
+    loaded = load_pretrained(plain, tmp_path)
+    assert torch.equal(family.hidden(loaded), family.hidden(model))
+    assert loaded._weight_conversions is conversions
+
+
 def test_options_of_from_pretrained(tmp_path):
     model = learning(BERT.build())
     model.save_pretrained(tmp_path)
