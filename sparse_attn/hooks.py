@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME, REACHED, Unsaved
 from sparse_attn.layers import AttentionLayer, config_of
 
-UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
-
 
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
     """Add the hooks to a model; weights: return attention weights from every call."""
     add_layer_hooks(layers)
-    root.register_forward_pre_hook(_mark_adapters)
     if weights:
         root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
 
@@ -37,9 +32,7 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
     for layer in layers:
         drop_hooks(layer.module, _check_dispatch, _check_reached)
         layer.module.__dict__.pop(REACHED, None)
-    drop_hooks(root, _mark_adapters, _ask_for_weights)
-    adapters = getattr(root, "peft_config", {})
-    adapters.update({n: getattr(config, UNMARKED, config) for n, config in adapters.items()})
+    drop_hooks(root, _ask_for_weights)
 
 
 def asks_for_weights(root: PreTrainedModel) -> bool:
@@ -91,19 +84,6 @@ def _ask_for_weights(
 ) -> tuple[Any, dict[str, Any]]:
     """config.output_attentions=True, which Transformers allows with eager attention alone."""
     return args, {"output_attentions": True, **kwargs}
-
-
-def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
-    """Make PEFT warn if an adapter trained on a patched base is loaded on a plain one."""
-    if torch.compiler.is_compiling():
-        return
-    for name, config in list(getattr(root, "peft_config", {}).items()):
-        excluded = getattr(config, "exclude_modules", "")  # a pattern is left as it is
-        if not isinstance(excluded, str) and NAME not in (excluded or ()):
-            marked = copy.copy(config)
-            marked.exclude_modules = {NAME, *(excluded or ())}
-            setattr(marked, UNMARKED, config)
-            root.peft_config[name] = marked
 
 
 def drop_hooks(module: nn.Module, *functions: Any) -> None:

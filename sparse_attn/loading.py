@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.core_model_loading import WeightRenaming, revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -37,22 +37,18 @@ from sparse_attn.patch_config import (
     with_parts,
 )
 from sparse_attn.patching import install, is_patched, make_mapping, unpatch_model
+from sparse_attn.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.refusals import refuse
 
-FILE_ARGUMENTS = (
-    *("cache_dir", "revision", "token", "subfolder"),
-    *("local_files_only", "force_download", "proxies"),
-)
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
+CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights
 
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
 
     Restores a patched attention, a patched head, or both. A class without a head, such as
-    AutoModel, leaves the head out. Do not use a plain `cls.from_pretrained(path,
-    attn_implementation="eager")`: it computes softmax with the weights of the patched model,
-    without any warning.
+    AutoModel, leaves the head out.
 
     Args:
         cls: a model class or Auto class of Transformers; or a model loaded by a plain
@@ -96,7 +92,8 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
     try:
-        loaded = cls.from_pretrained(path, config=config, **kwargs)
+        with expected():
+            loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
         raise RuntimeError(f"{path}: its weights are truncated or corrupt ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
@@ -121,6 +118,8 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     states = config_states(root)
     saved = _take(root.config, path)
+    if not saved:  # the part was patched, and the whole asks for what only the part has
+        root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
             config._output_attentions |= type(config) is type(root.config)
@@ -224,11 +223,18 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
     wanted |= head_parameters(root) | multilabel_parameters(root)
     if not wanted:
         return
+    if hub.get("use_safetensors") is False:
+        raise RuntimeError(
+            f"{path}: use_safetensors=False, but learned parameters are read from safetensors; "
+            "leave it out, or save the patched model again with save_pretrained"
+        )
+    weights = getattr(root.config, "transformers_weights", None) or _with_variant(
+        SAFE_WEIGHTS_NAME, hub.get("variant")
+    )
     prefix = f"{root.base_model_prefix}."
-    # save_pretrained writes some models, such as ViT, under their old names
-    names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
-    names = {n: old.removeprefix(prefix) for n, old in names.items()}
-    saved = _saved_tensors(path, prefix, set(names.values()), hub)
+    names = {n: old.removeprefix(prefix) for n, old in _saved_names(root, wanted).items()}
+    files = _weight_files(path, weights, hub)
+    saved = _saved_tensors(files, prefix, set(names.values()))
     missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
@@ -237,22 +243,53 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
             parameter.copy_(saved[names[name]])
 
 
-def _saved_tensors(
-    path: str, prefix: str, names: set[str], hub: dict[str, Any]
-) -> dict[str, Tensor]:
-    """The tensors of a safetensors checkpoint, sharded or not, with these names after `prefix`."""
-    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
-    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
-    if single is not None:
-        files = [single]
+def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict[str, str]:
+    """The names of parameters in a file: save_pretrained writes some, such as ViT's, under old ones.
+
+    Only renamings count. A quantiser's conversions, such as torchao's, have no way back.
+    """
+    conversions = getattr(root, CONVERSIONS, None)
+    if conversions is not None:
+        renamings = [entry for entry in conversions if isinstance(entry, WeightRenaming)]
+        setattr(root, CONVERSIONS, renamings)
+    try:
+        return {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
+    finally:
+        if conversions is not None:
+            setattr(root, CONVERSIONS, conversions)
+
+
+def _with_variant(name: str, variant: str | None) -> str:
+    """The file name that Transformers gives a variant: `model.ema.safetensors`."""
+    stem, _, suffix = name.rpartition(".")
+    return name if variant is None else f"{stem}.{variant}.{suffix}"
+
+
+def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
+    """The safetensors files that from_pretrained has read: `weights`, or the shards of its index.
+
+    Raises:
+        RuntimeError: neither exists.
+    """
+    place = {name: value for name, value in hub.items() if name in PLACE_ARGUMENTS}
+    optional = {**place, "_raise_exceptions_for_missing_entries": False}
+    if not weights.endswith(".json"):
+        if (single := cached_file(path, weights, **optional)) is not None:
+            return [single]
+        index_name = _with_variant(SAFE_WEIGHTS_INDEX_NAME, hub.get("variant"))
     else:
-        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional)
-        if index is None:
-            raise RuntimeError(
-                f"{path}: has no {SAFE_WEIGHTS_NAME}, from which learned parameters are read; "
-                "save the patched model again with save_pretrained"
-            )
-        files, _ = get_checkpoint_shard_files(path, index, **hub)
+        index_name = weights
+    index = cached_file(path, index_name, **optional)
+    if index is None:
+        raise RuntimeError(
+            f"{path}: has no {weights}, from which learned parameters are read; save the patched "
+            "model again with save_pretrained"
+        )
+    return get_checkpoint_shard_files(path, index, **place)[0]
+
+
+def _saved_tensors(files: list[str], prefix: str, names: set[str]) -> dict[str, Tensor]:
+    """The tensors of safetensors files with these names after `prefix`."""
     tensors = {}
     for file in files:
         with safe_open(file, framework="pt") as checkpoint:

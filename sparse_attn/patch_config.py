@@ -21,6 +21,7 @@ MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
 # what makes each entry
 PATCHERS = {NAME: "patch_model", HEAD: "patch_lm_head", MULTILABEL: "patch_multilabel_head"}
 KEYS = tuple(PATCHERS)
+INSTALLED = "_sparse_attn_installed"  # on a patched head: its entry's key
 VERSION = 1
 # no such attention exists: makes a plain from_pretrained fail for models without patched attention
 ONLY_BY_US = "sparse_attn.load_pretrained"

@@ -62,7 +62,7 @@ def patch_multilabel_head(
     Returns:
         The same model. Save it with `save_pretrained` and load it with
         `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
-        call, except with an explicit `attn_implementation`.
+        call.
 
     Raises:
         ValueError: as `MultiLabelHead`; or a model whose linear layer to config.num_labels is

@@ -73,8 +73,8 @@ def patch_lm_head(
 
     Returns:
         The same model. Save it with `save_pretrained` and load it with
-        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises at the first call, except
-        with an explicit `attn_implementation`.
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
+        call.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a model without a linear output
