@@ -96,7 +96,7 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
 def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
     """Patch the head as it was saved; a class without such a head has nothing to restore."""
     root.config.problem_type = saved["problem_type"]
-    if _find_output_layer(root) is None:
+    if find_output_layer(root) is None:
         hide(root, MULTILABEL)
         return
     made = dict(saved["head"])
@@ -143,7 +143,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
     Raises:
         ValueError: the model has none, or it cannot be replaced.
     """
-    found = _find_output_layer(root)
+    found = find_output_layer(root)
     labels = root.config.num_labels
     if found is None:
         raise ValueError(
@@ -160,7 +160,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
     return found[1]
 
 
-def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
+def find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
     """The last linear layer after the base model, if it gives one logit per label."""
     if "labels" not in _argument_names(cast(Hashable, type(root))):
         return None
