@@ -23,7 +23,7 @@ def record():
     return json.loads(FILE.read_text())["cells"]
 
 
-@pytest.mark.parametrize("cell", cells(), ids=cell_id)
+@pytest.mark.parametrize("cell", list(cells()), ids=cell_id)
 def test_cell(cell, record):
     assert verdict(*cell) == record[row(cell)][str(cell[0])]
 
@@ -39,7 +39,7 @@ def test_record_has_no_other_cells(record):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("cell", crossed(), ids=cell_id)
+@pytest.mark.parametrize("cell", list(crossed()), ids=cell_id)
 def test_whole_cross(cell, record):
     """What a setup or an action alone raises, both together may raise."""
     subject, setup, action = cell
