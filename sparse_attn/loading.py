@@ -118,7 +118,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     states = config_states(root)
     saved = _take(root.config, path)
-    if not saved:  # the part was patched, and the whole asks for what only the part has
+    if NAME not in saved:  # a head or a part was patched, and the config asks for us everywhere
         root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies

@@ -21,7 +21,7 @@ class Action:
     answer: Callable[[Any, Subject], Answer]
     expected: Callable[[Any, Subject], Answer]
     generates: bool = False
-    draws: bool = False  # Transformers' eager attention draws other numbers
+    own: bool = False  # of the plain model it is another: other draws, or another zero of logits
 
     def __str__(self) -> str:
         return self.name
@@ -127,7 +127,7 @@ def same(name: str, answer: Callable[[Any, Subject], Answer], **flags: bool) -> 
 STEP = same("training step", step)
 ACTIONS = [
     STEP,
-    same("dropout", dropout, draws=True),
+    same("dropout", dropout, own=True),
     Action("accumulation", lambda m, s: step(m, s, parts=True), step),
     same("output_attentions", lambda m, s: step(m, s, output_attentions=True)),
     Action("left padding", padded, alone),
@@ -135,6 +135,8 @@ ACTIONS = [
     Action("generate, static cache", generate(cache_implementation="static"), generate(), True),
     Action("generate, chunked prefill", generate(prefill_chunk_size=4), generate(), True),
     same("generate, guidance_scale", generate(guidance_scale=1.7), generates=True),
-    same("generate, repetition_penalty", generate(repetition_penalty=1.3), generates=True),
+    same(
+        "generate, repetition_penalty", generate(repetition_penalty=1.3), generates=True, own=True
+    ),
     same("generate, no_repeat_ngram_size", generate(no_repeat_ngram_size=2), generates=True),
 ]

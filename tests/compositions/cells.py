@@ -44,7 +44,7 @@ def verdict(subject: Subject, setup: Setup, action: Action) -> str:
     with reference():
         expected = action.expected(setup.expected(subject.build(), subject), subject)
     assert_close(actual, expected, setup.tolerance)
-    if subject.plain and not action.draws:
+    if subject.plain and not action.own:
         plain = setup.expected(subject.build(patched=False), subject)
         assert_close(actual, action.expected(plain, subject), setup.tolerance)
     return EQUAL
