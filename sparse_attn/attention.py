@@ -22,7 +22,7 @@ from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
-REACHED = "_sparse_attn_reached"  # set on an attention module by its first call of us
+REACHED = "_sparse_attn_reached"  # on an attention module: whether it has called us
 MASKED = -9e3  # additive masks: at or below it, as for -1e4 with a bias, a position is masked
 REFUSED = {
     "sinks": "attention sinks that differ from query to query",
@@ -99,7 +99,9 @@ def sparse_attention(
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
-    module.__dict__[REACHED] = True  # setattr asks whether it is a parameter, which takes longer
+    # getattr would search a module's parameters, buffers and submodules for what is not there
+    if (reached := module.__dict__.get(REACHED)) is not None:
+        reached.done = True
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
@@ -115,7 +117,6 @@ def sparse_attention(
                 "no known model defines; unpatch this model"
             )
         bias = position_bias if bias is None else position_bias + bias
-    # getattr would search a module's parameters, buffers and submodules for what is not there
     observer: Observer | None = module.__dict__.get(OBSERVER)
     wants_weights = _wants_weights(mapping, kwargs)
     inputs = AttentionInputs(

@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME, REACHED, Unsaved
 from sparse_attn.layers import AttentionLayer, config_of
 
 
+class Flag:
+    """Something done to a module, which copies and pickles of it forget.
+
+    So a call does not change the fingerprint that `datasets` takes of a pickled model.
+    """
+
+    done = False
+
+    def __reduce__(self) -> tuple[type[Flag], tuple[()]]:
+        return Flag, ()
+
+
+def keep_key(handle: RemovableHandle) -> None:
+    """Give a new hook of ours the same key in every model, for the fingerprints of `datasets`.
+
+    PyTorch numbers the hooks of a process.
+    """
+    hooks = handle.hooks_dict_ref()
+    assert hooks is not None
+    key = -zlib.crc32(hooks[handle.id].__qualname__.encode())
+    for table in (hooks, *(extra() for extra in handle.extra_dict_ref)):
+        if handle.id in table:
+            table[key] = table.pop(handle.id)
+
+
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
     """Add the hooks to a model; weights: return attention weights from every call."""
     add_layer_hooks(layers)
     if weights:
-        root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
+        keep_key(root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
 
 
 def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
     """Add those of attention modules."""
     for layer in layers:
-        layer.module.register_forward_pre_hook(_check_dispatch)
-        layer.module.register_forward_hook(_check_reached)
+        layer.module.__dict__[REACHED] = Flag()
+        keep_key(layer.module.register_forward_pre_hook(_check_dispatch))
+        keep_key(layer.module.register_forward_hook(_check_reached))
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
@@ -73,7 +101,7 @@ def _finds_word_timestamps() -> bool:
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
     """Raise if the module's forward bypassed the attention interface."""
-    if not getattr(module, REACHED, False):
+    if not module.__dict__[REACHED].done:
         raise RuntimeError(
             f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but computed "
             "its output without it, bypassing the attention interface; unpatch this model"

@@ -244,7 +244,7 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
 
 
 def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict[str, str]:
-    """The names of parameters in a file: save_pretrained writes some under old ones, as of ViT.
+    """The names of parameters in a file; save_pretrained writes some, as of ViT, under old ones.
 
     Only renamings count. A quantiser's conversions, such as torchao's, have no way back.
     """
