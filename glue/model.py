@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from glue.config import SAVED
+from glue.data import ROW
 from glue.labels import class_order
 from glue.tasks import Task
 from sparse_attn.heads.multilabel_patching import find_output_layer
@@ -189,5 +190,5 @@ def encode(
         pair = [batch["text_b"]] if "text_b" in batch else []
         return tokenizer(batch["text_a"], *pair, truncation=True, max_length=max_length)
 
-    texts = [name for name in data["train"].column_names if name != "label"]
+    texts = [name for name in data["train"].column_names if name not in ("label", ROW)]
     return data.map(tokenize, batched=True, remove_columns=texts, desc="Tokenizing")

@@ -35,7 +35,8 @@ NOT_PATCHED = (
     f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
     "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path), "
     "or, if it is loaded already, complete it with sparse_attn.load_pretrained(model, path); "
-    "otherwise call sparse_attn.patch_model(model, ...)"
+    "otherwise call sparse_attn.patch_model(model, ...). If it is the reference model that TRL's "
+    "DPOTrainer loads, give that one yourself: ref_model=copy.deepcopy(model)"
 )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
-from sparse_attn.hooks import Flag, drop_hooks, keep_key
+from sparse_attn.hooks import Flag, drop_hooks
 from sparse_attn.layers import source_of_forward
 
 # what configs call the arithmetic behind a head, and the value that switches it off
@@ -83,11 +83,11 @@ def last_call() -> tuple[Head, Tensor] | None:
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch the model's forward; a removed head takes its hook along."""
     remove_guard(root)
-    keep_key(root.register_forward_pre_hook(_begin))
-    keep_key(head.register_forward_hook(_keep_call))
-    keep_key(head.register_forward_hook(_keep_rows))
-    keep_key(root.register_forward_hook(_check_called))
-    keep_key(root.register_forward_hook(_check_logits))
+    root.register_forward_pre_hook(_begin, with_kwargs=True)
+    head.register_forward_hook(_keep_call)
+    head.register_forward_hook(_keep_rows)
+    root.register_forward_hook(_check_called)
+    root.register_forward_hook(_check_logits)
     head.__dict__[CHECKED] = Flag()
 
 
@@ -96,9 +96,16 @@ def remove_guard(root: PreTrainedModel) -> None:
     drop_hooks(root, _begin, _check_called, _check_logits)
 
 
-def _begin(model: nn.Module, inputs: Any) -> None:
-    """Forward pre-hook of the model: forget a forward that was aborted."""
+def _begin(model: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
+    """Forward pre-hook of the model: forget a forward that was aborted, and refuse TRL's own."""
     _calls.last = _calls.kept = None
+    if options.get("fused_lm_head"):
+        raise RuntimeError(
+            f"{type(model).__name__}: its trainer, such as TRL's SFTTrainer or DPOTrainer, asked "
+            "for fused_lm_head, which computes softmax from the weight of the output layer instead "
+            "of calling the patched head; train with Trainer of Transformers, whose loss is the "
+            "head's, or call unpatch_lm_head, which leaves patched attention as it is"
+        )
 
 
 def _keep_call(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -124,7 +131,7 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
         raise RuntimeError(
             f"{type(model).__name__} computed its output without calling its patched head, so it "
             "is the plain head's; unpatch it with unpatch_lm_head or unpatch_multilabel_head, or "
-            "disable what replaces it, such as use_liger_kernel"
+            "disable what multiplies by its weight instead, such as use_liger_kernel"
         )
 
 
