@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import drop_hooks, keep_key
 from sparse_attn.patch_config import HEAD, KEYS, MULTILABEL, patch_of
 
 # what an adapter of a patched base excludes: the entry's key, and a module that the patch added
@@ -23,7 +23,7 @@ ADAPTERS = "peft_config"  # where PEFT keeps the configs of a model's adapters, 
 
 def watch_adapters(root: PreTrainedModel) -> None:
     """Mark the adapters of a patched model from its next call on."""
-    root.register_forward_pre_hook(_mark_adapters)
+    keep_key(root.register_forward_pre_hook(_mark_adapters))
 
 
 def release_adapters(root: PreTrainedModel) -> None:

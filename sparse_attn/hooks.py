@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME, REACHED, Unsaved
@@ -26,19 +28,32 @@ class Flag:
         return Flag, ()
 
 
+def keep_key(handle: RemovableHandle) -> None:
+    """Give a new hook of ours the same key in every model, for the fingerprints of `datasets`.
+
+    PyTorch numbers the hooks of a process.
+    """
+    hooks = handle.hooks_dict_ref()
+    assert hooks is not None
+    key = -zlib.crc32(hooks[handle.id].__qualname__.encode())
+    for table in (hooks, *(extra() for extra in handle.extra_dict_ref)):
+        if handle.id in table:
+            table[key] = table.pop(handle.id)
+
+
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
     """Add the hooks to a model; weights: return attention weights from every call."""
     add_layer_hooks(layers)
     if weights:
-        root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
+        keep_key(root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
 
 
 def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
     """Add those of attention modules."""
     for layer in layers:
         layer.module.__dict__[REACHED] = Flag()
-        layer.module.register_forward_pre_hook(_check_dispatch)
-        layer.module.register_forward_hook(_check_reached)
+        keep_key(layer.module.register_forward_pre_hook(_check_dispatch))
+        keep_key(layer.module.register_forward_hook(_check_reached))
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import drop_hooks, keep_key
 from sparse_attn.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
@@ -118,8 +118,8 @@ class Patch:
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
         if not any(patch_of(model, other) for other in KEYS):
-            model.register_forward_pre_hook(_complete_configs)
-            model.register_state_dict_pre_hook(_refuse_lost_configs)
+            keep_key(model.register_forward_pre_hook(_complete_configs))
+            keep_key(model.register_state_dict_pre_hook(_refuse_lost_configs))
         setattr(model, f"_{key}", self)
         self.show()
 

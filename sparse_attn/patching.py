@@ -19,6 +19,7 @@ from sparse_attn.hooks import (
     add_hooks,
     add_layer_hooks,
     drop_hooks,
+    keep_key,
     remove_hooks,
 )
 from sparse_attn.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
@@ -288,7 +289,7 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
     watch_adapters(root)
-    root.register_forward_pre_hook(_check_layers)
+    keep_key(root.register_forward_pre_hook(_check_layers))
     Patch(root, NAME, describe, _Kept(*_places(root), before))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
-from sparse_attn.hooks import Flag, drop_hooks
+from sparse_attn.hooks import Flag, drop_hooks, keep_key
 from sparse_attn.layers import source_of_forward
 
 # what configs call the arithmetic behind a head, and the value that switches it off
@@ -83,11 +83,11 @@ def last_call() -> tuple[Head, Tensor] | None:
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch the model's forward; a removed head takes its hook along."""
     remove_guard(root)
-    root.register_forward_pre_hook(_begin, with_kwargs=True)
-    head.register_forward_hook(_keep_call)
-    head.register_forward_hook(_keep_rows)
-    root.register_forward_hook(_check_called)
-    root.register_forward_hook(_check_logits)
+    keep_key(root.register_forward_pre_hook(_begin, with_kwargs=True))
+    keep_key(head.register_forward_hook(_keep_call))
+    keep_key(head.register_forward_hook(_keep_rows))
+    keep_key(root.register_forward_hook(_check_called))
+    keep_key(root.register_forward_hook(_check_logits))
     head.__dict__[CHECKED] = Flag()
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sparse_attn.heads.guard import last_call
 from sparse_attn.heads.installing import added_parameters, install_head, remove_head, wrap
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import drop_hooks, keep_key
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.patch_config import (
@@ -120,10 +120,10 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
     patch = patch_of(root, MULTILABEL)
     usual = root.config.problem_type if patch is None else patch.kept
     drop_hooks(root, _take_labels, _finish)
-    root.register_forward_pre_hook(_take_labels, with_kwargs=True)
-    root.register_forward_hook(_finish, always_call=True)
+    keep_key(root.register_forward_pre_hook(_take_labels, with_kwargs=True))
+    keep_key(root.register_forward_hook(_finish, always_call=True))
     install_head(root, MULTILABEL, old, head, _describe, usual)
-    head.register_forward_hook(_number_rows)
+    keep_key(head.register_forward_hook(_number_rows))
     root.config.problem_type = PROBLEM_TYPE
 
 
