@@ -15,6 +15,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
+from sparse_attn.entries import RESTORE as REMEDY
+from sparse_attn.entries import check_entry
 from sparse_attn.heads.multilabel_patching import (
     multilabel_parameters,
     restore_multilabel_head,
@@ -28,8 +30,6 @@ from sparse_attn.patch_config import (
     KEYS,
     MULTILABEL,
     ONLY_BY_US,
-    check_table,
-    check_version,
     config_states,
     configs_of,
     patch_of,
@@ -63,8 +63,9 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         completed object.
 
     Raises:
-        ValueError: nothing was patched when the model was saved, it was saved after such a plain
-            load, or the model given for `cls` is already patched.
+        ValueError: nothing was patched when the model was saved, it was saved after it had computed
+            softmax, its entries in the config are malformed, or the model given for `cls` is
+            already patched.
         TypeError: `cls` is not a model class, or `config` is a path instead of a config object.
         RuntimeError: the checkpoint does not match its config, or lacks a learned parameter.
     """
@@ -85,7 +86,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if config is None:
         # what "auto" means the checkpoint says, not its config
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
-        config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
+        config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
     saved = _take(config, path)
     config._attn_implementation = implementation
@@ -101,6 +102,13 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     return loaded
 
 
+def _read_config(path: str | Path, **kwargs: Any) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path, **kwargs)
+    except RecursionError:
+        raise ValueError(f"{path}: its config.json is nested too deeply; {REMEDY}") from None
+
+
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
     """`load_pretrained` of a model that a plain from_pretrained has loaded."""
     if unknown := sorted(hub.keys() - set(FILE_ARGUMENTS)):
@@ -110,7 +118,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     if is_patched(root):
         raise ValueError(f"{type(root).__name__} is already patched; call unpatch_model first")
-    file = AutoConfig.from_pretrained(path, **hub)
+    file = _read_config(path, **hub)
     if any(vars(file).get(key) != vars(root.config).get(key) for key in KEYS):
         raise ValueError(
             f"path={str(path)!r}: its config describes other patches than the model's; "
@@ -138,10 +146,13 @@ def _restore(
     root: PreTrainedModel, saved: dict[str, Any], path: str | Path, hub: dict[str, Any]
 ) -> None:
     for key, entry in saved.items():
-        RESTORE[key](root, entry)
+        try:
+            RESTORE[key](root, entry)
+        except TypeError as error:  # of a parameter that the mapping does not have
+            raise ValueError(f"config.{key}: {error}; {REMEDY}") from error
     for part in _patched_parts(root) if not saved else ():
         entry = vars(part.config).pop(NAME)
-        check_version(NAME, entry)
+        check_entry(NAME, entry)
         _restore_attention(part, entry)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
@@ -168,7 +179,7 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             "attn_implementation"
         )
     for key, entry in saved.items():
-        check_version(key, entry)
+        check_entry(key, entry)
     for key in saved:
         delattr(config, key)
     return saved
@@ -185,21 +196,11 @@ def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 def _restore_attention(root: PreTrainedModel, saved: dict[str, Any]) -> None:
-    check_table(NAME, saved, mappings=list)
-    for entry in saved["mappings"]:
-        check_table(
-            *(f"{NAME}.mappings", entry),
-            mapping=str,
-            params=dict,
-            learn=list,
-            per=str,
-            modules=list,
-        )
     found = attention_layers(root)
-    positions = [position for entry in saved["mappings"] for position in entry["modules"]]
-    if len(positions) != len(found) or set(positions) != set(range(len(found))):
+    described = sum(len(entry["modules"]) for entry in saved["mappings"])
+    if described != len(found):
         raise RuntimeError(
-            f"config.{NAME}: it describes {len(positions)} attention modules, but "
+            f"config.{NAME}: it describes {described} attention modules, but "
             f"{type(root).__name__} has {len(found)}; load with the class that was saved"
         )
     refuse(root, found)
@@ -238,6 +239,13 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
     missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
+    for name, parameter in wanted.items():
+        shape = saved[names[name]].shape
+        if shape != parameter.shape:  # copy_ would broadcast some
+            raise RuntimeError(
+                f"{path}: {names[name]} has shape {tuple(shape)}, but its config describes "
+                f"{tuple(parameter.shape)}; {REMEDY}"
+            )
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(saved[names[name]])

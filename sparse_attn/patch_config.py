@@ -209,26 +209,6 @@ def hide(root: PreTrainedModel, key: str) -> None:
             vars(config).pop("attn_implementation", None)
 
 
-def check_table(where: str, table: Any, **kinds: type) -> None:
-    """Raise RuntimeError for a part of a saved config without these entries of these types."""
-    whole = isinstance(table, abc.Mapping)
-    if not whole or not all(isinstance(table.get(name), kind) for name, kind in kinds.items()):
-        raise RuntimeError(
-            f"config.{where}: expected a table with {', '.join(kinds)}, got {table!r}; restore "
-            "config.json as save_pretrained wrote it"
-        )
-
-
-def check_version(key: str, saved: Any) -> None:
-    """Raise RuntimeError for an entry saved by another version of this library."""
-    check_table(key, saved, version=int)
-    if saved["version"] != VERSION:
-        raise RuntimeError(
-            f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
-            "version of sparse-attn that wrote it"
-        )
-
-
 def own_configs(root: PreTrainedModel) -> None:
     """Copy the configs of the model that another patched model uses.
 

@@ -122,7 +122,7 @@ def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
     """config.json as a dict; empty if there is none."""
     try:
         return PreTrainedConfig.get_config_dict(path, **where)[0]
-    except OSError:
+    except (OSError, RecursionError):  # which Transformers then names
         return {}
 
 
