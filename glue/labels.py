@@ -53,7 +53,7 @@ def class_order(config: PretrainedConfig, task: Task, model: str) -> list[int] |
 
 def _names(config: PretrainedConfig) -> list[str]:
     """The model's labels in the order of its scores; older configs name them in label2id only."""
-    found = [str(config.id2label[index]) for index in range(config.num_labels)]
+    found = [str(config.id2label.get(i, f"LABEL_{i}")) for i in range(config.num_labels)]
     by_index = {int(index): str(name) for name, index in (config.label2id or {}).items()}
     if all(name.startswith("LABEL_") for name in found) and by_index.keys() == {*range(len(found))}:
         return [by_index[index] for index in range(len(found))]
