@@ -236,6 +236,20 @@ def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
 
 
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_the_reference_shows_a_spoiled_value_under_a_mask(name, params, junk):
+    """As eager attention: a weight of 0 times NaN is NaN."""
+    inputs = Inputs(Problem(name, params, queries=5, keys=9, dim=16))
+    with torch.no_grad():
+        inputs.value[0, 0, 4] = junk
+        output = inputs.attend("reference", mask=torch.arange(9) != 4)
+    spoiled = torch.zeros(output.shape[:2], dtype=torch.bool)
+    spoiled[0, : output.shape[1] // inputs.value.shape[1]] = True
+    assert torch.equal(output.isnan().all((2, 3)), spoiled)
+    assert torch.equal(output.isfinite().all((2, 3)), ~spoiled)
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
 @over("name params", SETTINGS, SOLVERS)
 def test_a_spoiled_query_spoils_its_row_only(backend, name, params, junk):
     """A NaN shows: it is not taken for a masked key.
