@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -190,6 +191,14 @@ def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
     for leaf in ("dquery", "dkey", "dvalue"):
         assert (got[leaf][1] == 0).all(), leaf
         assert (got[leaf][0] != 0).any(), leaf
+
+
+@each(CPU)
+def test_numbers_of_numpy_are_numbers(backend):
+    inputs = backend.inputs(Problem("softmax", queries=9, keys=9, dim=16))
+    expected = inputs.attend(backend.impl, window=3, scale=0.5, softcap=4.0)
+    numbers = {"window": np.int64(3), "scale": np.float32(0.5), "softcap": np.float32(4)}
+    assert torch.equal(inputs.attend(backend.impl, **numbers, dropout=np.float32(0)), expected)
 
 
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
