@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef, Library
+from torch.library import CustomOpDef
 from torch.nn import Parameter
 from torch.utils.flop_counter import register_flop_formula
 
@@ -96,7 +96,7 @@ def register(
     backward.register_autograd(no_second_derivative)
     # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
     backward.register_vmap(no_batched_gradients)
-    _LIBRARY.impl(f"{name}_backward", no_batched_gradients, "Batched")
+    backward._lib.impl(backward._name, no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
@@ -132,7 +132,6 @@ def register(
     return call
 
 
-_LIBRARY = Library("sparse_attn", "IMPL")  # its rules go when it does
 _KEYS = [f"{kind}{on}" for kind in ("", "Autograd", "Autocast") for on in ("CPU", "CUDA")]
 _PLAIN = reduce(
     or_,

@@ -21,7 +21,8 @@ GANEA = "Ganea et al. 2019"
 
 def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
     """f(z) = s_0 l_0 + d sum_{j<i} s_j + s_i (z - l_i), with knots l_i = -T + i d, d = 2T/K."""
-    return _PiecewiseLinear.apply(z, F.softplus(raw_slopes.to(z)), bound)
+    function = _PiecewiseLinear if torch.compiler.is_compiling() else _ForwardPiecewiseLinear
+    return function.apply(z, F.softplus(raw_slopes.to(z)), bound)
 
 
 class _PiecewiseLinear(torch.autograd.Function):
@@ -41,7 +42,6 @@ class _PiecewiseLinear(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
         z, slopes, ctx.bound = inputs
         ctx.save_for_backward(z, slopes)
-        ctx.save_for_forward(z, slopes)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -59,6 +59,15 @@ class _PiecewiseLinear(torch.autograd.Function):
         # f starts at s_0 l_0, l_0 = -T
         start = torch.cat([(-ctx.bound * total).reshape(1), zeros[1:]])
         return for_z, (partly + passed + start).to(slopes), None
+
+
+class _ForwardPiecewiseLinear(_PiecewiseLinear):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        _PiecewiseLinear.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
     def jvp(ctx: Any, z_tangent: Tensor, slopes_tangent: Tensor, _: None) -> Tensor:
@@ -91,9 +100,8 @@ def _look_up(table: Tensor, bins: Tensor) -> Tensor:
 
 def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: Tensor) -> Tensor:
     """f(z) = sum_k v_k sigma(u_k z + b_k), v = softplus(raw_gain), u = softplus(raw_slope)."""
-    return _SigmoidSum.apply(
-        z, F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z)), offset.to(z)
-    )
+    function = _SigmoidSum if torch.compiler.is_compiling() else _ForwardSigmoidSum
+    return function.apply(z, F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z)), offset.to(z))
 
 
 class _SigmoidSum(torch.autograd.Function):
@@ -111,7 +119,6 @@ class _SigmoidSum(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -124,6 +131,15 @@ class _SigmoidSum(torch.autograd.Function):
             units.append(torch.stack([(grad * step).sum(), (bent * z).sum(), bent.sum()]))
         for_gain, for_slope, for_offset = torch.stack(units, 1)
         return for_z, for_gain, for_slope, for_offset
+
+
+class _ForwardSigmoidSum(_SigmoidSum):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        _SigmoidSum.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def jvp(ctx: Any, z_tangent: Tensor, *units: Tensor) -> Tensor:

@@ -103,7 +103,8 @@ def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Te
     e = alpha - 1
     # log(1 + e x) / e is x to the last digit well before e gets this small
     e = e + (e.clamp(min=torch.finfo(rows.dtype).eps ** 1.5) - e).detach()
-    return _Entmax.apply(shifted, e, log)
+    function = _Entmax if torch.compiler.is_compiling() else _ForwardEntmax
+    return function.apply(shifted, e, log)
 
 
 class _Entmax(torch.autograd.Function):
@@ -126,7 +127,6 @@ class _Entmax(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
         _, e, ctx.log = inputs
         ctx.save_for_backward(output, e)
-        ctx.save_for_forward(output, e)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -143,6 +143,15 @@ class _Entmax(torch.autograd.Function):
         p = log_p.exp().where(support, torch.zeros_like(log_p))
         grad_e = (grad if ctx.log else grad * p) * by_e - pull * p * by_e
         return grad_shifted, grad_e.sum_to_size(e.shape), None
+
+
+class _ForwardEntmax(_Entmax):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+        _Entmax.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(output, inputs[1])
 
     @staticmethod
     def jvp(ctx: Any, shifted: Tensor, e_tangent: Tensor, _: None) -> Tensor:
