@@ -6,13 +6,15 @@ Importing this module adds these checks to Transformers' classes.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import find_adapter_config_file
 
 from sparse_attn.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.attention import NAME
@@ -119,11 +121,15 @@ def _refuse_other_config(path: Any, config: Any, kwargs: dict[str, Any]) -> None
 
 
 def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
-    """config.json as a dict; empty if there is none."""
-    try:
-        return PreTrainedConfig.get_config_dict(path, **where)[0]
-    except (OSError, RecursionError):  # which Transformers then names
-        return {}
+    """config.json as a dict, of an adapter that of its base; empty if there is none."""
+    config: dict[str, Any] = {}
+    with suppress(OSError, RecursionError):  # which Transformers then names
+        config, _ = PreTrainedConfig.get_config_dict(path, **where)
+    adapter = None if config else find_adapter_config_file(str(path), **where)
+    if adapter is None:
+        return config
+    base = json.loads(Path(adapter).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return _config_file(base, {})
 
 
 def _check_modules(original: Any) -> Any:

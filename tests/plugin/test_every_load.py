@@ -155,8 +155,13 @@ def test_an_adapter_beside_a_saved_base_never_computes_softmax(tmp_path):
     base = load_pretrained(TASK, tmp_path / "base")
     adapted = get_peft_model(base, LoraConfig(target_modules=["query"]))
     adapted.save_pretrained(tmp_path / "adapter")
-    for options in ({}, {"attn_implementation": "eager"}):
-        assert_refused(TASK.from_pretrained, tmp_path / "adapter", **options)
+    for options in (
+        {},
+        {"attn_implementation": "eager"},
+        {"config": plain_config(tmp_path / "base")},
+    ):
+        for cls in (TASK, type(base)):
+            assert_refused(cls.from_pretrained, tmp_path / "adapter", **options)
 
 
 def test_the_guard_survives_being_loaded_and_saved_by_transformers(saved, tmp_path):
