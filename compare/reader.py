@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from glue.labels import class_order
 from glue.tasks import Task
 from pipeline.machine import choose_device
 from sparse_attn.commands.reading import (
@@ -96,6 +97,7 @@ class Reader:
         forward: the model, or its encoder.
         limit: tokens that it reads of a text, at most.
         causal: whether its logits are of the next word.
+        order: a classifier's class for each label of the task; None if they are in that order.
     """
 
     model: PreTrainedModel
@@ -104,14 +106,18 @@ class Reader:
     limit: int
     agreement: Agreement
     causal: bool
+    order: list[int] | None = None
 
     @torch.inference_mode()
     def __call__(self, batch: Batch) -> Tensor:
-        """Logits, or embeddings of length 1 (B, D): the mean over the tokens."""
+        """Logits, by the task's order of labels, or embeddings of length 1 (B, D).
+
+        An embedding is the mean over the tokens.
+        """
         inputs = batch.inputs.to(self.model.device)
         outputs = self.forward(**inputs)
         if self.agreement is not COSINE:
-            return outputs.logits
+            return outputs.logits if self.order is None else outputs.logits[:, self.order]
         mask = inputs["attention_mask"].unsqueeze(-1)
         return F.normalize((outputs.last_hidden_state * mask).sum(1) / mask.sum(1), dim=-1)
 
@@ -179,7 +185,7 @@ def open_reader(
         task: it must be a classifier for this.
 
     Raises:
-        ValueError: it cannot be loaded, or is no classifier for the task.
+        ValueError: it cannot be loaded, or is no classifier for the task or names other labels.
     """
     path = resolve_model(name, "MODEL")
     with quiet_transformers():
@@ -192,6 +198,7 @@ def open_reader(
             f"MODEL={name!r}: gives {config.num_labels} scores, but {task.name} has "
             f"{task.num_labels}; name a model that was trained for it"
         )
+    order = class_order(config, task, f"MODEL={name!r}") if task else None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         config.pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
@@ -209,6 +216,7 @@ def open_reader(
         int(min(LONGEST, longest(config, tokenizer, model))),
         agreement,
         cls is AutoModelForCausalLM,
+        order,
     )
 
 

@@ -21,6 +21,7 @@ from pipeline.tables import number_of, read_rows, text_of
 logger = logging.getLogger(__name__)
 
 HUB = "nyu-mll/glue"
+ROW = "row"
 
 
 def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.DatasetDict:
@@ -38,14 +39,20 @@ def subset(
 ) -> datasets.DatasetDict:
     """`rows` of the training set, and `selection`, a fraction of them, instead of the dev sets.
 
-    The rows depend only on the data: every run gets the same. `limit` bounds each split.
+    The rows depend only on the data: every run gets the same. `limit` bounds each split; one that
+    is smaller stays in its order. A column `row` has each row's place in its file, from 0.
 
     Raises:
         ValueError: too few rows, or one of the two parts would be empty.
     """
+    data = datasets.DatasetDict(
+        {split: part.add_column(ROW, list(range(len(part)))) for split, part in data.items()}
+    )
     if limit is not None:
-        few = {s: d.shuffle(seed=0).select(range(min(limit, len(d)))) for s, d in data.items()}
-        data, rows = datasets.DatasetDict(few), rows and min(rows, limit)
+        for split, part in data.items():
+            if len(part) > limit:
+                data[split] = part.shuffle(seed=0).select(range(limit))
+        rows = rows and min(rows, limit)
     train = data["train"]
     if rows is not None and not 0 < rows <= len(train):
         raise ValueError(f"train_rows={rows}: the training set has only {len(train)} rows")

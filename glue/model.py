@@ -23,7 +23,10 @@ from transformers import (
 )
 
 from glue.config import SAVED
+from glue.data import ROW
+from glue.labels import class_order
 from glue.tasks import Task
+from sparse_attn.heads.multilabel_patching import find_output_layer
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.loading import load_pretrained
 from sparse_attn.patch_config import KEYS
@@ -51,8 +54,10 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 def with_new_head(
     path: str, *, converted: bool = False, dtype: str = "float32", **options: Any
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, bool]:
     """Load the model, with its mappings if converted, without the warning about a new head.
+
+    Also return whether the head is new: a checkpoint may bring one of the same size.
 
     Missing or unexpected weights below the head are reported as usual.
 
@@ -80,25 +85,31 @@ def with_new_head(
         logger.removeFilter(hold)
     mismatched = [name for name, *_ in found["mismatched_keys"]]
     body = f"{model.base_model_prefix}."
-    for name in (*found["missing_keys"], *found["unexpected_keys"], *mismatched):
+    made = (*found["missing_keys"], *mismatched)
+    for name in (*made, *found["unexpected_keys"]):
         if name.startswith(body):
             for report in reports:
                 logger.handle(report)
             break
-    return model
+    return model, any(not name.startswith(body) for name in made)
 
 
 def load_model(
     path: str, task: Task, mapping: str = "softmax", dtype: str = "float32"
 ) -> PreTrainedModel:
-    """The pretrained model with a new head for the task, its weights in `dtype`.
+    """The pretrained model with a head for the task, its weights in `dtype`.
+
+    The head is new, unless the checkpoint has one with the task's labels: that is kept, and its
+    scores are put into the task's order.
 
     Raises:
         ValueError: it was saved with mappings of its own and `mapping` is not SAVED, or the
-            reverse; its weights are corrupt, or float16 by dtype="auto".
+            reverse; its head is as large and has other labels; its weights are corrupt, or float16
+            by dtype="auto".
     """
     labels = task.labels or ("score",)
     with from_hub(path):
+        own = AutoConfig.from_pretrained(path)
         config = AutoConfig.from_pretrained(
             path,
             num_labels=task.num_labels,
@@ -117,7 +128,7 @@ def load_model(
         )
     # a checkpoint tuned on another task brings a head of another size: that is made anew
     try:
-        model = with_new_head(
+        model, new_head = with_new_head(
             path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
         )
     except SafetensorError as error:
@@ -134,7 +145,26 @@ def load_model(
             f"train.dtype={dtype}: the weights of {path!r} are float16, in which AdamW's second "
             "moments are 0 and its steps unbounded; leave train.dtype at float32"
         )
+    if not new_head:
+        _put_in_order(model, own, task, path)
     return model
+
+
+def _put_in_order(model: PreTrainedModel, own: PretrainedConfig, task: Task, path: str) -> None:
+    """Permute the rows of a kept head, whose classes `own` names, to the order of the task."""
+    order = class_order(own, task, f"model={path!r}")
+    if order is None:
+        return
+    found = find_output_layer(model)
+    if found is None:
+        raise ValueError(
+            f"model={path!r}: its labels are in another order than those of {task.name}, and "
+            f"{type(model).__name__} has no linear layer to reorder; list the labels in the task "
+            f"in the order of the model, {list(own.id2label.values())}"
+        )
+    for parameter in (found[1].weight, found[1].bias):
+        if parameter is not None:
+            parameter.data = parameter.data[order]
 
 
 def check_length(
@@ -160,5 +190,5 @@ def encode(
         pair = [batch["text_b"]] if "text_b" in batch else []
         return tokenizer(batch["text_a"], *pair, truncation=True, max_length=max_length)
 
-    texts = [name for name in data["train"].column_names if name != "label"]
+    texts = [name for name in data["train"].column_names if name not in ("label", ROW)]
     return data.map(tokenize, batched=True, remove_columns=texts, desc="Tokenizing")

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from pipeline import yaml_text
+
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
 REGRESSION_METRICS = ("pearson", "spearmanr")
 
@@ -213,7 +215,7 @@ def _read_task(path: Path) -> Task:
     if not path.is_file():
         raise FileNotFoundError(f"task: there is no file {path}")
     try:
-        entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entry = yaml_text.load(path.read_text(encoding="utf-8"))
         return _parse_task(entry, path)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error

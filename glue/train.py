@@ -27,7 +27,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from glue.config import RunConfig, TrainConfig
-from glue.data import load_task, subset
+from glue.data import ROW, load_task, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics, predictions_of
 from glue.sweep import SweepConfig
@@ -228,7 +228,7 @@ def seconds(config: RunConfig) -> float | None:
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
-    """Metrics and sparsity on a split, and the prediction for each example."""
+    """Metrics and sparsity on a split, and each example's prediction, label and row of its file."""
     output = trainer.predict(trainer.eval_dataset[split], metric_key_prefix=split)
     return {
         "metrics": _task_metrics(output.metrics, split, task),
@@ -239,6 +239,7 @@ def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
         },
         "predicted": predictions_of(output.predictions, task).tolist(),
         "labels": output.label_ids.tolist(),
+        "rows": trainer.eval_dataset[split][ROW][:],
     }
 
 

@@ -11,10 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
+import yaml
+from jsonargparse import (
+    ActionYesNo,
+    ArgumentParser,
+    get_loader,
+    set_loader,
+    set_parsing_settings,
+)
 
+from pipeline import yaml_text
 from pipeline.usage import explain, own_error, spell_out
 
 ConfigT = TypeVar("ConfigT")
@@ -22,6 +31,7 @@ ConfigT = TypeVar("ConfigT")
 # jsonargparse finds our own dataclasses by their paths.
 OURS = ["pipeline", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
+set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
 
 # modules that an extra of this project installs
 EXTRAS = {

@@ -15,6 +15,8 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from pipeline import yaml_text
+
 # options without a config field
 BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
 
@@ -177,7 +179,7 @@ def _config_files(options: Sequence[str]) -> Iterator[str]:
 
 def _fault_of_file(file: str, configs: tuple[type, ...]) -> str | None:
     try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        content = yaml_text.load(Path(file).read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         return f"not YAML ({line}{error.problem})"

@@ -55,8 +55,9 @@ def platform_wheel(pure: Path, capabilities: Iterable[str]) -> Path:
     with ZipFile(pure) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     for capability in capabilities:
-        place = build.in_wheel(capability).relative_to(ROOT)
-        files[place.as_posix()] = compiled(capability)
+        library = compiled(capability)
+        place = build.in_wheel(capability, library).relative_to(ROOT)
+        files[place.as_posix()] = library
     with tempfile.TemporaryDirectory() as folder:
         draft = _write(files, "linux_x86_64", Path(folder, pure.name))
         found = json.loads(_run([sys.executable, "-m", "auditwheel", "show", "--json", str(draft)]))

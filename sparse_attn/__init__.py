@@ -34,14 +34,15 @@ __all__ = [
     "unpatch_model",
 ]
 
-# Registers the attention function, without which Transformers refuses the config of a saved model.
+# Registers the attention function, without which Transformers refuses the config of a saved model,
+# and refuses to load such a model as a plain one.
 # The command line imports it with the rest of Transformers, where it loads a model: not for --help.
 # While `python OPTIONS -m MODULE ARGUMENTS` looks for MODULE, sys.argv is ["-m", *ARGUMENTS].
 _by_module = sys.argv[:1] == ["-m"] and (
     sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "sparse_attn"
 )
 if not _by_module and Path(*sys.argv[:1]).name != "sparse-attn":
-    import_module("sparse_attn.attention")
+    import_module("sparse_attn.plain_loading")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 

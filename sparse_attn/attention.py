@@ -10,18 +10,20 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
+from sparse_attn.kernels.reference import exact_weights
 from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
-REACHED = "_sparse_attn_reached"  # set on an attention module by its first call of us
-MASKED = -1e4  # additive masks: at or below this a position is masked, above it is a bias
+REACHED = "_sparse_attn_reached"  # on an attention module: whether it has called us
+MASKED = -9e3  # additive masks: at or below it, as for -1e4 with a bias, a position is masked
 REFUSED = {
     "sinks": "attention sinks that differ from query to query",
     "indices": "keys selected by an index",
@@ -33,7 +35,8 @@ NOT_PATCHED = (
     f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
     "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path), "
     "or, if it is loaded already, complete it with sparse_attn.load_pretrained(model, path); "
-    "otherwise call sparse_attn.patch_model(model, ...)"
+    "otherwise call sparse_attn.patch_model(model, ...). If it is the reference model that TRL's "
+    "DPOTrainer loads, give that one yourself: ref_model=copy.deepcopy(model)"
 )
 
 
@@ -97,7 +100,9 @@ def sparse_attention(
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
-    module.__dict__[REACHED] = True  # setattr asks whether it is a parameter, which takes longer
+    # getattr would search a module's parameters, buffers and submodules for what is not there
+    if (reached := module.__dict__.get(REACHED)) is not None:
+        reached.done = True
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
@@ -105,7 +110,7 @@ def sparse_attention(
                 "define; unpatch this model"
             )
     query, key, value = as_autocast(query, key, value)
-    mask, bias, causal = _masking(module, key, attention_mask, kwargs.get("is_causal"))
+    mask, bias, causal = _masking(module, query, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
             raise NotImplementedError(
@@ -113,7 +118,6 @@ def sparse_attention(
                 "no known model defines; unpatch this model"
             )
         bias = position_bias if bias is None else position_bias + bias
-    # getattr would search a module's parameters, buffers and submodules for what is not there
     observer: Observer | None = module.__dict__.get(OBSERVER)
     wants_weights = _wants_weights(mapping, kwargs)
     inputs = AttentionInputs(
@@ -137,26 +141,43 @@ def sparse_attention(
     if observer is not None:
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
+    collected = not torch.compiler.is_compiling() and _are_collected()
+    if collected and weights is None:
+        weights = _weights_beside(inputs)
+    wants_weights = wants_weights or collected
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the weights are observed; the fused implementations never compute them.
+    """Whether the reference must compute this call; the fused implementations have no weights.
 
-    Not every model passes `output_attentions` down to here, but Transformers' collector knows. A
-    hook on the mapping observes them too: it runs when the mapping is called.
+    A hook on the mapping observes them too: it runs when the mapping is called. In eager mode the
+    collector of Transformers does not count, because it is gone when a layer is recomputed.
     """
-    # Dynamo traces a collector that is set in the same graph, but not one from around the graph
-    outside = torch.compiler.is_compiling() and not _active_collector.compiling
+    collected = False
+    if torch.compiler.is_compiling():
+        # Dynamo traces a collector set in the same graph, but not one from around the graph
+        inside = _active_collector.compiling
+        collected = _are_collected() if inside else _are_collected_outside()
     return bool(
         kwargs.get("output_attentions")
-        or (_are_collected_outside() if outside else _are_collected())
+        or collected
         or mapping._forward_hooks
         or mapping._forward_pre_hooks
         or mapping._backward_hooks
         or mapping._backward_pre_hooks
     )
+
+
+def _weights_beside(inputs: AttentionInputs) -> Tensor:
+    """The weights of a call whose output is computed without them.
+
+    For a model that does not pass `output_attentions` down to its attention. Activation
+    checkpointing counts the tensors that a layer saves; the recomputation does not save these.
+    """
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        return exact_weights(inputs)
 
 
 def _are_collected() -> bool:
@@ -191,7 +212,7 @@ def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def _masking(
-    module: nn.Module, key: Tensor, mask: Tensor | None, is_causal: bool | None
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None
 ) -> tuple[Tensor | None, Tensor | None, bool]:
     """The boolean mask, the bias and causality in any mask that a model may pass."""
     if mask is None:
@@ -202,8 +223,16 @@ def _masking(
             f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
             f"{tuple(mask.shape)}"
         )
-    if mask.shape[3] > key.shape[2]:
-        mask = mask[..., : key.shape[2]]
+    if mask.shape[3] not in (1, key.shape[2]):
+        # one token that sees every key of the layer for which the mask was made sees those of all
+        if query.shape[2] == 1 and mask.dtype == torch.bool and mask.all():
+            return None, None, False
+        raise ValueError(
+            f"attention_mask: expected {key.shape[2]} keys, as many as {type(module).__name__} "
+            f"has, got shape {tuple(mask.shape)}; give every layer of a pruned cache the same "
+            "number of keys, or continue token by token without padding, and a mask of your own "
+            "a column for each key, those in the cache too"
+        )
     if mask.dtype == torch.bool:
         return mask, None, False
     attended = mask > MASKED

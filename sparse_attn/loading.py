@@ -10,11 +10,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.core_model_loading import WeightRenaming, revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
+from sparse_attn.entries import RESTORE as REMEDY
+from sparse_attn.entries import check_entry
 from sparse_attn.heads.multilabel_patching import (
     multilabel_parameters,
     restore_multilabel_head,
@@ -28,8 +30,6 @@ from sparse_attn.patch_config import (
     KEYS,
     MULTILABEL,
     ONLY_BY_US,
-    check_table,
-    check_version,
     config_states,
     configs_of,
     patch_of,
@@ -37,22 +37,18 @@ from sparse_attn.patch_config import (
     with_parts,
 )
 from sparse_attn.patching import install, is_patched, make_mapping, unpatch_model
+from sparse_attn.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.refusals import refuse
 
-FILE_ARGUMENTS = (
-    *("cache_dir", "revision", "token", "subfolder"),
-    *("local_files_only", "force_download", "proxies"),
-)
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
+CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights
 
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
 
     Restores a patched attention, a patched head, or both. A class without a head, such as
-    AutoModel, leaves the head out. Do not use a plain `cls.from_pretrained(path,
-    attn_implementation="eager")`: it computes softmax with the weights of the patched model,
-    without any warning.
+    AutoModel, leaves the head out.
 
     Args:
         cls: a model class or Auto class of Transformers; or a model loaded by a plain
@@ -67,8 +63,9 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         completed object.
 
     Raises:
-        ValueError: nothing was patched when the model was saved, it was saved after such a plain
-            load, or the model given for `cls` is already patched.
+        ValueError: nothing was patched when the model was saved, it was saved after it had computed
+            softmax, its entries in the config are malformed, or the model given for `cls` is
+            already patched.
         TypeError: `cls` is not a model class, or `config` is a path instead of a config object.
         RuntimeError: the checkpoint does not match its config, or lacks a learned parameter.
     """
@@ -89,19 +86,27 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if config is None:
         # what "auto" means the checkpoint says, not its config
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
-        config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
+        config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
     saved = _take(config, path)
     config._attn_implementation = implementation
     if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
     try:
-        loaded = cls.from_pretrained(path, config=config, **kwargs)
+        with expected():
+            loaded = cls.from_pretrained(path, config=config, **kwargs)
     except SafetensorError as error:
         raise RuntimeError(f"{path}: its weights are truncated or corrupt ({error})") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # output_loading_info=True
     _restore(root_of(model), saved, path, hub)
     return loaded
+
+
+def _read_config(path: str | Path, **kwargs: Any) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path, **kwargs)
+    except RecursionError:
+        raise ValueError(f"{path}: its config.json is nested too deeply; {REMEDY}") from None
 
 
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
@@ -113,7 +118,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     if is_patched(root):
         raise ValueError(f"{type(root).__name__} is already patched; call unpatch_model first")
-    file = AutoConfig.from_pretrained(path, **hub)
+    file = _read_config(path, **hub)
     if any(vars(file).get(key) != vars(root.config).get(key) for key in KEYS):
         raise ValueError(
             f"path={str(path)!r}: its config describes other patches than the model's; "
@@ -121,6 +126,8 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     states = config_states(root)
     saved = _take(root.config, path)
+    if NAME not in saved:  # a head or a part was patched, and the config asks for us everywhere
+        root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
             config._output_attentions |= type(config) is type(root.config)
@@ -139,10 +146,13 @@ def _restore(
     root: PreTrainedModel, saved: dict[str, Any], path: str | Path, hub: dict[str, Any]
 ) -> None:
     for key, entry in saved.items():
-        RESTORE[key](root, entry)
+        try:
+            RESTORE[key](root, entry)
+        except TypeError as error:  # of a parameter that the mapping does not have
+            raise ValueError(f"config.{key}: {error}; {REMEDY}") from error
     for part in _patched_parts(root) if not saved else ():
         entry = vars(part.config).pop(NAME)
-        check_version(NAME, entry)
+        check_entry(NAME, entry)
         _restore_attention(part, entry)
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
@@ -169,7 +179,7 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             "attn_implementation"
         )
     for key, entry in saved.items():
-        check_version(key, entry)
+        check_entry(key, entry)
     for key in saved:
         delattr(config, key)
     return saved
@@ -186,21 +196,11 @@ def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 def _restore_attention(root: PreTrainedModel, saved: dict[str, Any]) -> None:
-    check_table(NAME, saved, mappings=list)
-    for entry in saved["mappings"]:
-        check_table(
-            *(f"{NAME}.mappings", entry),
-            mapping=str,
-            params=dict,
-            learn=list,
-            per=str,
-            modules=list,
-        )
     found = attention_layers(root)
-    positions = [position for entry in saved["mappings"] for position in entry["modules"]]
-    if len(positions) != len(found) or set(positions) != set(range(len(found))):
+    described = sum(len(entry["modules"]) for entry in saved["mappings"])
+    if described != len(found):
         raise RuntimeError(
-            f"config.{NAME}: it describes {len(positions)} attention modules, but "
+            f"config.{NAME}: it describes {described} attention modules, but "
             f"{type(root).__name__} has {len(found)}; load with the class that was saved"
         )
     refuse(root, found)
@@ -224,35 +224,80 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
     wanted |= head_parameters(root) | multilabel_parameters(root)
     if not wanted:
         return
+    if hub.get("use_safetensors") is False:
+        raise RuntimeError(
+            f"{path}: use_safetensors=False, but learned parameters are read from safetensors; "
+            "leave it out, or save the patched model again with save_pretrained"
+        )
+    weights = getattr(root.config, "transformers_weights", None) or _with_variant(
+        SAFE_WEIGHTS_NAME, hub.get("variant")
+    )
     prefix = f"{root.base_model_prefix}."
-    # save_pretrained writes some models, such as ViT, under their old names
-    names = {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
-    names = {n: old.removeprefix(prefix) for n, old in names.items()}
-    saved = _saved_tensors(path, prefix, set(names.values()), hub)
+    names = {n: old.removeprefix(prefix) for n, old in _saved_names(root, wanted).items()}
+    files = _weight_files(path, weights, hub)
+    saved = _saved_tensors(files, prefix, set(names.values()))
     missing = [n for n, old in names.items() if old not in saved]
     if missing:
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
+    for name, parameter in wanted.items():
+        shape = saved[names[name]].shape
+        if shape != parameter.shape:  # copy_ would broadcast some
+            raise RuntimeError(
+                f"{path}: {names[name]} has shape {tuple(shape)}, but its config describes "
+                f"{tuple(parameter.shape)}; {REMEDY}"
+            )
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(saved[names[name]])
 
 
-def _saved_tensors(
-    path: str, prefix: str, names: set[str], hub: dict[str, Any]
-) -> dict[str, Tensor]:
-    """The tensors of a safetensors checkpoint, sharded or not, with these names after `prefix`."""
-    optional = {**hub, "_raise_exceptions_for_missing_entries": False}
-    single = cached_file(path, SAFE_WEIGHTS_NAME, **optional)
-    if single is not None:
-        files = [single]
+def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict[str, str]:
+    """The names of parameters in a file; save_pretrained writes some, as of ViT, under old ones.
+
+    Only renamings count. A quantiser's conversions, such as torchao's, have no way back.
+    """
+    conversions = getattr(root, CONVERSIONS, None)
+    if conversions is not None:
+        renamings = [entry for entry in conversions if isinstance(entry, WeightRenaming)]
+        setattr(root, CONVERSIONS, renamings)
+    try:
+        return {n: next(iter(revert_weight_conversion(root, {n: p}))) for n, p in wanted.items()}
+    finally:
+        if conversions is not None:
+            setattr(root, CONVERSIONS, conversions)
+
+
+def _with_variant(name: str, variant: str | None) -> str:
+    """The file name that Transformers gives a variant: `model.ema.safetensors`."""
+    stem, _, suffix = name.rpartition(".")
+    return name if variant is None else f"{stem}.{variant}.{suffix}"
+
+
+def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
+    """The safetensors files that from_pretrained has read: `weights`, or the shards of its index.
+
+    Raises:
+        RuntimeError: neither exists.
+    """
+    place = {name: value for name, value in hub.items() if name in PLACE_ARGUMENTS}
+    optional = {**place, "_raise_exceptions_for_missing_entries": False}
+    if not weights.endswith(".json"):
+        if (single := cached_file(path, weights, **optional)) is not None:
+            return [single]
+        index_name = _with_variant(SAFE_WEIGHTS_INDEX_NAME, hub.get("variant"))
     else:
-        index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional)
-        if index is None:
-            raise RuntimeError(
-                f"{path}: has no {SAFE_WEIGHTS_NAME}, from which learned parameters are read; "
-                "save the patched model again with save_pretrained"
-            )
-        files, _ = get_checkpoint_shard_files(path, index, **hub)
+        index_name = weights
+    index = cached_file(path, index_name, **optional)
+    if index is None:
+        raise RuntimeError(
+            f"{path}: has no {weights}, from which learned parameters are read; save the patched "
+            "model again with save_pretrained"
+        )
+    return get_checkpoint_shard_files(path, index, **place)[0]
+
+
+def _saved_tensors(files: list[str], prefix: str, names: set[str]) -> dict[str, Tensor]:
+    """The tensors of safetensors files with these names after `prefix`."""
     tensors = {}
     for file in files:
         with safe_open(file, framework="pt") as checkpoint:

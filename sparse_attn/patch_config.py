@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.attention import NAME
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import drop_hooks, keep_key
 from sparse_attn.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
@@ -21,6 +21,7 @@ MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
 # what makes each entry
 PATCHERS = {NAME: "patch_model", HEAD: "patch_lm_head", MULTILABEL: "patch_multilabel_head"}
 KEYS = tuple(PATCHERS)
+INSTALLED = "_sparse_attn_installed"  # on a patched head: its entry's key
 VERSION = 1
 # no such attention exists: makes a plain from_pretrained fail for models without patched attention
 ONLY_BY_US = "sparse_attn.load_pretrained"
@@ -117,8 +118,8 @@ class Patch:
         self.implementation = NAME if attention_layers(model) else ONLY_BY_US
         self._model = weakref.ref(model)
         if not any(patch_of(model, other) for other in KEYS):
-            model.register_forward_pre_hook(_complete_configs)
-            model.register_state_dict_pre_hook(_refuse_lost_configs)
+            keep_key(model.register_forward_pre_hook(_complete_configs))
+            keep_key(model.register_state_dict_pre_hook(_refuse_lost_configs))
         setattr(model, f"_{key}", self)
         self.show()
 
@@ -206,26 +207,6 @@ def hide(root: PreTrainedModel, key: str) -> None:
         vars(config).pop(key, None)
         if not any(other in vars(config) for other in KEYS):
             vars(config).pop("attn_implementation", None)
-
-
-def check_table(where: str, table: Any, **kinds: type) -> None:
-    """Raise RuntimeError for a part of a saved config without these entries of these types."""
-    whole = isinstance(table, abc.Mapping)
-    if not whole or not all(isinstance(table.get(name), kind) for name, kind in kinds.items()):
-        raise RuntimeError(
-            f"config.{where}: expected a table with {', '.join(kinds)}, got {table!r}; restore "
-            "config.json as save_pretrained wrote it"
-        )
-
-
-def check_version(key: str, saved: Any) -> None:
-    """Raise RuntimeError for an entry saved by another version of this library."""
-    check_table(key, saved, version=int)
-    if saved["version"] != VERSION:
-        raise RuntimeError(
-            f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
-            "version of sparse-attn that wrote it"
-        )
 
 
 def own_configs(root: PreTrainedModel) -> None:

@@ -5,34 +5,32 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sparse_attn.adapters import release_adapters, watch_adapters
 from sparse_attn.attention import NAME
+from sparse_attn.descriptions import describe, mappings_of, show_parts
 from sparse_attn.holders import update_holders
 from sparse_attn.hooks import (
     add_hooks,
     add_layer_hooks,
-    asks_for_weights,
     drop_hooks,
+    keep_key,
     remove_hooks,
 )
 from sparse_attn.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.patch_config import (
-    Description,
     Patch,
-    Snapshot,
     config_states,
     configs_of,
     own_configs,
     patch_of,
     restore_configs,
-    snapshot,
     unmark,
     with_parts,
 )
@@ -119,6 +117,7 @@ def unpatch_model(model: ModelT) -> ModelT:
         config._attn_implementation = implementation
         config._output_attentions = weights
     unmark(root, NAME)
+    release_adapters(root)
     update_holders(model)
     return model
 
@@ -154,14 +153,6 @@ def is_patched(model: nn.Module) -> bool:
     return patch_of(root_of(model), NAME) is not None
 
 
-def mappings_of(layer: AttentionLayer) -> list[Mapping]:
-    """The `Mapping` of a layer; with PEFT's modules_to_save also the trainable copies beside it."""
-    held = getattr(layer.module, NAME, None)
-    if isinstance(held, Mapping):
-        return [held]
-    return [m for m in held.modules() if isinstance(m, Mapping)] if held is not None else []
-
-
 def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[float] = ()) -> None:
     """Set a fixed parameter in every mapping of the model that has it; `ends` are checked first.
 
@@ -188,7 +179,7 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
     for mapping in holders:
         mapping.set_value(name, value)
     if patch is None:
-        _show_parts(root)
+        show_parts(root)
     elif not patch.is_shown():
         patch.show()
 
@@ -217,15 +208,6 @@ def _check_layers(root: PreTrainedModel, args: Any) -> None:
         return
     if (patch := patch_of(root, NAME)) is not None:
         _layers_now(root, patch)
-
-
-def _show_parts(root: PreTrainedModel) -> None:
-    """Update the configs of copied parts of a patched model to their current mappings."""
-    for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
-        if isinstance(said := vars(part.config).get(NAME), Snapshot):
-            asked = {k: v for k, v in said.items() if k == "output_attentions"}
-            now = partial(_written, _held(attention_layers(part)), asked)
-            setattr(part.config, NAME, snapshot(now))
 
 
 def _select(
@@ -306,8 +288,9 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     # beside `_switch`, because Transformers 5.17 does not reach the two stacks of T5
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
-    root.register_forward_pre_hook(_check_layers)
-    Patch(root, NAME, _describe, _Kept(*_places(root), before))
+    watch_adapters(root)
+    keep_key(root.register_forward_pre_hook(_check_layers))
+    Patch(root, NAME, describe, _Kept(*_places(root), before))
 
 
 def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig, str | None, bool]]:
@@ -357,21 +340,3 @@ def _device(layer: AttentionLayer) -> torch.device:
     devices = [d for h in flat if (d := getattr(h, "execution_device", None)) is not None]
     devices += [p.device for p in layer.module.parameters()]
     return torch.device(devices[0]) if devices else torch.device("cpu")
-
-
-def _describe(root: PreTrainedModel, kept: _Kept) -> Description:
-    """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
-    asked = {"output_attentions": True} if asks_for_weights(root) else {}
-    return partial(_written, _held(attention_layers(root)), asked)
-
-
-def _held(layers: list[AttentionLayer]) -> list[tuple[int, Mapping]]:
-    return [(p, mapping) for p, layer in enumerate(layers) for mapping in mappings_of(layer)[:1]]
-
-
-def _written(held: list[tuple[int, Mapping]], asked: dict[str, Any]) -> dict[str, Any]:
-    groups: dict[str, dict[str, Any]] = {}
-    for position, mapping in held:
-        entry = mapping.describe()
-        groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
-    return {"mappings": list(groups.values()), **asked}

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.attention import NAME
+from sparse_attn.entries import check_entry
 from sparse_attn.layers import MASK_READERS, AttentionLayer, computes_softmax, unseen_sinks
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.patch_config import HEAD, MULTILABEL, PatchConfig, Snapshot, patch_of
@@ -60,6 +61,8 @@ def refuse_lost_parameters(root: PreTrainedModel) -> None:
     saved = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
     # what a model in memory has written is no sign of a file
     saved = {n: s for n, s in saved.items() if not isinstance(s, (PatchConfig, Snapshot))}
+    for said in saved.values():
+        check_entry(NAME, said)
     for entry in (entry for s in saved.values() for entry in s["mappings"]):
         if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
             places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)

@@ -276,10 +276,26 @@ def _family(rows: dict[str, Any]) -> list[str]:
     return ["; ".join(cells), "; ".join(reasons)]
 
 
+def compositions() -> list[str]:
+    """What is patched beside what else is done to the model, and what is raised."""
+    record = json.loads((RESULTS / "compositions.json").read_text(encoding="utf-8"))
+    cells: dict[str, dict[str, str]] = record["cells"]
+    subjects = list(next(iter(cells.values())))
+    rows, errors = [], []
+    for name, found in cells.items():
+        verdicts = {subject: found.get(subject, "") for subject in subjects}
+        shown = {"equal": "=", "": ""}
+        rows.append([name, *(shown.get(verdict, "raises") for verdict in verdicts.values())])
+        raised = {subject: said for subject, said in verdicts.items() if said not in shown}
+        errors += [f"- {name}, {subject}: {said}" for subject, said in raised.items()]
+    return [*markdown(Table("", ["", *subjects], rows)), "", *errors]
+
+
 TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
+        compositions,
     )
 }

@@ -180,10 +180,13 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
             f"method.count={method.count}, count_weight={method.count_weight}: expected true and "
             "1 for texts, whose head is the library's"
         )
-    # a checkpoint fine-tuned on another task has an output layer of another size
-    model = with_new_head(
+    # a checkpoint fine-tuned on another task may have an output layer of another size
+    model, new_head = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
     )
+    if not new_head:  # of the same size, but of labels in another order, or of other labels
+        old = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+        old.reset_parameters()
     head = make_head(method, model.config.hidden_size, labels)
     if isinstance(head, SigmoidHead):
         return SigmoidText(model)

@@ -10,10 +10,11 @@ import torch
 
 from sparse_attn.commands.reading import Reading, quiet_transformers, read
 from sparse_attn.commands.syntax import describe, parse_mapping
+from sparse_attn.descriptions import mappings_of
 from sparse_attn.inspection import AttentionRecord, attention_page, record_attention
 from sparse_attn.layers import attention_layers
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import is_patched, mappings_of, patched
+from sparse_attn.patching import is_patched, patched
 
 
 def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, str]:

@@ -146,6 +146,14 @@ def _errors_of(path: str) -> Iterator[None]:
                 f"MODEL={path!r} contains Python code, which is not run by default; read it, then "
                 "add --trust-remote-code if you trust it"
             ) from None
+        # PyTorch's message advises weights_only=False, which would run the code
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+            raise ValueError(
+                f"MODEL={path!r}: its pickled weights are corrupt or name code, which is not run; "
+                "use weights as safetensors"
+            ) from None
+        if isinstance(error, RecursionError):
+            raise ValueError(f"MODEL={path!r}: its files are nested too deeply") from None
         raise ValueError(f"MODEL={path!r}: {' '.join(str(error).split())}") from None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import Flag, drop_hooks, keep_key
 from sparse_attn.layers import source_of_forward
 
 # what configs call the arithmetic behind a head, and the value that switches it off
@@ -28,6 +28,8 @@ SWITCHES = {
     "logits_scaling": 1,  # Granite
     "lm_head_multiplier": 1,  # Falcon-H1
 }
+
+CHECKED = "_sparse_attn_checked"  # on a head: whether the logits of its model are its output
 
 # torch.compile would lose what is set on a subclass that has the attribute from the start
 _calls = threading.local()
@@ -81,11 +83,12 @@ def last_call() -> tuple[Head, Tensor] | None:
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch the model's forward; a removed head takes its hook along."""
     remove_guard(root)
-    root.register_forward_pre_hook(_begin)
-    head.register_forward_hook(_keep_call)
-    head.register_forward_hook(_keep_rows)
-    root.register_forward_hook(_check_called)
-    root.register_forward_hook(_check_logits)
+    keep_key(root.register_forward_pre_hook(_begin, with_kwargs=True))
+    keep_key(head.register_forward_hook(_keep_call))
+    keep_key(head.register_forward_hook(_keep_rows))
+    keep_key(root.register_forward_hook(_check_called))
+    keep_key(root.register_forward_hook(_check_logits))
+    head.__dict__[CHECKED] = Flag()
 
 
 def remove_guard(root: PreTrainedModel) -> None:
@@ -93,9 +96,16 @@ def remove_guard(root: PreTrainedModel) -> None:
     drop_hooks(root, _begin, _check_called, _check_logits)
 
 
-def _begin(model: nn.Module, inputs: Any) -> None:
-    """Forward pre-hook of the model: forget a forward that was aborted."""
+def _begin(model: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
+    """Forward pre-hook of the model: forget a forward that was aborted, and refuse TRL's own."""
     _calls.last = _calls.kept = None
+    if options.get("fused_lm_head"):
+        raise RuntimeError(
+            f"{type(model).__name__}: its trainer, such as TRL's SFTTrainer or DPOTrainer, asked "
+            "for fused_lm_head, which computes softmax from the weight of the output layer instead "
+            "of calling the patched head; train with Trainer of Transformers, whose loss is the "
+            "head's, or call unpatch_lm_head, which leaves patched attention as it is"
+        )
 
 
 def _keep_call(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -105,6 +115,8 @@ def _keep_call(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
 
 def _keep_rows(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
     """Forward hook of the head, until `_check_logits` has seen its rows."""
+    if head.__dict__[CHECKED].done:
+        return
     rows = output.detach().flatten(0, -2)
     # a classifier may pick any of its rows; those of a vocabulary are too large to keep them all
     _calls.kept = head, _ends(rows) if isinstance(head, Head) else rows.clone()
@@ -119,7 +131,7 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
         raise RuntimeError(
             f"{type(model).__name__} computed its output without calling its patched head, so it "
             "is the plain head's; unpatch it with unpatch_lm_head or unpatch_multilabel_head, or "
-            "disable what replaces it, such as use_liger_kernel"
+            "disable what multiplies by its weight instead, such as use_liger_kernel"
         )
 
 
@@ -149,8 +161,7 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
         return
     if not alike:
         raise RuntimeError(message)
-    drop_hooks(model, _check_logits)
-    drop_hooks(head, _keep_rows)
+    head.__dict__[CHECKED].done = True
 
 
 def _logits_of(output: Any, words: torch.Size) -> Tensor | None:

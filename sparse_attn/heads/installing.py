@@ -8,11 +8,12 @@ from typing import Any, TypeVar, cast
 from torch import nn
 from transformers import PreTrainedModel
 
+from sparse_attn.adapters import release_adapters, watch_adapters
 from sparse_attn.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.patch_config import Description, Patch, own_configs, unmark
+from sparse_attn.patch_config import INSTALLED, Description, Patch, own_configs, unmark
 
 PatchedHead = LinearHead | MixtureHead | MultiLabelHead
 HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
@@ -43,8 +44,10 @@ def install_head(
     """Replace `old` by `head`, guard it and mark the model with a `Patch`."""
     own_configs(root)
     _replace(root, old, head)
+    vars(head)[INSTALLED] = key
     install_guard(root, head)
     Patch(root, key, describe, kept)
+    watch_adapters(root)
 
 
 def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
@@ -52,6 +55,7 @@ def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
     _replace(root, head, plain_linear(head))
     remove_guard(root)
     unmark(root, key)
+    release_adapters(root)
 
 
 def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:

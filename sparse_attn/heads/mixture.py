@@ -23,6 +23,8 @@ from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
 
+MOST_COMPONENTS = 1000  # each has a matrix: their number may come from a config of anyone
+
 
 class MixtureHead(WordHead):
     """p = sum_k pi_k map(W h_k + b), h_k = tanh(U_k h + c_k), pi = prior(V h).
@@ -47,8 +49,8 @@ class MixtureHead(WordHead):
             hidden), one per row in (N, hidden).
 
     Raises:
-        ValueError: sizes or components below 1, dropout outside [0, 1), a `tie` of the wrong shape,
-            or a mapping that returns zeros.
+        ValueError: sizes or components below 1, more than 1,000 components, dropout outside
+            [0, 1), a `tie` of the wrong shape, or a mapping that returns zeros.
         TypeError: a `tie`, a mapping or a prior of the wrong type.
     """
 
@@ -66,8 +68,10 @@ class MixtureHead(WordHead):
     ) -> None:
         super().__init__(hidden, vocab, mapping)
         self.watch = RangeWatch(self.mapping)
-        if components < 1:
-            raise ValueError(f"components={components}: expected at least 1")
+        if not 1 <= components <= MOST_COMPONENTS:
+            raise ValueError(
+                f"components={components}: expected at least 1 and at most {MOST_COMPONENTS}"
+            )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout}: expected a number in [0, 1)")
         if prior is None:

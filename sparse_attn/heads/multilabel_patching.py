@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sparse_attn.heads.guard import last_call
 from sparse_attn.heads.installing import added_parameters, install_head, remove_head, wrap
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.hooks import drop_hooks
+from sparse_attn.hooks import drop_hooks, keep_key
 from sparse_attn.layers import root_of
 from sparse_attn.mappings import Mapping
 from sparse_attn.patch_config import (
@@ -62,7 +62,7 @@ def patch_multilabel_head(
     Returns:
         The same model. Save it with `save_pretrained` and load it with
         `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
-        call, except with an explicit `attn_implementation`.
+        call.
 
     Raises:
         ValueError: as `MultiLabelHead`; or a model whose linear layer to config.num_labels is
@@ -96,7 +96,7 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
 def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
     """Patch the head as it was saved; a class without such a head has nothing to restore."""
     root.config.problem_type = saved["problem_type"]
-    if _find_output_layer(root) is None:
+    if find_output_layer(root) is None:
         hide(root, MULTILABEL)
         return
     made = dict(saved["head"])
@@ -120,10 +120,10 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
     patch = patch_of(root, MULTILABEL)
     usual = root.config.problem_type if patch is None else patch.kept
     drop_hooks(root, _take_labels, _finish)
-    root.register_forward_pre_hook(_take_labels, with_kwargs=True)
-    root.register_forward_hook(_finish, always_call=True)
+    keep_key(root.register_forward_pre_hook(_take_labels, with_kwargs=True))
+    keep_key(root.register_forward_hook(_finish, always_call=True))
     install_head(root, MULTILABEL, old, head, _describe, usual)
-    head.register_forward_hook(_number_rows)
+    keep_key(head.register_forward_hook(_number_rows))
     root.config.problem_type = PROBLEM_TYPE
 
 
@@ -143,7 +143,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
     Raises:
         ValueError: the model has none, or it cannot be replaced.
     """
-    found = _find_output_layer(root)
+    found = find_output_layer(root)
     labels = root.config.num_labels
     if found is None:
         raise ValueError(
@@ -160,7 +160,7 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
     return found[1]
 
 
-def _find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
+def find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
     """The last linear layer after the base model, if it gives one logit per label."""
     if "labels" not in _argument_names(cast(Hashable, type(root))):
         return None

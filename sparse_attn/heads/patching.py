@@ -19,6 +19,7 @@ from sparse_attn.heads.installing import (
     wrap,
 )
 from sparse_attn.heads.linear import LinearHead
+from sparse_attn.heads.log_zero import unwatch_zeros, watch_zeros
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.layers import attention_layers, root_of
@@ -51,7 +52,10 @@ def patch_lm_head(
     weight and bias under the same names; tied stays tied. The model's "logits" become log p,
     computed in at least float32 and rounded to their former dtype (a mixture's stay in float32).
     Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the target, and
-    `generate` applies temperature, top-k and beams to log p. A second call replaces the mapping.
+    `generate` applies temperature, top-k, beams and penalties to log p. A second call replaces the
+    mapping. repetition_penalty depends on where the logits' zero is: it raises p of a repeated
+    token to that power, as beam search does without a patch, and not as greedy search and sampling
+    do, with softmax too.
 
     A mixture starts untrained, because no weights of its tanh(U_k h) reproduce the previous
     distribution. Fine-tune it.
@@ -59,8 +63,9 @@ def patch_lm_head(
     Mappings that return zeros have log p = -inf there, which cross entropy cannot train. If the
     model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others can
     generate, and raise ValueError for a gradient. Beam search that samples needs twice as many
-    tokens with p > 0 as beams. Trainer's label_smoothing_factor > 0 takes -log p of all tokens, so
-    the loss is infinite with any mapping that returns zeros.
+    tokens with p > 0 as beams. ValueError is raised by `generate` for guidance_scale, and where its
+    options leave no token with p > 0; and by backward for a loss on the logits that takes log p of
+    a zero, such as Trainer's label_smoothing_factor.
 
     Args:
         model: a causal, masked or sequence-to-sequence Transformers language model, plain or
@@ -73,8 +78,8 @@ def patch_lm_head(
 
     Returns:
         The same model. Save it with `save_pretrained` and load it with
-        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises at the first call, except
-        with an explicit `attn_implementation`.
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
+        call.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a model without a linear output
@@ -104,6 +109,7 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
     remove_head(root, HEAD, head)
     delattr(root, RESIZE)
     remove_own_loss(root)
+    unwatch_zeros(root)
     return model
 
 
@@ -132,8 +138,10 @@ def _install(
     own = None if positive(mapping) else own_loss(root, old, mapping)
     install_head(root, HEAD, old, head, _describe, {"components": components, "prior": prior})
     remove_own_loss(root)
+    unwatch_zeros(root)
     if own is not None:
         root.loss_function = own
+        watch_zeros(root, head)
     setattr(root, RESIZE, functools.partial(_resize, root))
 
 

@@ -8,8 +8,9 @@ from sentence_transformers.base.modules import Transformer
 from torch import nn
 
 from sparse_attn.layers import root_of
-from sparse_attn.loading import FILE_ARGUMENTS, load_pretrained
+from sparse_attn.loading import load_pretrained
 from sparse_attn.patching import is_patched
+from sparse_attn.plain_loading import FILE_ARGUMENTS
 
 __all__ = ["PatchedTransformer"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -328,18 +329,20 @@ class AttentionInputs:
                 )
 
     def _check_numbers(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout}: expected a number in [0, 1)")
-        if self.softcap is not None and not 0 < self.softcap < math.inf:
-            raise ValueError(f"softcap={self.softcap}: expected a finite number above 0, or None")
+        rate = self.dropout
+        if isinstance(rate, Tensor) or not (rate == 0 or _between(0.0, rate, 1.0)):
+            raise ValueError(f"dropout={rate!r}: expected a number in [0, 1)")
+        if self.softcap is not None and not _between(0.0, self.softcap, math.inf):
+            raise ValueError(f"softcap={self.softcap!r}: expected a finite number above 0, or None")
+        if not isinstance(self.window, (int, torch.SymInt)) and isinstance(self.window, Integral):
+            object.__setattr__(self, "window", int(self.window))  # of NumPy
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
-            raise ValueError(f"window={self.window}: expected an integer of at least 1, or None")
+            raise ValueError(f"window={self.window!r}: expected an integer of at least 1, or None")
         if self.causal not in (True, False):
             raise TypeError(f"causal={self.causal!r}: expected True or False")
-        # a comparison also works for symbolic numbers in compiled graphs
-        if not -math.inf < self.scale < math.inf:
-            raise ValueError(f"scale={self.scale}: expected a finite number")
+        if not _between(-math.inf, self.scale, math.inf):
+            raise ValueError(f"scale={self.scale!r}: expected a finite number")
 
     def _check_masks(self) -> None:
         if self.mask is not None:
@@ -372,6 +375,15 @@ class AttentionInputs:
 def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+def _between(low: float, value: Any, high: float) -> bool:
+    """Whether the value is a number between the ends."""
+    try:
+        # also for symbolic numbers in compiled graphs
+        return bool(low < value < high)
+    except TypeError:
+        return False
 
 
 def _constant(value: float, heads: int, dtype: torch.dtype, like: Tensor) -> Tensor:

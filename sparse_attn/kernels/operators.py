@@ -94,6 +94,9 @@ def register(
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(no_second_derivative)
+    # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
+    backward.register_vmap(no_batched_gradients)
+    backward._lib.impl(backward._name, no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
@@ -161,15 +164,30 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     return False
 
 
+REMEDY = (
+    "use kernels.attention(..., impl='reference'), or give each mapping of a patched model a "
+    "forward hook, such as lambda *_: None"
+)
+
+
 def no_second_derivative(*_: object) -> None:
     """Raise for the second derivative of a fused implementation.
 
     Raises:
         NotImplementedError: always.
     """
+    raise NotImplementedError(f"the fused kernels are differentiable once; {REMEDY}")
+
+
+def no_batched_gradients(*_: object) -> None:
+    """Raise for several gradients at once of a fused implementation.
+
+    Raises:
+        NotImplementedError: always.
+    """
     raise NotImplementedError(
-        "the fused kernels are differentiable once; use kernels.attention(..., impl='reference'), "
-        "or output_attentions=True in a patched model"
+        "the fused kernels take one gradient at a time, so that is_grads_batched=True and "
+        f"vectorize=True have no rule; {REMEDY}"
     )
 
 

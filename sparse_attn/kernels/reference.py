@@ -53,8 +53,12 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
     if inputs.bias is not None:
         scores = scores + inputs.bias
+    valid = inputs.valid()
+    if valid is not None:
+        # and not as the argument `mask`: hooks, such as those of Opacus, read one argument
+        scores = scores.masked_fill(~valid, -torch.inf)
     sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], one for each row
-    return inputs.mapping(scores, inputs.valid(), sink=sink)
+    return inputs.mapping(scores, sink=sink)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:

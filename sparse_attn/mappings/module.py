@@ -15,6 +15,8 @@ from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inver
 from sparse_attn.mappings.derived import SINK
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
+MOST_WEIGHTS = 2**20  # of one mapping: its size may come from a config that anyone has written
+
 
 class Mapping(nn.Module):
     """p = map(scores; parameters), as a module.
@@ -119,6 +121,11 @@ class Mapping(nn.Module):
             )
         for option in self.spec.options:
             option.check(self.options[option.name])
+            if option.whole and self.options[option.name] > MOST_WEIGHTS:
+                raise ValueError(
+                    f"{option.name}={self.options[option.name]}: expected at most {MOST_WEIGHTS}, "
+                    f"because each of the {option.name} is a weight of {self.name}"
+                )
         weights = self.spec.weights(**self.options)
         self.weight_names = tuple(weights)
         for name, initial in weights.items():

@@ -21,7 +21,8 @@ GANEA = "Ganea et al. 2019"
 
 def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
     """f(z) = s_0 l_0 + d sum_{j<i} s_j + s_i (z - l_i), with knots l_i = -T + i d, d = 2T/K."""
-    return _PiecewiseLinear.apply(z, F.softplus(raw_slopes.to(z)), bound)
+    function = _PiecewiseLinear if torch.compiler.is_compiling() else _ForwardPiecewiseLinear
+    return function.apply(z, F.softplus(raw_slopes.to(z)), bound)
 
 
 class _PiecewiseLinear(torch.autograd.Function):
@@ -35,11 +36,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, slopes: Tensor, bound: float) -> Tensor:
-        width = 2 * bound / len(slopes)
-        below = slopes.double().cumsum(0) - slopes  # [K], in float64: a million terms
-        heights = (width * below - slopes[0] * bound).to(z)  # f at the left knots
-        bins, inside = _locate(z, len(slopes), bound)
-        return _look_up(heights, bins) + _look_up(slopes, bins) * inside
+        return _interpolate(slopes, *_locate(z, len(slopes), bound), bound)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
@@ -55,13 +52,37 @@ class _PiecewiseLinear(torch.autograd.Function):
             return for_z, None, None
         # in float64: a bin may get millions of terms, which nearly cancel
         zeros, where = torch.zeros_like(slopes, dtype=torch.float64), bins.flatten()
-        arrived = zeros.index_add(0, where, grad.flatten().double())  # [K]
-        partly = zeros.index_add(0, where, (grad * inside).flatten().double())
+        arrived = zeros.index_add(0, where, grad.reshape(-1).double())  # [K]
+        partly = zeros.index_add(0, where, (grad * inside).reshape(-1).double())
         total = arrived.sum()
         passed = (total - arrived.cumsum(0)) * (2 * ctx.bound / len(slopes))
         # f starts at s_0 l_0, l_0 = -T
         start = torch.cat([(-ctx.bound * total).reshape(1), zeros[1:]])
         return for_z, (partly + passed + start).to(slopes), None
+
+
+class _ForwardPiecewiseLinear(_PiecewiseLinear):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        _PiecewiseLinear.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def jvp(ctx: Any, z_tangent: Tensor, slopes_tangent: Tensor, _: None) -> Tensor:
+        z, slopes = ctx.saved_tensors
+        bins, inside = _locate(z, len(slopes), ctx.bound)
+        along = _look_up(slopes, bins) * z_tangent
+        return along + _interpolate(slopes_tangent, bins, inside, ctx.bound)
+
+
+def _interpolate(slopes: Tensor, bins: Tensor, inside: Tensor, bound: float) -> Tensor:
+    """f at the scores, which is linear in the slopes."""
+    width = 2 * bound / len(slopes)
+    below = slopes.double().cumsum(0) - slopes  # [K], in float64: a million terms
+    heights = (width * below - slopes[0] * bound).to(inside)  # f at the left knots
+    return _look_up(heights, bins) + _look_up(slopes, bins) * inside
 
 
 def _locate(z: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
@@ -79,9 +100,8 @@ def _look_up(table: Tensor, bins: Tensor) -> Tensor:
 
 def _monotone_function(z: Tensor, raw_gain: Tensor, raw_slope: Tensor, offset: Tensor) -> Tensor:
     """f(z) = sum_k v_k sigma(u_k z + b_k), v = softplus(raw_gain), u = softplus(raw_slope)."""
-    return _SigmoidSum.apply(
-        z, F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z)), offset.to(z)
-    )
+    function = _SigmoidSum if torch.compiler.is_compiling() else _ForwardSigmoidSum
+    return function.apply(z, F.softplus(raw_gain.to(z)), F.softplus(raw_slope.to(z)), offset.to(z))
 
 
 class _SigmoidSum(torch.autograd.Function):
@@ -111,6 +131,24 @@ class _SigmoidSum(torch.autograd.Function):
             units.append(torch.stack([(grad * step).sum(), (bent * z).sum(), bent.sum()]))
         for_gain, for_slope, for_offset = torch.stack(units, 1)
         return for_z, for_gain, for_slope, for_offset
+
+
+class _ForwardSigmoidSum(_SigmoidSum):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        _SigmoidSum.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, z_tangent: Tensor, *units: Tensor) -> Tensor:
+        z, gain, slope, offset = ctx.saved_tensors
+        total = torch.zeros_like(z)
+        for v, u, b, dv, du, db in zip(gain, slope, offset, *units, strict=True):
+            step = torch.sigmoid(u * z + b)
+            total = total + dv * step + v * step * (1 - step) * (du * z + u * z_tangent + db)
+        return total
 
 
 def plif(

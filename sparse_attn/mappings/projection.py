@@ -103,7 +103,8 @@ def _entmax_rows(rows: Tensor, valid: Tensor, alpha: Tensor, *, log: bool) -> Te
     e = alpha - 1
     # log(1 + e x) / e is x to the last digit well before e gets this small
     e = e + (e.clamp(min=torch.finfo(rows.dtype).eps ** 1.5) - e).detach()
-    return _Entmax.apply(shifted, e, log)
+    function = _Entmax if torch.compiler.is_compiling() else _ForwardEntmax
+    return function.apply(shifted, e, log)
 
 
 class _Entmax(torch.autograd.Function):
@@ -130,10 +131,7 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         output, e = ctx.saved_tensors
-        support = output > (-INF if ctx.log else 0.0)
-        log_p = output if ctx.log else output.where(support, torch.ones_like(output)).log()
-        log_p = log_p.where(support, torch.zeros_like(log_p))
-        slope = ((1 - e) * log_p).exp().where(support, torch.zeros_like(log_p))  # u
+        support, log_p, slope = _entmax_slopes(output, e, ctx.log)
         grad = grad.where(support, torch.zeros_like(grad))
         # d log p / dx = p^-e
         inner = grad * ((-e * log_p).exp() if ctx.log else slope)
@@ -145,6 +143,34 @@ class _Entmax(torch.autograd.Function):
         p = log_p.exp().where(support, torch.zeros_like(log_p))
         grad_e = (grad if ctx.log else grad * p) * by_e - pull * p * by_e
         return grad_shifted, grad_e.sum_to_size(e.shape), None
+
+
+class _ForwardEntmax(_Entmax):
+    """With forward mode, which `torch.compile` does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+        _Entmax.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(output, inputs[1])
+
+    @staticmethod
+    def jvp(ctx: Any, shifted: Tensor, e_tangent: Tensor, _: None) -> Tensor:
+        output, e = ctx.saved_tensors
+        support, log_p, slope = _entmax_slopes(output, e, ctx.log)
+        by_e = _log_exp_slope(log_p, e) * e_tangent
+        p = log_p.exp().where(support, torch.zeros_like(log_p))
+        inner = slope * shifted + p * by_e
+        tangent = inner - slope * inner.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        return tangent / p.where(support, torch.ones_like(p)) if ctx.log else tangent
+
+
+def _entmax_slopes(output: Tensor, e: Tensor, log: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The support of p or log p, log p on it, and u = p^(1-e); 0 outside."""
+    support = output > (-INF if log else 0.0)
+    log_p = output if log else output.where(support, torch.ones_like(output)).log()
+    log_p = log_p.where(support, torch.zeros_like(log_p))
+    slope = ((1 - e) * log_p).exp().where(support, torch.zeros_like(log_p))
+    return support, log_p, slope
 
 
 def _entmax_threshold(shifted: Tensor, e: Tensor) -> Tensor:

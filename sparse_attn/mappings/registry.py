@@ -26,6 +26,8 @@ _SPECS: dict[str, MappingSpec] = {
     for spec in module.SPECS
 }
 
+LONGEST_NAME = 100  # each prefix of a name is another record
+
 # of the literature: a word of its name, and what it is here
 ALSO_CALLED = {
     "softmax1": "softmax with sink=0",
@@ -68,6 +70,8 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
         raise ValueError(
             f"mapping={name!r}: expected a name, such as 'sparsemax', with parameters as arguments"
         )
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"mapping={name[:30]!r}... is unknown; it has {len(name)} characters")
     base = _base(name)
     if base not in _SPECS:
         raise ValueError(f"mapping={name!r} is unknown; {_hint(name, base)}")

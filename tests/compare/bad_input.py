@@ -136,5 +136,10 @@ MODELS: list[tuple[str, Call, str]] = [
         model(bert(CLASSIFIER, num_labels=3), *TASK),
         "MODEL=.*: gives 3 scores, but MRPC has 2; name a model that was trained for it",
     ),
+    (
+        "names of another task",
+        model(bert(CLASSIFIER, id2label={0: "yes", 1: "no"}), *TASK),
+        r"MODEL=.*: names its labels \['yes', 'no'\], but MRPC has \['0', '1'\]; name a model",
+    ),
 ]
 ROWS = [Wrong(f"compare: {name}", call, ValueError, says) for name, call, says in [*FILES, *MODELS]]

@@ -258,6 +258,20 @@ def test_tasks(models: Models, task: str, model: str, metric: str, tmp_path: Pat
     assert row["quality"] == pytest.approx(quality, abs=1e-4)
 
 
+def test_labels_in_another_order_are_matched_by_name(models: Models, tmp_path: Path) -> None:
+    write_task(tmp_path, "MRPC", train=4, dev=30)
+    model = AutoModelForSequenceClassification.from_pretrained(models.classifier)
+    for parameter in model.classifier.parameters():
+        parameter.data = parameter.data.flip(0)
+    model.config.id2label, model.config.label2id = {0: "1", 1: "0"}, {"1": 0, "0": 1}
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(models.classifier).save_pretrained(tmp_path / "model")
+    given = ("--task", "MRPC", "--data_dir", tmp_path, *ENTMAX)
+    ours, theirs = (compared(m, *given) for m in (tmp_path / "model", models.classifier))
+    assert ours["softmax"] == theirs["softmax"]
+    assert ours["mappings"][0]["quality"] == theirs["mappings"][0]["quality"]
+
+
 def test_a_model_saved_with_a_mapping(models: Models, tmp_path: Path) -> None:
     """It is compared with softmax like any other."""
     folder = tmp_path / "model"

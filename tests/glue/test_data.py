@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glue.data import load_task, read_split
+from glue.data import load_task, read_split, subset
 from glue.tasks import TASKS
 from tests.commands import ROOT, run
 from tests.glue.make_glue import COLUMNS, edit, label, own_task, text, write_task
@@ -27,6 +27,47 @@ REAL_ROWS = {
     ("WNLI", "dev"): 71,
     ("QNLI", "dev"): 5463,
 }
+
+
+# Some of the rows
+
+
+def splits(**rows: int) -> datasets.DatasetDict:
+    return datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict({"text_a": [f"{name} {i}" for i in range(count)]})
+            for name, count in rows.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("limit", [None, 5, 6])
+def test_a_split_that_is_not_cut_keeps_its_order(limit: int | None):
+    found = subset(splits(train=5, dev=4), None, None, limit)
+    assert {split: part["row"][:] for split, part in found.items()} == {
+        "train": [0, 1, 2, 3, 4],
+        "dev": [0, 1, 2, 3],
+    }
+
+
+def test_a_limit_that_cuts_nothing_changes_nothing():
+    data = splits(train=9, dev=4)
+    for rows, selection in ((6, None), (None, 0.5), (6, 0.5)):
+        limited, whole = (subset(data, rows, selection, limit) for limit in (9, None))
+        assert {s: d["row"][:] for s, d in limited.items()} == {
+            s: d["row"][:] for s, d in whole.items()
+        }
+
+
+@pytest.mark.parametrize(
+    "given", [{"limit": 4}, {"rows": 4}, {"selection": 0.25}, {"rows": 6, "selection": 0.5}]
+)
+def test_rows_are_named_by_their_place_in_the_file(given: dict[str, float]):
+    data = splits(train=8, dev=8)
+    options = {"rows": None, "selection": None, **given}
+    for split, part in subset(data, **options).items():
+        source = "train" if split == "selection" else split
+        assert part["text_a"][:] == [f"{source} {row}" for row in part["row"]]
 
 
 # GLUE's files

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
 from glue.config import RunConfig, TrainConfig
-from glue.data import load_task
+from glue.data import load_task, read_split
 from glue.model import encode
 from glue.scoring import compute_metrics
 from glue.tasks import TASKS, get_task
@@ -65,6 +65,16 @@ def test_softmax_has_no_zeros_and_a_finished_run_keeps_its_model_alone(
     }
     kept = {path.name for path in tmp_path.iterdir()}
     assert kept == {"config.json", "results.json", "model", "runs"}
+
+
+def test_predictions_name_their_rows(asked: Asked, glue_folder: Path, tmp_path: Path) -> None:
+    results = trained(prepared(asked(tmp_path, "--limit", 5)))
+    found = results["predictions"]["dev"]
+    labels = read_split(get_task("RTE"), glue_folder, "dev")["label"][:]
+    assert len(labels) == 7
+    assert len(found["rows"]) == len(found["predicted"]) == 5
+    assert found["rows"] != sorted(found["rows"])
+    assert found["labels"] == [labels[row] for row in found["rows"]]
 
 
 def test_detached_gradient_by_name(asked: Asked, tmp_path: Path) -> None:

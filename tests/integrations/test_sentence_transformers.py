@@ -103,6 +103,16 @@ def test_what_was_patched_inside_is_completed_in_place(plain, tmp_path):
     assert (again.encode(TEXTS) == expected).all()
 
 
+def test_a_folder_of_transformers_never_computes_softmax(plain, tmp_path):
+    patch_model(plain[0].model, "sparsemax").save_pretrained(str(tmp_path))
+    plain.tokenizer.save_pretrained(str(tmp_path))
+    with pytest.raises(RuntimeError, match="load_pretrained"):
+        SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
+    for options in ({"attn_implementation": "eager"}, {"attn_implementation": {"": "sdpa"}}):
+        with pytest.raises(ValueError, match="load_pretrained"):
+            SentenceTransformer(str(tmp_path), device="cpu", model_kwargs=options)
+
+
 def test_a_converted_model_is_saved_whole(plain, tmp_path):
     given = {"output_dir": tmp_path / "run", "steps": 0, "alpha": 1.5}
     convert(plain, "entmax", plain.tokenizer, texts(64), **given)

@@ -61,12 +61,16 @@ ROWS = [
     wrong("value of other heads", ValueError, r"value: expected .*\(2, 2, 7\).*\(2, 4, 7, 8\)",
           value=(2, 4, 7, 8)),
     *(wrong(f"dropout {rate}", ValueError, rf"dropout={rate}: expected .*\[0, 1\)", dropout=rate)
-      for rate in (1.0, -0.1, NAN)),
+      for rate in (1.0, -0.1, NAN, None)),
+    *(wrong(f"{name} of a wrong type", ValueError, rf"{name}='x': expected a", **{name: "x"})
+      for name in ("dropout", "softcap", "scale")),
+    wrong("dropout as a tensor", ValueError, r"dropout=tensor\(0.5000\): expected a number",
+          dropout=torch.tensor(0.5)),
     *(wrong(f"softcap {cap}", ValueError, rf"softcap={cap}: expected a finite number above 0",
             softcap=cap) for cap in (0.0, -3.0, NAN, INF)),
     wrong("causal", TypeError, r"causal=2: expected True or False", causal=2),
     *(wrong(f"window {n}", ValueError, rf"window={n}: expected an integer of at least 1",
-            window=n) for n in (0, -1, 2.5)),
+            window=n) for n in (0, -1, 2.5, True)),
     *(wrong(f"scale {scale}", ValueError, rf"scale={scale}: expected a finite", scale=scale)
       for scale in (NAN, INF)),
     wrong("additive mask", TypeError, r"mask: expected a boolean.*float32; use `mask.bool\(\)` "

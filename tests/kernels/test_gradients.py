@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
 
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
@@ -146,6 +147,40 @@ def test_second_derivatives_name_the_remedy(backend):
     (first,) = torch.autograd.grad(output.square().sum(), inputs.query, create_graph=True)
     with pytest.raises(NotImplementedError, match="impl='reference'"):
         first.square().sum().backward()
+
+
+@each()
+def test_gradients_at_once_name_the_remedy(backend):
+    inputs = backend.inputs(Problem("sigsoftmax", dim=16))
+    output = inputs.attend(backend.impl)
+    grads = torch.stack([inputs.grad, inputs.grad])
+
+    def gradient(grad):
+        return torch.autograd.grad(output, inputs.query, grad, retain_graph=True)
+
+    with pytest.raises(NotImplementedError, match=r"one gradient at a time.*impl='reference'"):
+        torch.autograd.grad(output, inputs.query, grads, is_grads_batched=True, retain_graph=True)
+    with pytest.raises(NotImplementedError, match=r"one gradient at a time.*impl='reference'"):
+        torch.vmap(gradient)(grads)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize(("name", "params"), [*LEARNED, ("plif", {"knots": 9}), ("monotone", {})])
+def test_the_reference_has_gradients_at_once_and_forward_mode(name, params):
+    mapping = Mapping(name, learn=tuple(params) if "knots" not in params else (), **params)
+    query, key, value = torch.randn(3, 1, 2, 6, 4).double().requires_grad_()
+    key_lengths = torch.tensor([5])
+
+    def call(query):
+        options = {"key_lengths": key_lengths, "impl": "reference"}
+        return attention(query, key, value, mapping, **options).sum((0, 1))
+
+    expected = jacobian(call, query)
+    for strategy in ("reverse-mode", "forward-mode"):
+        got = jacobian(call, query, vectorize=True, strategy=strategy)
+        torch.testing.assert_close(got, expected)
+    assert expected.norm() > 0
 
 
 # PyTorch's own rules for forward mode

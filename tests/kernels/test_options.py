@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -192,6 +193,14 @@ def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
         assert (got[leaf][0] != 0).any(), leaf
 
 
+@each(CPU)
+def test_numbers_of_numpy_are_numbers(backend):
+    inputs = backend.inputs(Problem("softmax", queries=9, keys=9, dim=16))
+    expected = inputs.attend(backend.impl, window=3, scale=0.5, softcap=4.0)
+    numbers = {"window": np.int64(3), "scale": np.float32(0.5), "softcap": np.float32(4)}
+    assert torch.equal(inputs.attend(backend.impl, **numbers, dropout=np.float32(0)), expected)
+
+
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
 @over("name params", SOLVERS, SOLVERS[1:4])
 def test_keys_beyond_the_lengths_are_not_read(backend, name, params, junk):
@@ -233,6 +242,20 @@ def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
         clean = inputs.attend(backend.impl, mask=mask)
         inputs.key[:, :, 4:6] = torch.nan
         assert torch.equal(inputs.attend(backend.impl, mask=mask), clean)
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+@pytest.mark.parametrize(("name", "params"), SETTINGS)
+def test_the_reference_shows_a_spoiled_value_under_a_mask(name, params, junk):
+    """As eager attention: a weight of 0 times NaN is NaN."""
+    inputs = Inputs(Problem(name, params, queries=5, keys=9, dim=16))
+    with torch.no_grad():
+        inputs.value[0, 0, 4] = junk
+        output = inputs.attend("reference", mask=torch.arange(9) != 4)
+    spoiled = torch.zeros(output.shape[:2], dtype=torch.bool)
+    spoiled[0, : output.shape[1] // inputs.value.shape[1]] = True
+    assert torch.equal(output.isnan().all((2, 3)), spoiled)
+    assert torch.equal(output.isfinite().all((2, 3)), ~spoiled)
 
 
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])

@@ -112,7 +112,7 @@ def malformed(says, change):
         (folder / "config.json").write_text(json.dumps(config))
         load_pretrained(AutoModel, folder)
 
-    return Wrong(f"load_pretrained: {says}", load, RuntimeError, says)
+    return Wrong(f"load_pretrained: {says}", load, ValueError, says)
 
 
 ROWS = [
@@ -121,14 +121,48 @@ ROWS = [
         lambda config: config.update(sparse_attn="x"),
     ),
     malformed("with version, got {'map", lambda config: config["sparse_attn"].pop("version")),
-    malformed("with mappings, got", lambda config: config["sparse_attn"].update(mappings=None)),
+    malformed(
+        r"config\.sparse_attn\.mappings: expected a list of tables, got None",
+        lambda config: config["sparse_attn"].update(mappings=None),
+    ),
     malformed(
         r"config\.sparse_attn\.mappings: expected a table with mapping, params, learn, per, mod",
         lambda config: config["sparse_attn"]["mappings"][0].pop("params"),
     ),
     malformed(
-        "it describes 2 attention modules, but BertModel has 2",
+        r"config\.sparse_attn\.mappings\.modules: expected a list of positions, got \[0, '1'\]",
         lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, "1"]),
+    ),
+    malformed(
+        r"the position of each attention module once, from 0 on, got \[0, 7\]",
+        lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, 7]),
+    ),
+    malformed(
+        r"config\.sparse_attn\.mappings\.per: expected 'layer' or 'head', got 'galaxy'",
+        lambda config: config["sparse_attn"]["mappings"][0].update(per="galaxy"),
+    ),
+    malformed(
+        r"config\.sparse_attn\.version: expected a whole number, got True",
+        lambda config: config["sparse_attn"].update(version=True),
+    ),
+    malformed(
+        r"config\.sparse_attn: q=1: unknown parameter; r-softmax takes",
+        lambda config: config["sparse_attn"]["mappings"][0].update(params={"q": 1}),
+    ),
+    malformed(
+        r"mapping='mixed-mixed-.*is unknown; it has 12007 characters",
+        lambda config: config["sparse_attn"]["mappings"][0].update(
+            mapping="mixed-" * 2000 + "softmax"
+        ),
+    ),
+    *(
+        malformed(
+            rf"{size}=4000000000.*: expected at most 1048576, because each of the {size}",
+            lambda config, name=name, size=size: config["sparse_attn"]["mappings"][0].update(
+                mapping=name, params={size: 4e9}
+            ),
+        )
+        for name, size in (("plif", "knots"), ("monotone", "units"))
     ),
     own_sinks("softmax", r"sink: layers\.0\.self_attn has .* of its own.*leave sink out", sink=0.0),
     own_sinks("softmax", "sink: .* leave sink out", learn="sink", per="head"),

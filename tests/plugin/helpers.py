@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel
 
-from sparse_attn import Mapping, mapping_names, patch_model, patching
+from sparse_attn import Mapping, descriptions, mapping_names, patch_model, patching
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
 
@@ -123,4 +123,4 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> No
 def mappings_of(model: torch.nn.Module) -> Iterator[Mapping]:
     """Every mapping of a patched model, in the order of its layers."""
     for layer in patching.attention_layers(patching.root_of(model)):
-        yield from patching.mappings_of(layer)
+        yield from descriptions.mappings_of(layer)

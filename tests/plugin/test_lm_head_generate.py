@@ -1,10 +1,15 @@
 """generate acts on log p: greedy, sampling, beams, temperature, top-k and top-p, exact zeros."""
 
+import copy
+import inspect
+
 import pytest
 import torch
+from torch.nn import functional as F
+from transformers import ExponentialDecayLengthPenalty
 
 from sparse_attn import patch_model
-from sparse_attn.heads import patch_lm_head
+from sparse_attn.heads import patch_lm_head, unpatch_lm_head
 
 from .families import padding, tokens
 from .helpers import assert_near
@@ -133,6 +138,88 @@ def test_samples_follow_the_mapping():
     assert (counts[p == 0] == 0).all()
     sigma = (draws * p * (1 - p)).sqrt()
     assert ((counts - draws * p).abs() <= 5 * sigma + 1e-3).all()
+
+
+SPARSE = ["sparsemax", "entmax", "top-p"]
+
+
+@pytest.mark.parametrize("scale", [1.7, 0.5])
+@pytest.mark.parametrize("head", SPARSE)
+def test_guidance_is_refused_for_zeros(head, scale):
+    """Log 0 minus log 0 is NaN, and p / 0 is no probability."""
+    model = patch_lm_head(BY_MODEL["llama"].build(), **HEADS[head])
+    with pytest.raises(ValueError, match=rf"guidance_scale={scale}: .*makes exactly 0 .*sigsoft"):
+        generate(copy.deepcopy(model), do_sample=False, guidance_scale=scale)
+    patch_lm_head(model, "sigsoftmax")
+    result = generate(model, do_sample=False, guidance_scale=scale)
+    assert torch.stack(result.scores).isfinite().all()
+    unpatch_lm_head(patch_lm_head(model, "sparsemax"))
+    generate(model, do_sample=False, guidance_scale=scale)
+
+
+PROCESSORS = {
+    "typical": {"do_sample": True, "typical_p": 0.5},
+    "min-p": {"do_sample": True, "min_p": 0.1},
+    "top-h": {"do_sample": True, "top_h": 0.4},
+    "epsilon": {"do_sample": True, "epsilon_cutoff": 0.05},
+    "eta": {"do_sample": True, "eta_cutoff": 0.05},
+    "watermark": {"watermarking_config": {"bias": 2.5, "seeding_scheme": "selfhash"}},
+    "bias": {"sequence_bias": [[[7], 5.0], [[9, 3], -3.0]]},
+    "bad words": {"bad_words_ids": [[5], [6, 7]]},
+    "decay": {"exponential_decay_length_penalty": (1, 1.5)},
+    "repetition": {"repetition_penalty": 1.3},
+    "renormalised": {"do_sample": True, "top_p": 0.5, "renormalize_logits": True},
+    "finite": {"do_sample": True, "remove_invalid_values": True},
+    "lengths": {"min_new_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("head", SPARSE)
+def test_processors_keep_zeros(head, name):
+    model = patch_lm_head(BY_MODEL["llama"].build(), **HEADS[head])
+    options = {"do_sample": False, **PROCESSORS[name]}
+    # before Transformers 5.20 or so it gave NaN
+    if name == "decay" and "isfinite" not in inspect.getsource(ExponentialDecayLengthPenalty):
+        with pytest.raises(ValueError, match="made NaN"):
+            generate(model, **options)
+        return
+    result = generate(model, **options)
+    assert not torch.stack(result.scores).isnan().any()
+    chosen = result.sequences[:, -len(result.logits) :]
+    log_p = torch.stack(result.logits, dim=1).gather(-1, chosen[..., None]).squeeze(-1)
+    assert log_p[running(chosen, 2)].isfinite().all()
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_processor_that_makes_nan_of_zeros_is_an_error(beams):
+    model = patch_lm_head(BY_MODEL["llama"].build(), "sparsemax")
+    processors = [lambda ids, scores: scores - scores]
+    with pytest.raises(ValueError, match=r"sparsemax gives tokens .* made NaN of its logarithm"):
+        generate(model, do_sample=False, num_beams=beams, logits_processor=processors)
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_no_token_left_is_an_error(renormalize):
+    """Argmax of a row of -inf is token 0."""
+    model = patch_lm_head(BY_MODEL["llama"].build(), "sparsemax")
+    options = {"renormalize_logits": renormalize, "suppress_tokens": list(range(40))}
+    with pytest.raises(ValueError, match=r"sparsemax gives few tokens a .* exclude all of them"):
+        generate(model, do_sample=False, **options)
+    # nothing is chosen after the end of a text
+    generate(model, do_sample=False, eos_token_id=list(range(40)), **options)
+
+
+def test_repetition_penalty_is_a_power_of_p():
+    """Also of softmax, whose scores without a patch have another zero."""
+    model = patch_lm_head(BY_MODEL["llama"].build(), "softmax")
+    ids = tokens()
+    result = model.generate(
+        ids, do_sample=False, repetition_penalty=1.3, max_new_tokens=1, output_scores=True,
+        output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    seen = F.one_hot(ids, 40).any(1)
+    assert_near(result.scores[0], result.logits[0] * torch.where(seen, 1.3, 1.0), 1e-6)
 
 
 def test_head_and_attention_generate_together():

@@ -116,6 +116,18 @@ def test_zeros_without_a_loss_can_be_measured_but_not_trained():
         patched(**inputs)
 
 
+@pytest.mark.parametrize("mapping", ["sparsemax", "r-softmax"])
+def test_a_loss_over_all_tokens_is_refused_for_zeros(mapping, tmp_path):
+    """It is infinite, and Trainer would log 0."""
+    model = BY_MODEL["llama"]
+    patched = patch_lm_head(model.build(), mapping)
+    smoothed = trainer(patched, Rows(model.inputs()), tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match=rf"'{mapping}': a loss takes .*label_smoothing_factor=0"):
+        smoothed.train()
+    log_p = patched(model.inputs()["input_ids"]).logits
+    log_p.max(-1).values.sum().backward()  # the policy gradient of a token that has probability
+
+
 PLIF = {"mapping": "plif", "knots": 20}
 MIXTURE = {"mapping": "sigsoftmax", "learn": "bias", "components": 2}
 ENTMAX = {"mapping": "entmax", "learn": "alpha", "alpha": 1.5}

@@ -95,3 +95,21 @@ def test_content_of_padding_does_not_matter():
     hidden = inputs["attention_mask"] == 0
     inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, 7)
     assert_near(ROBERTA.hidden(model, inputs), first)
+
+
+@pytest.mark.parametrize("lowest", [-1e4, torch.finfo(torch.float16).min, -torch.inf])
+@pytest.mark.parametrize("mapping", FEW, ids=mapping_id)
+def test_additive_padding_may_carry_a_bias(mapping, lowest):
+    """-1e4 + a bias of up to 500 still masks, and so does -1e4 + -1e4."""
+    model, ids = patch(BERT.build(), mapping), tokens()
+    bias = torch.rand(3, 1, 9, 9)
+    bias[0] = bias[0] * 1000 - 500
+    shut = (padding() == 0)[:, None, None, :]
+    given = bias + torch.zeros(3, 1, 1, 9).masked_fill(shut, lowest)
+    given[:, :, ::2] = given[:, :, ::2].where(~shut, 2 * given[:, :, ::2])
+    with torch.no_grad():
+        batch = model(ids, attention_mask=given).last_hidden_state
+        for row, length in enumerate(padding().sum(-1).tolist()):
+            one = slice(row, row + 1), slice(None, length)
+            alone = model(ids[one], attention_mask=bias[row : row + 1, :, :length, :length])
+            assert_near(batch[one], alone.last_hidden_state, ROUNDING)

@@ -1,11 +1,16 @@
 """PEFT around a patched model, a patch inside a PEFT model, learned parameters saved."""
 
+import re
+import warnings
+
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModel
 
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
+from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from tests.commands import python
 
 from .families import BY_NAME
 from .helpers import jitter, mappings_of, peft_warns
@@ -103,15 +108,77 @@ def test_context_inside_peft():
     assert torch.equal(FAMILY.hidden(model), before)
 
 
-@pytest.mark.parametrize("options", [{}, {"modules_to_save": ["sparse_attn"]}])
-def test_an_adapter_of_a_patched_base_warns_on_a_plain_one(options, tmp_path):
-    model = get_peft_model(patch_model(FAMILY.build(), "r-softmax", r=0.3), lora(**options))
-    expected = FAMILY.hidden(model)
+def classifier():
+    return FAMILY.build("BertForSequenceClassification")
+
+
+def attention(model):
+    return patch_model(model, "r-softmax", r=0.3)
+
+
+BASES = {
+    "attention": (attention, classifier),
+    "LM head": (
+        lambda model: patch_lm_head(model, "sigsoftmax", bias=0.5),
+        lambda: FAMILY.build("BertForMaskedLM"),
+    ),
+    "multi-label head": (lambda model: patch_multilabel_head(model, "sparsemax"), classifier),
+}
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"task_type": "SEQ_CLS"},
+        {"task_type": "TOKEN_CLS"},
+        {"modules_to_save": ["classifier"]},
+        {"modules_to_save": ["sparse_attn"]},
+        {"exclude_modules": ["key"]},
+        {"exclude_modules": ".*key|.*word"},
+    ],
+    ids=str,
+)
+def test_an_adapter_of_a_patched_base_raises_on_a_plain_one(base, options, tmp_path):
+    patch, build = BASES[base]
+    inputs = FAMILY.inputs()
+    model = get_peft_model(patch(build()), lora(**options)).eval()
+    with torch.no_grad():
+        expected = model(**inputs).logits
     model.save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=r"exclude_modules=.*sparse_attn.* no modules were excl"):
-        PeftModel.from_pretrained(FAMILY.build(), tmp_path)
-    again = PeftModel.from_pretrained(patch_model(FAMILY.build(), "r-softmax", r=0.3), tmp_path)
-    assert torch.equal(FAMILY.hidden(again), expected)
+    for load in (lambda: PeftModel.from_pretrained(build(), tmp_path),
+                 lambda: build().load_adapter(tmp_path)):  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You have passed exclude_modules")
+            with pytest.raises(ValueError, match="adapter 'default' was trained on a patched base"):
+                load()
+    again = PeftModel.from_pretrained(patch(build()), tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(again(**inputs).logits, expected)
+
+
+ELSEWHERE = """
+import sys, torch, warnings
+from peft import PeftModel
+from transformers import BertForSequenceClassification
+base = BertForSequenceClassification.from_pretrained(sys.argv[1])
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    PeftModel.from_pretrained(base, sys.argv[2])
+assert "sparse_attn" not in sys.modules
+print(*(warning.message for warning in seen))
+"""
+
+
+def test_where_sparse_attn_is_not_imported_peft_warns(tmp_path):
+    classifier().save_pretrained(tmp_path / "plain")
+    model = get_peft_model(attention(classifier()), lora())
+    model(**FAMILY.inputs())
+    model.save_pretrained(tmp_path / "adapter")
+    said = python("-c", ELSEWHERE, tmp_path / "plain", tmp_path / "adapter")
+    assert "sparse_attn" in said
+    assert "no modules were excluded" in said
 
 
 def test_an_adapter_keeps_what_the_user_excludes_and_forgets_an_undone_patch(tmp_path):
@@ -128,4 +195,8 @@ def test_an_adapter_keeps_what_the_user_excludes_and_forgets_an_undone_patch(tmp
         patch_model(FAMILY.build(), "sparsemax"), lora(exclude_modules=".*0.*")
     )
     pattern(**inputs)
-    assert pattern.peft_config["default"].exclude_modules == ".*0.*"
+    excluded = pattern.peft_config["default"].exclude_modules
+    names = [name for name, _ in pattern.named_modules()]
+    assert [n for n in names if re.fullmatch(excluded, n)] == [
+        n for n in names if "0" in n or n.endswith("sparse_attn")
+    ]

@@ -1,6 +1,7 @@
 """What was saved comes back with the same outputs."""
 
 import copy
+import json
 import re
 
 import pytest
@@ -104,6 +105,25 @@ def test_renamed_weights_of_a_task_checkpoint(tmp_path):
     assert torch.equal(VIT.hidden(task.vit), expected)
 
 
+class OneWay:
+    """The conversion of torchao's int8 weights, which Transformers cannot revert."""
+
+    def reverse_transform(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("family", [BERT, VIT], ids=str)
+def test_a_quantized_checkpoint_brings_its_learned_parameters(family, monkeypatch, tmp_path):
+    model = learning(family.build(), per="head")
+    model.save_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path)
+    conversions = [*(plain._weight_conversions or ()), OneWay()]
+    monkeypatch.setattr(plain, "_weight_conversions", conversions)
+    loaded = load_pretrained(plain, tmp_path)
+    assert torch.equal(family.hidden(loaded), family.hidden(model))
+    assert loaded._weight_conversions is conversions
+
+
 def test_options_of_from_pretrained(tmp_path):
     model = learning(BERT.build())
     model.save_pretrained(tmp_path)
@@ -115,6 +135,44 @@ def test_options_of_from_pretrained(tmp_path):
     config = AutoConfig.from_pretrained(tmp_path)
     load_pretrained(AutoModel, tmp_path, config=config)
     assert config.sparse_attn == model.config.sparse_attn  # the caller's config is not changed
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("size", ["1GB", "4KB"])
+def test_a_variant_brings_its_own_learned_parameters(size, in_place, tmp_path):
+    models = {None: learning(BERT.build()), "ema": learning(BERT.build())}
+    for variant, model in models.items():
+        model.save_pretrained(tmp_path, variant=variant, max_shard_size=size)
+    for variant, model in models.items():
+        plain = AutoModel.from_pretrained(tmp_path, variant=variant) if in_place else AutoModel
+        loaded = load_pretrained(plain, tmp_path, variant=variant)
+        assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
+    for file in tmp_path.glob("*.safetensors*"):
+        if "ema" not in file.name:
+            file.unlink()
+    loaded = load_pretrained(AutoModel, tmp_path, variant="ema")
+    assert torch.equal(BERT.hidden(loaded), BERT.hidden(models["ema"]))
+
+
+def test_weights_that_the_config_names_bring_their_learned_parameters(tmp_path):
+    models = [learning(BERT.build()), learning(BERT.build())]
+    models[0].save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "named.safetensors")
+    models[1].save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    named = {**config, "transformers_weights": "named.safetensors"}
+    (tmp_path / "config.json").write_text(json.dumps(named))
+    for cls in (AutoModel, AutoModel.from_pretrained(tmp_path)):
+        assert torch.equal(BERT.hidden(load_pretrained(cls, tmp_path)), BERT.hidden(models[0]))
+
+
+def test_pickled_weights_do_not_get_learned_parameters_from_another_file(tmp_path):
+    model = learning(BERT.build())
+    model.save_pretrained(tmp_path)
+    torch.save(learning(BERT.build()).state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(RuntimeError, match=r"use_safetensors=False, but learned.*leave it out"):
+        load_pretrained(AutoModel, tmp_path, use_safetensors=False)
+    assert torch.equal(BERT.hidden(load_pretrained(AutoModel, tmp_path)), BERT.hidden(model))
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", torch.bfloat16])

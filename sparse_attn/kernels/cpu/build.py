@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -29,6 +31,10 @@ VECTOR_FLAGS = {
     "AVX2": "-mavx2 -mfma",
 }
 MEND = "install a C++ compiler (such as g++) or set CXX to one"
+ROOM = "make room in the folders for caches (XDG_CACHE_HOME) and temporary files (TMPDIR)"
+# what compilers, linkers and Python say of a full disk
+FULL = "No space left", "quota exceeded", "No usable temporary directory"
+TIMEOUT = 300  # seconds of a compilation
 
 _lock = threading.Lock()
 _result: ctypes.CDLL | str | None = None
@@ -40,21 +46,44 @@ def library() -> ctypes.CDLL | str:
     with _lock:
         if _result is None:
             try:
-                _result = _from_wheel() or _loaded(_built())
+                _result = _from_wheel() or _loaded()
             except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                 _result = f"the CPU kernels cannot be built: {error}"
                 LOGGER.warning(
-                    "%s. Attention falls back to the slower reference; %s.", _result, MEND
+                    "%s. Attention falls back to the slower reference; %s.",
+                    _result,
+                    ROOM if any(words in _result for words in FULL) else MEND,
                 )
         return _result
 
 
-def in_wheel(capability: str) -> Path:
-    """Where a platform wheel has the library for machines of this capability.
+def in_wheel(capability: str, content: bytes) -> Path:
+    """Where a platform wheel has this library for machines of this capability.
 
-    The name is a hash of sources and flags, so that others never use it.
+    The name has a hash of sources and flags, so that others never use it, and of the content.
     """
-    return SOURCE / "built" / f"{capability.lower()}-{_hash(flags_for(capability))}.so"
+    return _named(SOURCE / "built", _stem_in_wheel(capability), content)
+
+
+def _stem_in_wheel(capability: str) -> str:
+    return f"{capability.lower()}-{_hash(flags_for(capability))}"
+
+
+def _named(folder: Path, stem: str, content: bytes) -> Path:
+    return folder / f"{stem}-{hashlib.sha256(content).hexdigest()[:20]}.so"
+
+
+def _intact(folder: Path, stem: str) -> Path | None:
+    """The library of this name in the folder.
+
+    Its content is checked, because loading one that a crash or a full disk has cut short ends the
+    process by SIGBUS.
+    """
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        with suppress(OSError):  # such as a bad block
+            if path == _named(folder, stem, path.read_bytes()):
+                return path
+    return None
 
 
 def flags_for(capability: str) -> list[str]:
@@ -64,8 +93,13 @@ def flags_for(capability: str) -> list[str]:
 
 def _from_wheel() -> ctypes.CDLL | None:
     """The platform wheel's library, if it fits and no compiler is asked for by CXX."""
-    path = in_wheel(torch.backends.cpu.get_cpu_capability())
-    if os.environ.get("CXX") or not path.exists():
+    if os.environ.get("CXX"):
+        return None
+    stem = _stem_in_wheel(torch.backends.cpu.get_cpu_capability())
+    path = _intact(SOURCE / "built", stem)
+    if path is None:
+        for damaged in (SOURCE / "built").glob(f"{stem}-*.so"):
+            LOGGER.info("%s is damaged; install the wheel again", damaged)
         return None
     try:
         for openmp in _openmp():
@@ -76,27 +110,27 @@ def _from_wheel() -> ctypes.CDLL | None:
         return None
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
-    """The library, rebuilt if the file is damaged."""
+def _loaded() -> ctypes.CDLL:
+    """The library, rebuilt if it cannot be loaded."""
+    path = _built()
     try:
         return ctypes.CDLL(str(path))
     except OSError:
-        path.unlink(missing_ok=True)
-        return ctypes.CDLL(str(_built()))
+        return ctypes.CDLL(str(_built(again=True)))
 
 
-def _built() -> Path:
-    """Path of the compiled library, named by the hash of its inputs."""
-    compiler = _compiler()
+def _built(again: bool = False) -> Path:
+    """Path of the compiled library, named by the hashes of its inputs and of its content."""
+    compiler, cache = _compiler(), _cache()
     version = _run([*compiler, "--version"])
     errors = []
     for flags in _flag_choices(version):
-        key = _hash([version, platform.machine(), *compiler[1:], *flags])
-        target = _folder() / f"rows-{key}.so"
-        if target.exists():
-            return target
+        stem = f"rows-{_hash([version, platform.machine(), *compiler[1:], *flags])}"
+        found = None if again or cache is None else _intact(cache, stem)
+        if found is not None:
+            return found
         try:
-            return _compile(compiler, flags, target)
+            return _compile(compiler, flags, _folder(), stem)
         except (RuntimeError, subprocess.SubprocessError) as error:
             errors.append(str(error))
     raise RuntimeError(errors[0])
@@ -112,9 +146,13 @@ def _hash(words: list[str]) -> str:
 
 def _compiler() -> list[str]:
     """The command in CXX, possibly with arguments, or the first compiler found."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    command = os.environ.get("CXX", "")
+    try:
+        chosen = shlex.split(command)
+    except ValueError as error:
+        raise RuntimeError(f"CXX={command!r} is not a command: {error}") from None
     if chosen and shutil.which(chosen[0]) is None:
-        raise RuntimeError(f"CXX={os.environ['CXX']!r} was not found")
+        raise RuntimeError(f"CXX={command!r} was not found")
     for name in ("c++", "g++", "clang++"):
         if not chosen and shutil.which(name):
             chosen = [name]
@@ -144,17 +182,23 @@ def _openmp() -> list[str]:
 
 
 def _folder() -> Path:
-    """The user's cache, if no other user can write to it."""
+    """Where to write the library: the cache, or a private folder of this process."""
+    cache = _cache()
+    if cache is not None and os.access(cache, os.W_OK):
+        return cache
+    return Path(_temporary_folder().name)
+
+
+def _cache() -> Path | None:
+    """The user's cache, if no other user but root can write to it."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = cache.stat()
-        own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        if own and not status.st_mode & 0o022 and os.access(cache, os.W_OK):
-            return cache
+        own = not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
+        return cache if own and not status.st_mode & 0o022 else None
     except (OSError, RuntimeError):  # no home, or not a folder
-        pass
-    return Path(_temporary_folder().name)
+        return None
 
 
 @functools.cache
@@ -163,23 +207,45 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
 
 
-def _compile(compiler: list[str], flags: list[str], target: Path) -> Path:
-    """Compile next to the target and rename, so that other processes never see a partial file."""
-    LOGGER.info("building the CPU kernels with %s: %s", shlex.join(compiler), target)
-    handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
+def _compile(compiler: list[str], flags: list[str], folder: Path, stem: str) -> Path:
+    """Compile in the folder and rename, so that other processes never see a partial file."""
+    LOGGER.info("building the CPU kernels with %s in %s", shlex.join(compiler), folder)
+    _remove_drafts(folder)
+    handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
         # a library among the flags must come after the source that needs it
         _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
+        with open(name, "rb+") as file:
+            target = _named(folder, stem, file.read())
+            os.fsync(file.fileno())  # else a power cut may leave the name without the content
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
     return target
 
 
+def _remove_drafts(folder: Path) -> None:
+    """Remove what compilations left that were killed: those older than any that still runs."""
+    for draft in folder.glob("tmp*.so"):
+        with suppress(OSError):  # another process removes it too
+            if time.time() - draft.stat().st_mtime > 2 * TIMEOUT:
+                draft.unlink()
+
+
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    """What a compiler prints; if it fails, its last line or that a disk is full is the error."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},  # `FULL` is English
+    )
     if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise RuntimeError(f"{command[0]} exited with {done.returncode}: {last}")
+        lines = (done.stderr.strip() or "no message").splitlines()
+        full = [line for line in lines if any(words in line for words in FULL)]
+        raise RuntimeError(f"{command[0]} exited with {done.returncode}: {(full or lines)[-1]}")
     return done.stdout

@@ -57,6 +57,17 @@ def test_it_learns_the_labels_of_a_batch(
 
 
 @pytest.mark.parametrize("name", ["r-softmax", "sigmoid"])
+def test_a_classifiers_head_is_not_kept(name: str, config: TextConfig, tmp_path: Path) -> None:
+    """Its labels may be others, or in another order."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(config.model)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(config.model).save_pretrained(tmp_path)
+    made = text_model(replace(config, model=str(tmp_path)), METHODS[name], 2)
+    assert not torch.equal(head_of(made).weight, model.classifier.weight)
+
+
+@pytest.mark.parametrize("name", ["r-softmax", "sigmoid"])
 def test_the_loss_is_that_of_the_head(config: TextConfig, batch: Batch, name: str) -> None:
     model = text_model(config, METHODS[name], 4).eval()
     seen: list[Tensor] = []

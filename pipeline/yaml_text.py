@@ -1,0 +1,62 @@
+"""YAML that stays small when its aliases are written out.
+
+A few lines of aliases of aliases may stand for billions of values, which would hang a command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+MOST_VALUES = 100_000
+MOST_LEVELS = 50
+
+
+def load(text: str, load: Any = yaml.safe_load) -> Any:
+    """What `load` makes of the text.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, has more than MOST_LEVELS levels, or more than MOST_VALUES
+            values.
+    """
+    _check_size(text)
+    return load(text)
+
+
+@dataclass
+class _Part:
+    """A value with its aliases written out: how many values and levels it has."""
+
+    anchor: str | None = None
+    values: int = 1
+    levels: int = 1
+
+    def add(self, part: _Part) -> None:
+        self.values += part.values
+        self.levels = max(self.levels, 1 + part.levels)
+
+
+def _check_size(text: str) -> None:
+    known: dict[str | None, _Part] = {}
+    above = [_Part()]  # the collections that are open
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            above.append(_Part(event.anchor))
+        elif isinstance(event, (yaml.CollectionEndEvent, yaml.ScalarEvent, yaml.AliasEvent)):
+            if isinstance(event, yaml.AliasEvent):
+                # one that contains itself is not known yet
+                part = known.get(event.anchor, _Part(values=MOST_VALUES))
+            elif isinstance(event, yaml.ScalarEvent):
+                part = _Part(event.anchor)
+            else:
+                part = above.pop()
+            known[part.anchor] = part
+            above[-1].add(part)
+        if len(above) + above[-1].levels > MOST_LEVELS:
+            raise yaml.MarkedYAMLError(problem=f"it has more than {MOST_LEVELS} levels")
+        if above[-1].values > MOST_VALUES:
+            raise yaml.MarkedYAMLError(
+                problem=f"it stands for more than {MOST_VALUES:,} values; write its aliases out"
+            )

@@ -1,0 +1,4 @@
+"""Two features at a time: what is patched, beside what else a user does to a model.
+
+`python -m tests.compositions` writes results/compositions.json.
+"""

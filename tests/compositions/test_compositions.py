@@ -1,0 +1,47 @@
+"""Each cell equals softmax on eager attention or the reference, or raises what the record says."""
+
+import json
+
+import pytest
+
+from .__main__ import FILE, row
+from .cells import EQUAL, cells, crossed, in_two_processes, verdict
+from .subjects import SUBJECTS
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of PEFT, about Transformers
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def cell_id(cell):
+    return " / ".join(map(str, cell))
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads(FILE.read_text())["cells"]
+
+
+@pytest.mark.parametrize("cell", list(cells()), ids=cell_id)
+def test_cell(cell, record):
+    assert verdict(*cell) == record[row(cell)][str(cell[0])]
+
+
+def test_two_processes():
+    in_two_processes()
+
+
+def test_record_has_no_other_cells(record):
+    found = [(row(cell), str(cell[0])) for cell in cells()]
+    found += [("DDP, two processes", str(subject)) for subject in SUBJECTS]
+    assert sorted(found) == sorted((name, subject) for name in record for subject in record[name])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("cell", list(crossed()), ids=cell_id)
+def test_whole_cross(cell, record):
+    """What a setup or an action alone raises, both together may raise."""
+    subject, setup, action = cell
+    alone = {record.get(str(part), {}).get(str(subject)) for part in (setup, action)}
+    assert verdict(*cell) in {EQUAL, *alone}

@@ -1,0 +1,110 @@
+"""Labels of a model and of a task are matched by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
+
+from glue.labels import class_order
+from glue.model import load_model
+from glue.tasks import TASKS
+from tests.glue.make_glue import own_task
+
+MNLI = ["contradiction", "neutral", "entailment"]  # the order of roberta-large-mnli
+
+
+def named(names: Any) -> PretrainedConfig:
+    return PretrainedConfig(id2label=dict(enumerate(names)))
+
+
+def classifier(folder: Path, tiny_model: Path, names: list[Any]) -> Path:
+    labels = {"id2label": dict(enumerate(names)), "num_labels": len(names)}
+    model = AutoModelForSequenceClassification.from_pretrained(
+        tiny_model, ignore_mismatched_sizes=True, **labels
+    )
+    torch.nn.init.normal_(model.classifier.bias)
+    model.save_pretrained(folder / "named")
+    return folder / "named"
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "expected"),
+    [
+        ("MNLI", MNLI, [2, 1, 0]),
+        ("MNLI", [name.upper() for name in MNLI], [2, 1, 0]),
+        ("MNLI", MNLI[::-1], None),
+        ("MNLI", ["LABEL_0", "LABEL_1", "LABEL_2"], None),
+        ("SST-2", ["NEGATIVE", "POSITIVE"], None),
+        ("SST-2", ["POSITIVE", "NEGATIVE"], [1, 0]),
+        ("MRPC", ["1", "0"], [1, 0]),
+        ("MRPC", [1, 0], [1, 0]),
+        ("STS-B", ["similarity"], None),
+    ],
+)
+def test_classes_are_matched_by_name(task: str, names: list[Any], expected: list[int]) -> None:
+    assert class_order(named(names), TASKS[task], "model") == expected
+
+
+def test_a_task_with_the_names_that_mean_nothing(tmp_path: Path) -> None:
+    task = own_task(tmp_path, ".csv", labels=["LABEL_1", "LABEL_0"])
+    assert class_order(named(["LABEL_0", "LABEL_1"]), task, "model") == [1, 0]
+
+
+def test_labels_that_differ_in_case_only(tmp_path: Path) -> None:
+    task = own_task(tmp_path, ".csv", labels=["a", "A"])
+    assert class_order(named(["A", "a"]), task, "model") == [1, 0]
+
+
+def test_names_in_label2id_only() -> None:
+    config = named(["LABEL_0", "LABEL_1"])
+    config.label2id = {"positive": 0, "negative": 1}
+    assert class_order(config, TASKS["SST-2"], "model") == [1, 0]
+
+
+def test_a_kept_head_is_put_into_the_order_of_the_task(tiny_model: Path, tmp_path: Path) -> None:
+    folder = classifier(tmp_path, tiny_model, MNLI)
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ours = load_model(str(folder), TASKS["MNLI"]).eval()
+    ids = torch.tensor([[2, 7, 9, 3]])
+    with torch.no_grad():
+        expected = theirs(ids).logits[0]
+        found = ours(ids).logits[0]
+    assert ours.config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
+    by_name = [expected[MNLI.index(ours.config.id2label[i])] for i in range(3)]
+    assert found.tolist() == [float(value) for value in by_name]
+
+
+def test_another_tasks_labels_are_an_error(tiny_model: Path, tmp_path: Path) -> None:
+    folder = classifier(tmp_path, tiny_model, ["negative", "positive"])
+    says = r"model='.*named': names its labels \['negative', 'positive'\], but RTE has "
+    with pytest.raises(ValueError, match=says + r"\['entailment', 'not_entailment'\]; "):
+        load_model(str(folder), TASKS["RTE"])
+
+
+@pytest.mark.parametrize("lost", ["the head", "its size"])
+def test_a_new_head_takes_the_tasks_labels(lost: str, tiny_model: Path, tmp_path: Path) -> None:
+    folder = classifier(tmp_path, tiny_model, ["negative", "positive"])
+    if lost == "the head":
+        body = AutoModel.from_pretrained(folder, add_pooling_layer=True)
+        body.save_pretrained(folder)
+    model = load_model(str(folder), TASKS["RTE" if lost == "the head" else "MNLI"])
+    assert model.config.id2label[0] == "entailment"
+
+
+def test_a_head_that_cannot_be_reordered(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glue.model.find_output_layer", lambda model: None)
+    with pytest.raises(ValueError, match=r"no linear layer to reorder; list the labels in the"):
+        load_model(str(classifier(tmp_path, tiny_model, MNLI)), TASKS["MNLI"])
+
+
+def test_half_a_head_is_new(tiny_model: Path, tmp_path: Path) -> None:
+    folder = classifier(tmp_path, tiny_model, ["negative", "positive"])
+    weights = load_file(folder / "model.safetensors")
+    del weights["classifier.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert load_model(str(folder), TASKS["RTE"]).config.id2label[0] == "entailment"
