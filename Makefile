@@ -61,11 +61,10 @@ sanitize: $(INSTALLED)
 compat:
 	PYTHON=$(PYTHON) .ci/compat $(ARGS)
 
-# What differs most between versions on the oldest supported ones: kernels, compilation, and models.
+# What differs most between versions on the oldest supported ones: kernels, compilation, the plug-in.
 oldest: build/oldest/.installed
 	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto \
-		tests/kernels tests/mappings/test_compile.py tests/plugin/test_compile.py \
-		tests/plugin/test_equal_to_eager.py tests/plugin/test_attention_weights.py
+		tests/kernels tests/mappings/test_compile.py tests/plugin
 
 # 6 GB, of which pip keeps what it has downloaded.
 build/oldest/.installed: pyproject.toml constraints-oldest.txt
