@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import weakref
 from collections import abc
 from typing import Any
 
@@ -18,20 +19,27 @@ from sparse_attn.patch_config import HEAD, KEYS, MULTILABEL, patch_of
 # what an adapter of a patched base excludes: the entry's key, and a module that the patch added
 MARKS = {NAME: (NAME,), HEAD: (HEAD, "mapping"), MULTILABEL: (MULTILABEL, "mapping")}
 UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
+_watched = weakref.WeakSet[nn.Module]()
 ADAPTERS = "peft_config"  # where PEFT keeps the configs of a model's adapters, by name
 
 
 def watch_adapters(root: PreTrainedModel) -> None:
-    """Mark the adapters of a patched model from its next call on."""
-    keep_key(root.register_forward_pre_hook(_mark_adapters))
+    """Mark the adapters of a patched model from its next call on.
+
+    Not at once: PEFT goes on to change the config of an adapter that it adds.
+    """
+    keep_key(root.register_forward_pre_hook(_mark_at_call))
+    _watched.add(root)
 
 
 def release_adapters(root: PreTrainedModel) -> None:
-    """Restore the adapters' configs; those of a model with another patch are marked again."""
+    """Restore the adapters' configs, but for the marks of another patch of the model."""
     if not any(patch_of(root, key) is not None for key in KEYS):
-        drop_hooks(root, _mark_adapters)
+        drop_hooks(root, _mark_at_call)
+        _watched.discard(root)
     adapters = getattr(root, ADAPTERS, {})
     adapters.update({n: getattr(config, UNMARKED, config) for n, config in adapters.items()})
+    _mark_adapters(root)
 
 
 def refuse_adapters(root: nn.Module, adapters: Any) -> None:
@@ -46,24 +54,40 @@ def refuse_adapters(root: nn.Module, adapters: Any) -> None:
             )
 
 
-def _mark_adapters(root: PreTrainedModel, args: Any) -> None:
-    """Forward pre-hook: add the marks to what the adapters' configs exclude, which PEFT saves."""
+def _mark_at_call(root: PreTrainedModel, args: Any) -> None:
+    """Forward pre-hook."""
     if torch.compiler.is_compiling():
-        return
+        _mark_all()
+    else:
+        _mark_adapters(root)
+
+
+@torch.compiler.assume_constant_result
+def _mark_all() -> bool:
+    """Mark when a graph is made, which has no marking in it; Dynamo passes no model to this."""
+    for root in list(_watched):
+        _mark_adapters(root)
+    return True
+
+
+def _mark_adapters(root: nn.Module) -> None:
+    """Add the marks to what the adapters' configs exclude, which PEFT saves."""
     keys = [key for key in KEYS if patch_of(root, key) is not None]
-    for name, config in list(getattr(root, ADAPTERS, {}).items()):
-        if hasattr(config, "exclude_modules") and not set(keys) <= _marks_of(config):
+    adapters = getattr(root, ADAPTERS, {})
+    for name, config in list(adapters.items()):
+        if keys and hasattr(config, "exclude_modules") and not set(keys) <= _marks_of(config):
             given = getattr(config, UNMARKED, config)
             marked = copy.copy(given)
             marked.exclude_modules = _with_marks(given.exclude_modules, keys)
             setattr(marked, UNMARKED, given)
-            root.peft_config[name] = marked
+            adapters[name] = marked
 
 
 def _with_marks(excluded: Any, keys: list[str]) -> str | set[str]:
     marks = {mark for key in keys for mark in MARKS[key]}
     if isinstance(excluded, str) and excluded:
-        return rf"(?:{excluded})|(?:.*\.)?(?:{'|'.join(sorted(marks))})"
+        # behind the user's: flags such as (?i) must come first
+        return rf"{excluded}|(?:.*\.)?(?:{'|'.join(sorted(marks))})"
     return {*marks, *(excluded or ())}
 
 

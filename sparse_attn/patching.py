@@ -288,9 +288,9 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     # beside `_switch`, because Transformers 5.17 does not reach the two stacks of T5
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
-    watch_adapters(root)
     keep_key(root.register_forward_pre_hook(_check_layers))
     Patch(root, NAME, describe, _Kept(*_places(root), before))
+    watch_adapters(root)
 
 
 def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig, str | None, bool]]:

@@ -61,11 +61,11 @@ def _keep_guard(original: Any) -> Any:
     @functools.wraps(original)
     def to_dict(self: PreTrainedConfig) -> dict[str, Any]:
         saved: dict[str, Any] = original(self)
-        parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
-        asked = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
-        guards = [name for name in asked if name in GUARDS]
-        if guards and patched_entries(saved):
-            saved.setdefault("attn_implementation", guards[0])
+        if patched_entries(saved):
+            parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
+            asked = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
+            if guards := [name for name in asked if name in GUARDS]:
+                saved.setdefault("attn_implementation", guards[0])
         return saved
 
     return to_dict
@@ -93,10 +93,12 @@ def _check_file(original: Any) -> Any:
     """Wrap PreTrainedModel.from_pretrained: another config must not hide the patches of a file."""
 
     @functools.wraps(original.__func__)
-    def from_pretrained(cls: Any, path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls: Any, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
+    ) -> Any:
         if not _is_expected.get():
-            _refuse_other_config(path, config, kwargs)
-        return original.__func__(cls, path, *args, config=config, **kwargs)
+            _refuse_other_config(pretrained_model_name_or_path, config, kwargs)
+        return original.__func__(cls, pretrained_model_name_or_path, *args, config=config, **kwargs)
 
     return classmethod(from_pretrained)
 
@@ -125,11 +127,11 @@ def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
     with suppress(OSError, RecursionError):  # which Transformers then names
         config, _ = PreTrainedConfig.get_config_dict(path, **where)
-    adapter = None if config else find_adapter_config_file(str(path), **where)
-    if adapter is None:
-        return config
-    base = json.loads(Path(adapter).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    return _config_file(base, {})
+        if not config and (adapter := find_adapter_config_file(str(path), **where)) is not None:
+            described = json.loads(Path(adapter).read_text(encoding="utf-8"))
+            base = described.get("base_model_name_or_path")
+            config = {} if base in (None, str(path)) else _config_file(base, {})
+    return config
 
 
 def _check_modules(original: Any) -> Any:

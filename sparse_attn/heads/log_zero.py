@@ -13,13 +13,15 @@ from transformers.generation.logits_process import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from sparse_attn.hooks import keep_key
+
 PROCESSORS = "_get_logits_processor"  # a method of Transformers; a model with zeros has its own
 GUIDANCE = (ClassifierFreeGuidanceLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
 
 def watch_zeros(root: PreTrainedModel, head: nn.Module) -> None:
     """Watch what is done with the log p of a head that returns zeros."""
-    head.register_forward_hook(_watch_gradient)
+    keep_key(head.register_forward_hook(_watch_gradient))
     if hasattr(type(root), PROCESSORS):
         setattr(root, PROCESSORS, functools.partial(_processors, root))
 
@@ -39,13 +41,12 @@ def _watch_gradient(head: nn.Module, inputs: Any, output: Tensor) -> None:
         return
     if torch._C._are_functorch_transforms_active():  # cannot look at values
         return
-    zero = output.detach() == -torch.inf
-    output.register_hook(functools.partial(_refuse_gradient, head, zero))
+    output.register_hook(functools.partial(_refuse_gradient, head, output.detach()))
 
 
-def _refuse_gradient(head: Any, zero: Tensor, gradient: Tensor) -> None:
+def _refuse_gradient(head: Any, log_p: Tensor, gradient: Tensor) -> None:
     """Hook of the logits' gradient; raise where it is not 0 at a token of probability 0."""
-    if gradient[zero].any():
+    if ((log_p == -torch.inf) & (gradient != 0)).any():
         raise ValueError(
             f"mapping={head.mapping.name!r}: a loss takes log p of tokens of probability 0, which "
             "is -inf and cannot train; leave out label smoothing (label_smoothing_factor=0) and "

@@ -55,10 +55,10 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         scores = scores + inputs.bias
     valid = inputs.valid()
     if valid is not None:
-        # and not as the argument `mask`: hooks, such as those of Opacus, read one argument
+        # -inf too, because hooks, such as those of Opacus, see the positional argument alone
         scores = scores.masked_fill(~valid, -torch.inf)
     sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], one for each row
-    return inputs.mapping(scores, sink=sink)
+    return inputs.mapping(scores, mask=valid, sink=sink)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:

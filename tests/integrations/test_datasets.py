@@ -19,13 +19,14 @@ PATCHES = {
     "sparsemax": (lambda model: patch_model(model, "sparsemax"), CLASSIFIER),
     "learned": (lambda model: patch_model(model, "entmax", learn="alpha"), CLASSIFIER),
     "LM head": (lambda model: patch_lm_head(model, "sigsoftmax"), "BertForMaskedLM"),
+    "LM head with zeros": (lambda model: patch_lm_head(model, "sparsemax"), "GPT2LMHeadModel"),
     "multi-label head": (lambda model: patch_multilabel_head(model, "sparsemax"), CLASSIFIER),
 }
 
 
 def build(name):
     patch, cls = PATCHES[name]
-    return patch(BERT.build(cls))
+    return patch(BY_NAME["gpt2" if "GPT2" in cls else "bert"].build(cls))
 
 
 def call(model):

@@ -261,3 +261,13 @@ def test_where_sparse_attn_is_not_imported_these_are_silent(tmp_path):
     folders = [tmp_path / name for name in ("saved", "copy", "whole")]
     silent = python("-c", ELSEWHERE, *folders).strip().split(",")
     assert silent == ["attn_implementation", "a dict", "config", "copied config"]
+
+
+def test_plain_models_are_loaded_and_described_as_without_us(tmp_path):
+    plain = BERT.build()
+    plain.save_pretrained(tmp_path)
+    loaded = type(plain).from_pretrained(pretrained_model_name_or_path=tmp_path)
+    assert torch.equal(BERT.hidden(loaded), BERT.hidden(plain))
+    # remote code prints configs before it has built them
+    unbuilt = transformers.PreTrainedConfig.__new__(transformers.PreTrainedConfig)
+    assert "model_type" in unbuilt.to_dict()

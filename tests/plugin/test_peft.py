@@ -1,7 +1,6 @@
 """PEFT around a patched model, a patch inside a PEFT model, learned parameters saved."""
 
 import re
-import warnings
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModel
 
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn.heads import patch_lm_head, patch_multilabel_head, unpatch_lm_head
 from tests.commands import python
 
 from .families import BY_NAME
@@ -126,6 +125,10 @@ BASES = {
 }
 
 
+excludes_nothing = pytest.mark.filterwarnings("ignore:You have passed exclude_modules")
+
+
+@excludes_nothing
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize(
     "options",
@@ -137,6 +140,7 @@ BASES = {
         {"modules_to_save": ["sparse_attn"]},
         {"exclude_modules": ["key"]},
         {"exclude_modules": ".*key|.*word"},
+        {"exclude_modules": "(?i).*KEY"},
     ],
     ids=str,
 )
@@ -149,13 +153,31 @@ def test_an_adapter_of_a_patched_base_raises_on_a_plain_one(base, options, tmp_p
     model.save_pretrained(tmp_path)
     for load in (lambda: PeftModel.from_pretrained(build(), tmp_path),
                  lambda: build().load_adapter(tmp_path)):  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "You have passed exclude_modules")
-            with pytest.raises(ValueError, match="adapter 'default' was trained on a patched base"):
-                load()
+        with pytest.raises(ValueError, match="adapter 'default' was trained on a patched base"):
+            load()
     again = PeftModel.from_pretrained(patch(build()), tmp_path).eval()
     with torch.no_grad():
         assert torch.equal(again(**inputs).logits, expected)
+
+
+@excludes_nothing
+def test_an_adapter_trained_in_a_compiled_model_is_marked_too(tmp_path):
+    model = get_peft_model(attention(classifier()), lora())
+    torch.compile(model, backend="eager")(**FAMILY.inputs()).logits.sum().backward()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="was trained on a patched base"):
+        PeftModel.from_pretrained(classifier(), tmp_path)
+
+
+@excludes_nothing
+def test_an_adapter_of_two_patches_keeps_the_mark_of_the_other(tmp_path):
+    base = patch_lm_head(attention(FAMILY.build("BertForMaskedLM")), "sigsoftmax")
+    model = get_peft_model(base, lora())
+    model(**FAMILY.inputs())
+    unpatch_lm_head(model)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"was trained on a patched base \(sparse_attn\)"):
+        PeftModel.from_pretrained(FAMILY.build("BertForMaskedLM"), tmp_path)
 
 
 ELSEWHERE = """
