@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
 from transformers import PretrainedConfig
 
 from glue.tasks import Task
+
+logger = logging.getLogger(__name__)
 
 # how the hub's GLUE, and so its checkpoints, name what the files number
 HUB_NAMES = {
@@ -42,6 +45,11 @@ def class_order(config: PretrainedConfig, task: Task, model: str) -> list[int] |
                 order = [theirs.index(label) for label in ours]
                 return None if order == sorted(order) else order
     if all(re.fullmatch(r"LABEL_\d+", name) for name in names):
+        logger.warning(
+            "%s: its labels have no names; they are taken for %s, in this order",
+            model,
+            ", ".join(task.labels),
+        )
         return None
     raise ValueError(
         f"{model}: names its labels {names}, but {task.name} has {list(task.labels)}; name a model "

@@ -50,7 +50,7 @@ def refuse_adapters(root: nn.Module, adapters: Any) -> None:
             raise ValueError(
                 f"adapter {name!r} was trained on a patched base ({', '.join(lost)}), but "
                 f"{type(root).__name__} is not patched so, and its outputs would be wrong; load "
-                "the base by sparse_attn.load_pretrained, or patch it first, then load the adapter"
+                "the base again, by sparse_attn.load_pretrained, or patch it, then load the adapter"
             )
 
 

@@ -25,9 +25,10 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
-        return bool(float(value) or True)
+        float(value)
     except OverflowError:
         return False
+    return True
 
 
 def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:

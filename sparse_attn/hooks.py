@@ -35,7 +35,9 @@ def keep_key(handle: RemovableHandle) -> None:
     """
     hooks = handle.hooks_dict_ref()
     assert hooks is not None
-    key = -zlib.crc32(hooks[handle.id].__qualname__.encode())
+    hook = hooks[handle.id]
+    key = -zlib.crc32(f"{hook.__module__}.{hook.__qualname__}".encode())
+    assert hooks.get(key, hook) is hook, f"two hooks with the key of {hook}"
     for table in (hooks, *(extra() for extra in handle.extra_dict_ref)):
         if handle.id in table:
             table[key] = table.pop(handle.id)

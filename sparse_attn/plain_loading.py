@@ -19,7 +19,7 @@ from transformers.utils import find_adapter_config_file
 from sparse_attn.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.attention import NAME
 from sparse_attn.descriptions import refuse_copied
-from sparse_attn.patch_config import KEYS, ONLY_BY_US
+from sparse_attn.patch_config import KEYS, ONLY_BY_US, patch_of
 
 # where the files of a model are, and which of them hold its weights
 PLACE_ARGUMENTS = (
@@ -82,7 +82,9 @@ def _check_implementation(original: Any) -> Any:
         if described and asked not in GUARDS and not _is_expected.get():
             raise ValueError(
                 f"attn_implementation={asked!r}: config.{described[0]} of {type(self).__name__} "
-                f"describes a patched model, for which this computes softmax; {REMEDY}"
+                f"describes a patched model, for which this computes softmax; {REMEDY}; to copy a "
+                "model in memory use copy.deepcopy, and to build another one the config of a model "
+                "that is not patched"
             )
         original(self, config, *args, **kwargs)
 
@@ -145,6 +147,29 @@ def _check_modules(original: Any) -> Any:
     return save_pretrained
 
 
+def _check_switch(original: Any) -> Any:
+    """Wrap PreTrainedModel.set_attn_implementation: a plainly loaded model must not be let run."""
+
+    @functools.wraps(original)
+    def set_attn_implementation(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        before = vars(self.config).get("_attn_implementation_internal")
+        result = original(self, *args, **kwargs)
+        after = self.config._attn_implementation
+        if before in GUARDS and after not in GUARDS and not _is_expected.get():
+            # an entry that was loaded; those of a patched model read its modules
+            described = [key for key in KEYS if isinstance(vars(self.config).get(key), dict)]
+            if described and not any(patch_of(m, key) for m in self.modules() for key in described):
+                self.config._attn_implementation = before
+                raise ValueError(
+                    f"attn_implementation={after!r}: config.{described[0]} of "
+                    f"{type(self).__name__} describes a patched model, for which this computes "
+                    f"softmax; {REMEDY}"
+                )
+        return result
+
+    return set_attn_implementation
+
+
 class _Adapters:
     """Stands for PreTrainedModel.peft_config, which PEFT sets when it adds the first adapter."""
 
@@ -167,4 +192,5 @@ PreTrainedConfig.to_dict = _keep_guard(PreTrainedConfig.to_dict)
 PreTrainedModel.__init__ = _check_implementation(PreTrainedModel.__init__)
 PreTrainedModel.from_pretrained = _check_file(PreTrainedModel.from_pretrained)
 PreTrainedModel.save_pretrained = _check_modules(PreTrainedModel.save_pretrained)
+PreTrainedModel.set_attn_implementation = _check_switch(PreTrainedModel.set_attn_implementation)
 PreTrainedModel.peft_config = _Adapters()

@@ -53,9 +53,8 @@ def patch_lm_head(
     computed in at least float32 and rounded to their former dtype (a mixture's stay in float32).
     Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the target, and
     `generate` applies temperature, top-k, beams and penalties to log p. A second call replaces the
-    mapping. repetition_penalty depends on where the logits' zero is: it raises p of a repeated
-    token to that power, as beam search does without a patch, and not as greedy search and sampling
-    do, with softmax too.
+    mapping. With repetition_penalty the text differs from the plain model's, even for softmax: a
+    repeated token gets p to the power of the penalty.
 
     A mixture starts untrained, because no weights of its tanh(U_k h) reproduce the previous
     distribution. Fine-tune it.

@@ -289,7 +289,9 @@ def test_config_of_a_model_that_went_on_with_softmax_is_refused(patch, tmp_path)
     patch(BY_MODEL["gpt2"].build(), "sigsoftmax").save_pretrained(tmp_path / "patched")
     cls = AutoModelForCausalLM
     plain = cls.from_pretrained(tmp_path / "patched")
-    plain.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match=r"attn_implementation='eager': config\..*for which this"):
+        plain.set_attn_implementation("eager")
+    plain.config._attn_implementation = "eager"
     plain.save_pretrained(tmp_path / "plain")
     with pytest.raises(ValueError, match=rf"lacks attn_implementation='{NAME}'.*softm"):
         load_pretrained(cls, tmp_path / "plain")

@@ -203,6 +203,21 @@ def test_fixed_parameter_is_set_and_checked():
         set_parameter(unpatch_model(model), "r", 0.1)
 
 
+def test_registered_mapping_gets_the_mask(monkeypatch):
+    def floored(scores, *, mask=None, dim=-1, log=False):
+        p = torch.relu(scores) + 0.1
+        p = p if mask is None else p * mask
+        p = p / p.sum(dim, keepdim=True)
+        return p.log() if log else p
+
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    registry.register_mapping(MappingSpec("floored", floored))
+    model = patch_model(BERT.build(), "floored")
+    inputs = BERT.inputs()
+    other = {**inputs, "input_ids": inputs["input_ids"].where(inputs["attention_mask"] == 1, 7)}
+    assert_near(BERT.hidden(model, other), BERT.hidden(model, inputs))
+
+
 def test_training_mode_follows_the_model():
     model = patch_model(BERT.build(), "t-softmax", learn="t")
     assert not any(module.training for module in model.modules())
