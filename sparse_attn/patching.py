@@ -81,6 +81,7 @@ def patch_model(
             layers with sinks of their own, a model loaded without its learned parameters (see
             `load_pretrained`), or parameters to learn in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
+        RuntimeError: another version of this library wrote the config of the model.
     """
     if per not in ("layer", "head"):
         raise ValueError(f"per={per!r}: expected 'layer' or 'head'")

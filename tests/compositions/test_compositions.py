@@ -11,6 +11,10 @@ from .subjects import SUBJECTS
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of PEFT, about Transformers
     pytest.mark.filterwarnings("ignore::UserWarning"),
+    # Dynamo makes an instance of each autograd function that it traces
+    pytest.mark.filterwarnings(
+        "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
+    ),
 ]
 
 
