@@ -119,7 +119,7 @@ def sparse_attention(
             )
         bias = position_bias if bias is None else position_bias + bias
     observer: Observer | None = module.__dict__.get(OBSERVER)
-    wants_weights = _wants_weights(mapping, kwargs)
+    wants_weights = _wants_weights(module, mapping, kwargs)
     inputs = AttentionInputs(
         query,
         key,
@@ -149,17 +149,18 @@ def sparse_attention(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
+def _wants_weights(module: nn.Module, mapping: Mapping, kwargs: dict[str, Any]) -> bool:
     """Whether the reference must compute this call; the fused implementations have no weights.
 
-    A hook on the mapping observes them too: it runs when the mapping is called. In eager mode the
-    collector of Transformers does not count, because it is gone when a layer is recomputed.
+    A hook on the mapping observes them too: it runs when the mapping is called. The collector of
+    Transformers does not count in a layer that is recomputed, because then it is gone.
     """
-    collected = False
     if torch.compiler.is_compiling():
         # Dynamo traces a collector set in the same graph, but not one from around the graph
         inside = _active_collector.compiling
         collected = _are_collected() if inside else _are_collected_outside()
+    else:
+        collected = not (module.training and _is_recomputed()) and _are_collected()
     return bool(
         kwargs.get("output_attentions")
         or collected
@@ -167,6 +168,17 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
         or mapping._forward_pre_hooks
         or mapping._backward_hooks
         or mapping._backward_pre_hooks
+    )
+
+
+def _is_recomputed() -> bool:
+    """Whether activation checkpointing may run this forward pass again.
+
+    With reentrance it runs without gradients, otherwise under hooks for saved tensors.
+    """
+    return (
+        not torch.is_grad_enabled()
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
     )
 
 

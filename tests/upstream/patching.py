@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sparse_attn import load_pretrained, patch_model, unpatch_model
 from sparse_attn.attention import NAME
 from sparse_attn.patching import is_patched
+from sparse_attn.plain_loading import expected
 
 
 @contextmanager
@@ -37,7 +38,8 @@ def every_model_patched(classes: tuple[Any, ...], mapping: str, **arguments: Any
     def patching(init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
         def wrapper(self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
-            with inside() as outermost:
+            # a config of a patched model may ask for eager attention here: we patch the model
+            with inside() as outermost, expected():
                 init(self, *args, **kwargs)
                 if outermost:
                     patch_model(self, mapping, **arguments)
