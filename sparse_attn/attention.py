@@ -119,7 +119,11 @@ def sparse_attention(
             )
         bias = position_bias if bias is None else position_bias + bias
     observer: Observer | None = module.__dict__.get(OBSERVER)
-    wants_weights = _wants_weights(module, mapping, kwargs)
+    collected = _are_collected_here()
+    # a layer that is recomputed has lost the collector by then, and must run the same kernel
+    in_graph = torch.compiler.is_compiling()
+    beside = collected and not in_graph and module.training and _is_recomputed()
+    wants_weights = _wants_weights(mapping, kwargs) or (collected and not beside)
     inputs = AttentionInputs(
         query,
         key,
@@ -141,29 +145,20 @@ def sparse_attention(
     if observer is not None:
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
-    collected = not torch.compiler.is_compiling() and _are_collected()
-    if collected and weights is None:
+    if beside and weights is None:
         weights = _weights_beside(inputs)
-    wants_weights = wants_weights or collected
+    wants_weights = wants_weights or beside
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _wants_weights(module: nn.Module, mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the reference must compute this call; the fused implementations have no weights.
+def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
+    """Whether the call or a hook on the mapping, which runs when that is called, asks for weights.
 
-    A hook on the mapping observes them too: it runs when the mapping is called. The collector of
-    Transformers does not count in a layer that is recomputed, because then it is gone.
+    Only the reference has them.
     """
-    if torch.compiler.is_compiling():
-        # Dynamo traces a collector set in the same graph, but not one from around the graph
-        inside = _active_collector.compiling
-        collected = _are_collected() if inside else _are_collected_outside()
-    else:
-        collected = not (module.training and _is_recomputed()) and _are_collected()
     return bool(
         kwargs.get("output_attentions")
-        or collected
         or mapping._forward_hooks
         or mapping._forward_pre_hooks
         or mapping._backward_hooks
@@ -190,6 +185,13 @@ def _weights_beside(inputs: AttentionInputs) -> Tensor:
     """
     with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
         return exact_weights(inputs)
+
+
+def _are_collected_here() -> bool:
+    """`_are_collected`, in eager mode and in a graph."""
+    # Dynamo traces a collector set in the same graph, but not one from around the graph
+    outside = torch.compiler.is_compiling() and not _active_collector.compiling
+    return _are_collected_outside() if outside else _are_collected()
 
 
 def _are_collected() -> bool:

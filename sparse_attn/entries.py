@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from sparse_attn.attention import NAME
 from sparse_attn.patch_config import HEAD, MULTILABEL, VERSION
 
-RESTORE = "restore config.json as save_pretrained wrote it"
+AS_WRITTEN = "restore config.json as save_pretrained wrote it"
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 # what is expected of a value, in words, and the check of it
@@ -93,7 +93,7 @@ def check_entry(key: str, saved: Any) -> None:
     """
     if not isinstance(saved, abc.Mapping) or "version" not in saved:
         raise ValueError(
-            f"config.{key}: expected a table with version, got {reprlib.repr(saved)}; {RESTORE}"
+            f"config.{key}: expected a table with version, got {reprlib.repr(saved)}; {AS_WRITTEN}"
         )
     _check_values(key, saved, VERSIONED)
     if saved["version"] != VERSION:
@@ -109,7 +109,7 @@ def check_entry(key: str, saved: Any) -> None:
         if positions != list(range(len(positions))):
             raise ValueError(
                 f"config.{key}.mappings: expected the position of each attention module once, from "
-                f"0 on, got {reprlib.repr(positions)}; {RESTORE}"
+                f"0 on, got {reprlib.repr(positions)}; {AS_WRITTEN}"
             )
     if key == MULTILABEL:
         _check_table(f"{key}.head", saved["head"], CLASSIFIER)
@@ -125,7 +125,7 @@ def _check_table(
     if not kinds.keys() <= table.keys() <= known.keys():
         raise ValueError(
             f"config.{where}: expected a table with {', '.join(kinds)}, got "
-            f"{reprlib.repr(list(table))}; {RESTORE}"
+            f"{reprlib.repr(list(table))}; {AS_WRITTEN}"
         )
     _check_values(where, table, known)
 
@@ -135,5 +135,5 @@ def _check_values(where: str, table: abc.Mapping[str, Any], kinds: dict[str, Kin
         if name in table and not is_right(table[name]):
             raise ValueError(
                 f"config.{where}.{name}: expected {expected}, got {reprlib.repr(table[name])}; "
-                f"{RESTORE}"
+                f"{AS_WRITTEN}"
             )

@@ -15,8 +15,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.attention import NAME
-from sparse_attn.entries import RESTORE as REMEDY
-from sparse_attn.entries import check_entry
+from sparse_attn.entries import AS_WRITTEN, check_entry
 from sparse_attn.heads.multilabel_patching import (
     multilabel_parameters,
     restore_multilabel_head,
@@ -106,7 +105,7 @@ def _read_config(path: str | Path, **kwargs: Any) -> Any:
     try:
         return AutoConfig.from_pretrained(path, **kwargs)
     except RecursionError:
-        raise ValueError(f"{path}: its config.json is nested too deeply; {REMEDY}") from None
+        raise ValueError(f"{path}: its config.json is nested too deeply; {AS_WRITTEN}") from None
 
 
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
@@ -149,7 +148,7 @@ def _restore(
         try:
             RESTORE[key](root, entry)
         except TypeError as error:  # of a parameter that the mapping does not have
-            raise ValueError(f"config.{key}: {error}; {REMEDY}") from error
+            raise ValueError(f"config.{key}: {error}; {AS_WRITTEN}") from error
     for part in _patched_parts(root) if not saved else ():
         entry = vars(part.config).pop(NAME)
         check_entry(NAME, entry)
@@ -244,7 +243,7 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
         if shape != parameter.shape:  # copy_ would broadcast some
             raise RuntimeError(
                 f"{path}: {names[name]} has shape {tuple(shape)}, but its config describes "
-                f"{tuple(parameter.shape)}; {REMEDY}"
+                f"{tuple(parameter.shape)}; {AS_WRITTEN}"
             )
     with torch.no_grad():
         for name, parameter in wanted.items():

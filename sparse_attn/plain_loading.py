@@ -71,6 +71,13 @@ def _keep_guard(original: Any) -> Any:
     return to_dict
 
 
+def _softmax_of(model: PreTrainedModel, asked: str | None, key: str) -> str:
+    return (
+        f"attn_implementation={asked!r}: config.{key} of {type(model).__name__} describes a "
+        f"patched model, for which this computes softmax; {REMEDY}"
+    )
+
+
 def _check_implementation(original: Any) -> Any:
     """Wrap PreTrainedModel.__init__: a config with patches must not ask for softmax."""
 
@@ -81,10 +88,8 @@ def _check_implementation(original: Any) -> Any:
         asked = entries.get("_attn_implementation_internal")
         if described and asked not in GUARDS and not _is_expected.get():
             raise ValueError(
-                f"attn_implementation={asked!r}: config.{described[0]} of {type(self).__name__} "
-                f"describes a patched model, for which this computes softmax; {REMEDY}; to copy a "
-                "model in memory use copy.deepcopy, and to build another one the config of a model "
-                "that is not patched"
+                f"{_softmax_of(self, asked, described[0])}; to copy a model in memory use "
+                "copy.deepcopy, and to build another one the config of a model that is not patched"
             )
         original(self, config, *args, **kwargs)
 
@@ -112,10 +117,12 @@ def _refuse_other_config(path: Any, config: Any, kwargs: dict[str, Any]) -> None
         return
     where = {name: value for name, value in kwargs.items() if name in PLACE_ARGUMENTS}
     described = patched_entries(_config_file(path, where))
-    if isinstance(config, PreTrainedConfig) and gguf is None:
+    if gguf is not None:
+        kept = []
+    elif isinstance(config, PreTrainedConfig):
         kept = patched_entries(config.to_dict())
     else:
-        kept = [] if gguf is not None else patched_entries(_config_file(given, {}))
+        kept = patched_entries(_config_file(given, {}))
     if lost := [key for key in described if key not in kept]:
         source = f"gguf_file={gguf!r}" if gguf is not None else "config"
         raise ValueError(
@@ -160,11 +167,7 @@ def _check_switch(original: Any) -> Any:
             described = [key for key in KEYS if isinstance(vars(self.config).get(key), dict)]
             if described and not any(patch_of(m, key) for m in self.modules() for key in described):
                 self.config._attn_implementation = before
-                raise ValueError(
-                    f"attn_implementation={after!r}: config.{described[0]} of "
-                    f"{type(self).__name__} describes a patched model, for which this computes "
-                    f"softmax; {REMEDY}"
-                )
+                raise ValueError(_softmax_of(self, after, described[0]))
         return result
 
     return set_attn_implementation
