@@ -48,9 +48,9 @@ upstream: $(INSTALLED)
 # of Transformers, and all of its own tests over patched models.
 soak: $(INSTALLED) upstream
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
-		--timeout 3600 tests/fuzz tests/trust tests/families tests/plugin tests/release tests/upstream \
+		--timeout 3600 tests/fuzz tests/trust tests/families tests/hf tests/release tests/upstream \
 		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py tests/benchmarks/test_gpu.py \
-		tests/pipeline/sweep/test_pool.py
+		tests/engine/sweep/test_pool.py
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)
@@ -64,7 +64,7 @@ compat:
 # What differs most between versions on the oldest supported ones: kernels, compilation, the plug-in.
 oldest: build/oldest/.installed
 	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto \
-		tests/kernels tests/mappings/test_compile.py tests/plugin
+		tests/kernels tests/mappings/test_compile.py tests/hf
 
 # 6 GB, of which pip keeps what it has downloaded.
 build/oldest/.installed: pyproject.toml constraints-oldest.txt

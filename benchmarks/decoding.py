@@ -19,8 +19,8 @@ from benchmarks.sparsity import PASSES, SPREAD
 from benchmarks.suite import Pace, Suite
 from benchmarks.tables import Column
 from benchmarks.timing import Task, processor_clock, rounded, threads, wall_clock
-from sparse_attn.attention import NAME, sparse_attention
-from sparse_attn.commands.syntax import parse_mappings
+from sparse_attn.hf.attention import NAME, sparse_attention
+from sparse_attn.mappings.syntax import parse_mappings
 from sparse_attn.mappings import Mapping
 
 SDPA, INTEGRATION = "SDPA", "Transformers' SDPA"

@@ -34,9 +34,9 @@ from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.data import load_task, subset
 from glue.model import load_model
 from glue.scoring import compute_metrics
-from glue.tasks import get_task
+from sparse_attn.evaluation.tasks import get_task
 from glue.trainer import training_arguments
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.hf.opening import resolve_model
 
 RECIPE, OURS = "recipe", "ours softmax"
 MAPPINGS = {

@@ -21,7 +21,7 @@ from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Suite
 from benchmarks.tables import measured, reasons, spread, table
 from benchmarks.timing import Task, processor_clock, threads, wall_clock
-from sparse_attn.attention import NAME, sparse_attention
+from sparse_attn.hf.attention import NAME, sparse_attention
 from sparse_attn.kernels import dispatch, operators, triton
 from sparse_attn.kernels.triton import launch
 from sparse_attn.mappings import Mapping

@@ -10,7 +10,7 @@ from benchmarks import variants
 from benchmarks.command import PUBLISHED
 from benchmarks.gpu.page import page as gpu
 from benchmarks.measure import get_suite
-from pipeline.files import write_text
+from sparse_attn.system.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.suite import Case, Suite
-from pipeline.files import write_text
+from sparse_attn.system.files import write_text
 
 PACKAGES = (
     *("torch", "triton", "transformers"),

@@ -17,7 +17,7 @@ from benchmarks.suite import Case, Pace, Record, Suite
 from benchmarks.tables import cell, table
 from benchmarks.timing import Task
 from sparse_attn import patch_model
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.hf.opening import resolve_model
 from sparse_attn.inspection import record_attention
 
 PLAIN = "unpatched"

@@ -22,9 +22,9 @@ from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
 from benchmarks.tables import measured, reasons, spread, table
 from benchmarks.timing import Task, processor_clock, threads, wall_clock
-from sparse_attn.commands.reading import resolve_model
-from sparse_attn.commands.syntax import parse_mappings
-from sparse_attn.inspection.looks import styles
+from sparse_attn.hf.opening import resolve_model
+from sparse_attn.mappings.syntax import parse_mappings
+from sparse_attn.inspection.plot_style import styles
 from sparse_attn.kernels import attention
 
 SOFTMAX, SDPA = "softmax", "SDPA"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from glue.config import RunConfig
 from glue.sweep import SweepConfig
-from pipeline.experiment import Experiment
+from engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Plan
+    from engine.sweep.plan import Plan
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
@@ -51,7 +51,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     def claim_folder(self, config: RunConfig) -> None:
         from accelerate import PartialState
 
-        from sparse_attn.checkpoints import remove_drafts
+        from sparse_attn.hf.checkpoints import remove_drafts
 
         if self.is_main_process:
             super().claim_folder(config)
@@ -59,7 +59,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         PartialState().wait_for_everyone()
 
     def tidy(self, folder: Path) -> None:
-        from sparse_attn.checkpoints import remove_checkpoints
+        from sparse_attn.hf.checkpoints import remove_checkpoints
 
         remove_checkpoints(folder)
 
@@ -86,7 +86,7 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)
         if "accelerate" in sys.modules:
-            from pipeline.machine import leave_at_once
+            from sparse_attn.system.machine import leave_at_once
 
             leave_at_once()
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import datasets
 
-from glue.tasks import Task
-from pipeline.hub import load_from_hub
-from pipeline.paths import below
-from pipeline.tables import number_of, read_rows, text_of
+from sparse_attn.evaluation.tasks import Task
+from sparse_attn.system.hub import load_from_hub
+from sparse_attn.system.paths import below
+from sparse_attn.evaluation.rows import number_of, read_rows, text_of
 
 logger = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from transformers import (
 
 from glue.config import SAVED
 from glue.data import ROW
-from glue.labels import class_order
-from glue.tasks import Task
-from sparse_attn.heads.multilabel_patching import find_output_layer
+from sparse_attn.evaluation.labels import class_order
+from sparse_attn.evaluation.tasks import Task
+from sparse_attn.hf.heads.multilabel import find_output_layer
 from sparse_attn.inspection.tokens import longest
-from sparse_attn.loading import load_pretrained
-from sparse_attn.patch_config import KEYS
+from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.hf.config import KEYS
 
 
 @contextmanager

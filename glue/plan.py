@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from glue.config import MappingConfig, RunConfig
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
-from pipeline.sweep.config import FIRST_TRIAL_SEED
-from pipeline.sweep.plan import Cell, Plan, best_of, grid
+from engine.sweep.config import FIRST_TRIAL_SEED
+from engine.sweep.plan import Cell, Plan, best_of, grid
 
 
 def make_plan(sweep: SweepConfig) -> Plan:

@@ -9,7 +9,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import has_length
 
-from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from sparse_attn.evaluation.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS
 
 
 class Progress(ProgressCallback):

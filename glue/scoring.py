@@ -11,8 +11,8 @@ import evaluate
 import numpy as np
 from transformers import EvalPrediction
 
-from glue.tasks import Task
-from pipeline.fitting import DivergedError
+from sparse_attn.evaluation.tasks import Task
+from engine.fitting import DivergedError
 
 SCRIPT = Path(__file__).with_name("metric.py")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from glue.config import RunConfig
 from glue.scoring import baseline
-from glue.tasks import Task, get_task
-from pipeline.report.table import Table, plain
-from pipeline.report.text import NOTHING
+from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.reports.table import Table, plain
+from sparse_attn.reports.text import NOTHING
 
 
 def summary(results: dict[str, Any], config: RunConfig) -> list[str]:

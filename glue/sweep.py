@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from glue.config import MappingConfig, TrainConfig, recorded
-from glue.tasks import get_task
-from pipeline.config import ScheduleConfig, check_fields, check_labels, check_rates
-from pipeline.hub import is_hub_id
+from sparse_attn.evaluation.tasks import get_task
+from engine.config import ScheduleConfig, check_fields, check_labels, check_rates
+from sparse_attn.system.hub import is_hub_id
 
 BASELINE = "softmax"
 # may differ between a sweep and its continuation

@@ -31,16 +31,16 @@ from glue.data import ROW, load_task, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics, predictions_of
 from glue.sweep import SweepConfig
-from glue.tasks import Task, get_task
+from sparse_attn.evaluation.tasks import Task, get_task
 from glue.trainer import EpochTrainer, training_arguments
-from pipeline.config import ScheduleConfig
-from pipeline.files import named
-from pipeline.fitting import DivergedError
-from pipeline.machine import device_name, peak_memory_mib, versions
-from pipeline.sweep.plan import Plan
+from engine.config import ScheduleConfig
+from sparse_attn.system.files import named
+from engine.fitting import DivergedError
+from sparse_attn.system.machine import device_name, peak_memory_mib, versions
+from engine.sweep.plan import Plan
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
-from sparse_attn.checkpoints import last_complete_checkpoint
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
+from sparse_attn.hf.opening import resolve_model
 
 logger = logging.getLogger(__name__)
 

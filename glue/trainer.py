@@ -18,8 +18,8 @@ from transformers.integrations import get_available_reporting_integrations
 
 from glue.config import RunConfig
 from glue.progress import Progress
-from pipeline.batches import EpochSampler
-from pipeline.files import named
+from engine.batches import EpochSampler
+from sparse_attn.system.files import named
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
     from sparse_attn.conversion import convert
-    from sparse_attn.exporting import export_model
-    from sparse_attn.loading import load_pretrained
+    from sparse_attn.hf.exporting import export_model
+    from sparse_attn.hf.loading import load_pretrained
     from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
-    from sparse_attn.patching import patch_model, patched, unpatch_model
-    from sparse_attn.schedules import SparsitySchedule, SparsityScheduleCallback
+    from sparse_attn.hf.patching import patch_model, patched, unpatch_model
+    from sparse_attn.hf.schedules import SparsitySchedule, SparsityScheduleCallback
 
 __all__ = [
     "Mapping",
@@ -42,7 +42,7 @@ _by_module = sys.argv[:1] == ["-m"] and (
     sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "sparse_attn"
 )
 if not _by_module and Path(*sys.argv[:1]).name != "sparse-attn":
-    import_module("sparse_attn.plain_loading")
+    import_module("sparse_attn.hf.plain_loading")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 

@@ -1,9 +1,9 @@
-"""`python -m sparse_attn`; see `sparse_attn.commands`."""
+"""`python -m sparse_attn`; see `sparse_attn.cli`."""
 
 import os
 import sys
 
-from sparse_attn.commands import main
+from sparse_attn.cli import main
 
 
 def command() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.files import UnwrittenError, whole
+from sparse_attn.system.files import UnwrittenError, whole
 
 
 def write(path: Path, text: str) -> None:

@@ -22,10 +22,10 @@ from tests.commands import ROOT, python, run
 HEAVY = ("torch._dynamo", "torch._inductor", "transformers.trainer_callback")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIST_INFO = f"sparse_attn-{PROJECT['version']}.dist-info"
-OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.looks")
+OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.plot_style")
 OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
 OPTIONAL += ("sparse_attn.integrations.",)  # each of its own library
-OPTIONAL += ("sparse_attn.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
+OPTIONAL += ("sparse_attn.hf.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
 
 # what an environment has in which pip has installed the wheel: the rest cannot be found
 PROGRAM = """\
@@ -96,9 +96,9 @@ def test_names_come_when_they_are_asked_for() -> None:
 import sparse_attn
 assert set(sparse_attn.__all__) <= set(dir(sparse_attn))
 assert sparse_attn.heads.LinearHead and sparse_attn.SparsitySchedule()
-assert sparse_attn.schedules.SparsitySchedule is sparse_attn.SparsitySchedule
+assert sparse_attn.hf.schedules.SparsitySchedule is sparse_attn.SparsitySchedule
 from sparse_attn import *
-from sparse_attn.schedules import SparsityScheduleCallback as callback
+from sparse_attn.hf.schedules import SparsityScheduleCallback as callback
 assert SparsityScheduleCallback is callback
 print(*(name for name in sparse_attn.__all__ if name not in globals()))
 """

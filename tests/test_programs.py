@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparse_attn.commands import main, programs
+from sparse_attn.cli import main, programs
 from tests.commands import ROOT, refusal, run
 
 

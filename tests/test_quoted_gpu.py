@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.variants import times
 from glue.__main__ import EXPERIMENT as GLUE
-from pipeline.sweep.results import Results
+from engine.sweep.results import Results
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "results/benchmarks"

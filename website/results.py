@@ -14,9 +14,9 @@ from benchmarks import variants
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
-from compare.page import findings, measure_of, share
-from compare.page import table as compared
-from demo.page import retrieval_table
+from sparse_attn.comparison.page import findings, measure_of, share
+from sparse_attn.comparison.page import table as compared
+from experiments.demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -25,8 +25,8 @@ from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELI
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import scores
-from pipeline.report import text
-from pipeline.report.table import Table, markdown
+from sparse_attn.reports import text
+from sparse_attn.reports.table import Table, markdown
 from website import ROOT
 
 RESULTS = ROOT / "results"

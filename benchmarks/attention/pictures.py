@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks import plots
 from benchmarks.attention.cases import PASSES
 from benchmarks.attention.contestants import BASE
-from sparse_attn.inspection.looks import styles
+from sparse_attn.inspection.plot_style import styles
 
 SOFTMAX = (BASE, "FlexAttention")  # peers whose names do not include the mapping
 PLOTTED = {

@@ -20,9 +20,9 @@ from benchmarks.command import MINILM
 from benchmarks.race import Contestant
 from benchmarks.timing import Task, rounded
 from sparse_attn import patch_model, unpatch_model
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.hf.opening import resolve_model
 from sparse_attn.inspection import record_attention
-from sparse_attn.patching import is_patched
+from sparse_attn.hf.patching import is_patched
 
 # configurations of randomly initialised models
 RANDOM = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu import outcomes
 from benchmarks.gpu.stage import CLOSING, PROCESSES, Result, Setup
-from pipeline.files import write_text
+from sparse_attn.system.files import write_text
 
 ROOT = Path(__file__).parents[2]
 CUDA = "/usr/local/cuda/bin"

@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.attention import cases, contestants
 from benchmarks.gpu.stage import Result, Setup
 from benchmarks.timing import DeviceClock, Effort, Task, measure, reason, rounded, wall_clock
-from pipeline.files import read_json, write_text
+from sparse_attn.system.files import read_json, write_text
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.triton import plan, settings, tuned
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Key, Setting, Table

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.bottleneck.config import RunConfig, SweepConfig
-from pipeline.experiment import Experiment
+from engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Plan
+    from engine.sweep.plan import Plan
 
 
 class Bottleneck(Experiment[RunConfig, SweepConfig]):
@@ -41,7 +41,7 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
-        from pipeline.sweep.plan import best_of
+        from engine.sweep.plan import best_of
 
         return best_of(sweep.trials(), lambda best, seed: replace(best, seed=seed), sweep.seeds)
 

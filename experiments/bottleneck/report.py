@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bottleneck.config import task
-from pipeline.report import canvas, text
-from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
-from pipeline.report.spread import Estimate, estimate, flips, reach, tally
-from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results
+from sparse_attn.reports import canvas, text
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Estimate, estimate, flips, reach, tally
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results
 
 BASELINE = "softmax"
 FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from experiments.bottleneck.config import RunConfig
 from experiments.bottleneck.heads import make_head
 from experiments.bottleneck.targets import Targets, draw
-from pipeline.fitting import DivergedError
-from pipeline.machine import choose_device, device_name, versions
+from engine.fitting import DivergedError
+from sparse_attn.system.machine import choose_device, device_name, versions
 from sparse_attn.heads.base import Head
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.conversion.config import RunConfig, SweepConfig
-from pipeline.experiment import Experiment
+from engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Plan
+    from engine.sweep.plan import Plan
 
 
 class Conversion(Experiment[RunConfig, SweepConfig]):
@@ -36,7 +36,7 @@ class Conversion(Experiment[RunConfig, SweepConfig]):
     run, sweep = RunConfig, SweepConfig
 
     def tidy(self, folder: Path) -> None:
-        from sparse_attn.checkpoints import remove_checkpoints
+        from sparse_attn.hf.checkpoints import remove_checkpoints
 
         remove_checkpoints(folder)
 
@@ -50,7 +50,7 @@ class Conversion(Experiment[RunConfig, SweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
-        from pipeline.sweep.plan import grid
+        from engine.sweep.plan import grid
 
         return grid(sweep.runs())
 

@@ -7,8 +7,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import check_fields, valid_seed
-from pipeline.hub import is_hub_id
+from engine.config import check_fields, valid_seed
+from sparse_attn.system.hub import is_hub_id
 
 FREE = ("output_dir", "resume")  # may change on resume
 PLACES = ("model", "texts", "pairs")
@@ -67,7 +67,7 @@ class SetupConfig:
 
     def content(self) -> dict[str, Any]:
         """The settings that decide the results; of a path its end, since records are shared."""
-        from compare.data import short
+        from sparse_attn.comparison.data import short
 
         found = {key: value for key, value in asdict(self).items() if key not in FREE}
         paths = {key: Path(found[key]) for key in PLACES}

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
 from glue.report import statistics
-from pipeline.report import canvas, text
-from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status, Table
-from pipeline.report.spread import Difference, paired
-from pipeline.sweep.results import Results
+from sparse_attn.reports import canvas, text
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Difference, paired
+from engine.sweep.results import Results
 
 NEAR = 0.02  # ways whose shares of zeros differ by less are compared by quality
 CAPTION = (

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.images.config import RunConfig, SweepConfig
-from pipeline.experiment import Experiment
+from engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Cell, Plan
+    from engine.sweep.plan import Cell, Plan
 
 
 class Images(Experiment[RunConfig, SweepConfig]):
@@ -49,7 +49,7 @@ class Images(Experiment[RunConfig, SweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
-        from pipeline.sweep.plan import best_of
+        from engine.sweep.plan import best_of
 
         def final(best: RunConfig, seed: int) -> RunConfig:
             return replace(best, test=True, train=replace(best.train, seed=seed))

@@ -8,12 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.images.published import SOURCE, Published, published
-from pipeline.report import canvas, text
-from pipeline.report.forest import forest
-from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
-from pipeline.report.spread import verdict
-from pipeline.sweep.records import Record
-from pipeline.sweep.results import Results
+from sparse_attn.reports import canvas, text
+from sparse_attn.reports.forest import forest
+from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import verdict
+from engine.sweep.records import Record
+from engine.sweep.results import Results
 
 BASELINE = "softmax"
 SPREAD = "Thick line: mean; thin line: one standard deviation to each side."

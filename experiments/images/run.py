@@ -13,9 +13,9 @@ from experiments.images.config import CLASSES, RunConfig
 from experiments.images.criteria import Criterion, check_start, make_criterion
 from experiments.images.data.base import Images, Splits, load_splits
 from experiments.images.networks import make_network
-from pipeline.fitting import Progress, epoch_generator, fit
-from pipeline.folders import CHECKPOINT_FILE
-from pipeline.machine import choose_device, device_name, versions
+from engine.fitting import Progress, epoch_generator, fit
+from sparse_attn.system.run_folders import CHECKPOINT_FILE
+from sparse_attn.system.machine import choose_device, device_name, versions
 
 EVALUATION_BATCH = 1000
 # breaks ties of accuracy by the criterion

@@ -23,12 +23,12 @@ from experiments.language_modeling.config import (
     RunConfig,
     SweepConfig,
 )
-from pipeline.command import Command
-from pipeline.experiment import Experiment
+from engine.command import Command
+from engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Cell, Plan
-    from pipeline.sweep.results import Results
+    from engine.sweep.plan import Cell, Plan
+    from engine.sweep.results import Results
 
 
 def measure(config: MeasureConfig) -> None:
@@ -82,8 +82,8 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
-        from pipeline.sweep.config import FIRST_TRIAL_SEED
-        from pipeline.sweep.plan import best_of, grid
+        from engine.sweep.config import FIRST_TRIAL_SEED
+        from engine.sweep.plan import best_of, grid
 
         rates, seeds = sweep.learning_rates, range(sweep.seeds)
         one_rate = len(rates) == 1
@@ -112,7 +112,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
 
     def read(self, folder: Path) -> Results:
         """The records of a sweep, or of single runs below a folder."""
-        from pipeline.sweep.records import SWEEP_FILE
+        from engine.sweep.records import SWEEP_FILE
 
         if (folder / SWEEP_FILE).is_file():
             return super().read(folder)

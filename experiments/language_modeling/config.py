@@ -14,7 +14,7 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
-from pipeline.config import (
+from engine.config import (
     check_baseline,
     check_fields,
     check_labels,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from experiments.language_modeling.sections import CorpusConfig
-from pipeline.hub import load_from_hub
+from sparse_attn.system.hub import load_from_hub
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")

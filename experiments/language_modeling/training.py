@@ -28,8 +28,8 @@ from experiments.language_modeling.optimizer import (
     triggered,
 )
 from experiments.language_modeling.sections import StageConfig
-from pipeline.files import write_tensors
-from pipeline.fitting import DivergedError
+from sparse_attn.system.files import write_tensors
+from engine.fitting import DivergedError
 from sparse_attn.heads.base import positive
 
 
@@ -66,7 +66,7 @@ class Progress:
 class Training:
     """Trains `model` in place.
 
-    Unlike `pipeline.fitting.fit`, resumes in the middle of an epoch, which may take hours, from the
+    Unlike `engine.fitting.fit`, resumes in the middle of an epoch, which may take hours, from the
     model states at that position of the text.
 
     Args:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.multilabel.config import RunConfig, SweepConfig
-from pipeline.experiment import Experiment
-from pipeline.sweep.config import FIRST_TRIAL_SEED
+from engine.experiment import Experiment
+from engine.sweep.config import FIRST_TRIAL_SEED
 
 if TYPE_CHECKING:
-    from pipeline.sweep.plan import Plan
+    from engine.sweep.plan import Plan
 
 
 class MultiLabel(Experiment[RunConfig, SweepConfig]):
@@ -42,7 +42,7 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: SweepConfig) -> Plan:
-        from pipeline.sweep.plan import best_of, grid
+        from engine.sweep.plan import best_of, grid
 
         cells = list(itertools.product(sweep.data, sweep.methods))
         rates, seeds = sweep.learning_rates, range(sweep.seeds)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from experiments.multilabel.data.config import KINDS, DataConfig
-from pipeline.config import (
+from engine.config import (
     ScheduleConfig,
     check_baseline,
     check_fields,
@@ -14,7 +14,7 @@ from pipeline.config import (
     check_rates,
     valid_seed,
 )
-from pipeline.types import SparsitySchedule
+from engine.types import SparsitySchedule
 
 # may change on resume: paths, what to keep, how to read
 FREE = ("output_dir", "resume", "keep_model", "data_dir", "workers")

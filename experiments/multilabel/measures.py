@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pipeline.report.spread import Estimate, estimate
-from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results, Value
+from sparse_attn.reports.seed_statistics import Estimate, estimate
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results, Value
 from sparse_attn.heads.multilabel_threshold import above
 
 AVERAGES = ("micro", "macro", "samples")

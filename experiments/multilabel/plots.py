@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from experiments.multilabel.config import BASELINE
 from experiments.multilabel.measures import by_threshold, f1
-from pipeline.report import canvas
-from pipeline.sweep.results import Results
+from sparse_attn.reports import canvas
+from engine.sweep.results import Results
 
 # axes of the synthetic data sets: config key, axis label
 AXES = {"labels": "mean number of labels", "length": "document length"}

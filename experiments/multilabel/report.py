@@ -10,11 +10,11 @@ from experiments.multilabel import published
 from experiments.multilabel.config import BASELINE, SIGMOID, MethodConfig
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
-from pipeline.report import text
-from pipeline.report.page import Block, Bullets, Page, Plot, Status, Table
-from pipeline.report.spread import Difference, Estimate, flips, reach, tally
-from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results, ended
+from sparse_attn.reports import text
+from sparse_attn.reports.page import Block, Bullets, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Difference, Estimate, flips, reach, tally
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results, ended
 
 Pairs = dict[Cell, Difference | None]
 

@@ -11,8 +11,8 @@ from typing import Any
 from glue.report.page import blocks, overview
 from glue.report.runs import Sweep
 from glue.report.table import Row, make_rows
-from pipeline.report.page import Page
-from pipeline.sweep.results import Results
+from sparse_attn.reports.page import Page
+from engine.sweep.results import Results
 
 
 def make_page(results: Results) -> Page:

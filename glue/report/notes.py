@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glue.report.runs import Sweep
-from glue.report.statistics import RESAMPLES
+from sparse_attn.reports.bootstrap import RESAMPLES
 
 _COMMON = (
     "Score: 100 times the task's main metric on its first dev split, after the last step of "

@@ -12,11 +12,11 @@ from glue.report.runs import Sweep, first_split, results_of
 from glue.report.table import Row, Setting, is_cpu, labels, majority
 from glue.report.verdict import status, verdict
 from glue.sweep import BASELINE, CandidateConfig
-from pipeline.config import ScheduleConfig
-from pipeline.report import text
-from pipeline.report.forest import forest
-from pipeline.report.page import Block, Bullets, Heading, Plot, Status, Table
-from pipeline.report.spread import Difference, estimate
+from engine.config import ScheduleConfig
+from sparse_attn.reports import text
+from sparse_attn.reports.forest import forest
+from sparse_attn.reports.page import Block, Bullets, Heading, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Difference, estimate
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pipeline.sweep.records import Record
-from pipeline.sweep.results import Results
+from engine.sweep.records import Record
+from engine.sweep.results import Results
 
 
 class Sweep(Results):

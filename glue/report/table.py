@@ -10,13 +10,13 @@ import numpy as np
 
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
-from glue.report.statistics import compare
+from sparse_attn.reports.bootstrap import compare
 from glue.scoring import baseline
 from glue.sweep import BASELINE
-from glue.tasks import REGRESSION_METRICS
-from pipeline.report.spread import LEVEL, Difference, holm
-from pipeline.sweep.records import Record
-from pipeline.sweep.results import ended
+from sparse_attn.evaluation.tasks import REGRESSION_METRICS
+from sparse_attn.reports.seed_statistics import LEVEL, Difference, holm
+from engine.sweep.records import Record
+from engine.sweep.results import ended
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def sparsity(record: Record) -> dict[str, Any]:
 
 
 def is_cpu(device: str) -> bool:
-    """Whether `pipeline.machine.device_name` gave this name to a processor."""
+    """Whether `sparse_attn.system.machine.device_name` gave this name to a processor."""
     return " CPU, " in device
 
 

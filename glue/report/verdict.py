@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from glue.report.runs import Sweep
-from glue.report.statistics import expected_best
+from sparse_attn.reports.bootstrap import expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
-from pipeline.report import text
-from pipeline.report.spread import LEVEL, Difference, reach
-from pipeline.sweep.results import ended
+from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import LEVEL, Difference, reach
+from engine.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
 # with fewer seeds, significant differences come with a warning

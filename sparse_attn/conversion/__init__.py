@@ -21,12 +21,12 @@ from transformers import DataCollatorWithPadding, PreTrainedModel
 from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Recipe, heal
 from sparse_attn.conversion.plan import Plan
-from sparse_attn.descriptions import mappings_of
-from sparse_attn.files import UnwrittenError, reason, whole
+from sparse_attn.hf.descriptions import mappings_of
+from sparse_attn.system.files import UnwrittenError, reason, whole
 from sparse_attn.inspection.tokens import longest
-from sparse_attn.layers import attention_layers, root_of
+from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.mappings import Mapping
-from sparse_attn.patching import is_patched, patch_model, unpatch_model
+from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 
 __all__ = ["Plan", "convert"]
 

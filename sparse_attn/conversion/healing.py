@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
-from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.conversion.plan import DIVERGED, Plan, correct, hold, turn
 from sparse_attn.conversion.states import distances, states_of
 

@@ -6,9 +6,9 @@ from sparse_attn.heads.factored import FactoredSphericalHead
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.heads.multilabel_patching import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn.hf.heads.multilabel import patch_multilabel_head, unpatch_multilabel_head
 from sparse_attn.heads.multilabel_threshold import search_threshold
-from sparse_attn.heads.patching import patch_lm_head, unpatch_lm_head
+from sparse_attn.hf.heads.lm import patch_lm_head, unpatch_lm_head
 from sparse_attn.heads.prior import match_prior
 
 __all__ = [

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sparse_attn.inspection.hooks import Hook
-from sparse_attn.layers import AttentionLayer
+from sparse_attn.hf.layers import AttentionLayer
 
 SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention has its keys from
 

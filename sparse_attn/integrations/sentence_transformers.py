@@ -7,10 +7,10 @@ from typing import Any, cast
 from sentence_transformers.base.modules import Transformer
 from torch import nn
 
-from sparse_attn.layers import root_of
-from sparse_attn.loading import load_pretrained
-from sparse_attn.patching import is_patched
-from sparse_attn.plain_loading import FILE_ARGUMENTS
+from sparse_attn.hf.layers import root_of
+from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.hf.patching import is_patched
+from sparse_attn.hf.plain_loading import FILE_ARGUMENTS
 
 __all__ = ["PatchedTransformer"]
 

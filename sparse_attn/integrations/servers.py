@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from sparse_attn.patch_config import KEYS
+from sparse_attn.hf.config import KEYS
 
 
 def vllm() -> None:

@@ -8,7 +8,7 @@ import torch
 from benchmarks import decoding
 from benchmarks.attention import peers
 from benchmarks.decoding import INTEGRATION, MAPPINGS, SDPA, Case, Decoding, called
-from sparse_attn.attention import sparse_attention
+from sparse_attn.hf.attention import sparse_attention
 
 TINY = [
     Case("decoding", "9 keys", 1, 9, 2, 8, layers=3),

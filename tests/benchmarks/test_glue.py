@@ -11,8 +11,8 @@ from transformers import Trainer
 from benchmarks import glue as suite
 from benchmarks.glue import OURS, RECIPE, Glue
 from glue.trainer import EpochTrainer
-from pipeline.batches import EpochSampler
-from sparse_attn.patching import is_patched
+from engine.batches import EpochSampler
+from sparse_attn.hf.patching import is_patched
 
 NAMES = [RECIPE, OURS, "ours r-softmax"]
 ROWS = 16

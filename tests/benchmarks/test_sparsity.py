@@ -46,7 +46,7 @@ def test_recorded_scores_are_those_of_the_model():
     from transformers import AutoModel, AutoTokenizer
 
     from benchmarks.command import MINILM
-    from sparse_attn.commands.reading import resolve_model
+    from sparse_attn.hf.opening import resolve_model
 
     folder = resolve_model(MINILM)
     model = AutoModel.from_pretrained(folder, attn_implementation="eager")

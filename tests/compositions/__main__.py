@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.machine import device_name, versions
+from sparse_attn.system.machine import device_name, versions
 
 from .cells import EQUAL, Cell, cells, in_two_processes, verdict
 from .setups import NOTHING

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sparse_attn import patch_model
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
-from tests.plugin.families import BY_NAME, VOCABULARY
-from tests.plugin.helpers import jitter
+from tests.hf.families import BY_NAME, VOCABULARY
+from tests.hf.helpers import jitter
 
 LENGTHS = (9, 6, 9, 6)  # halves alike, so that the mean of their losses is that of the whole
 LABELS = 5

@@ -1,5 +1,5 @@
 """Tiny models with sharp attention and texts for them."""
 
-from tests.compare.conftest import models
+from tests.comparison.conftest import models
 
 __all__ = ["models"]

@@ -23,8 +23,8 @@ from sparse_attn.conversion import healing, plan, sample_of, tokenized
 from sparse_attn.conversion.healing import Healer, InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.inspection.tokens import longest
-from sparse_attn.layers import attention_layers
-from tests.compare.running import Models, texts
+from sparse_attn.hf.layers import attention_layers
+from tests.comparison.running import Models, texts
 
 TEXTS = texts(80)
 STEPS = {"steps": 8, "batch_size": 8, "learning_rate": 3e-3}

@@ -15,9 +15,9 @@ from sparse_attn import Mapping, patch_model, unpatch_model
 from sparse_attn.conversion.choosing import _choose, make_plan
 from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, turn
 from sparse_attn.conversion.states import distances, states_of, zeros_of
-from sparse_attn.layers import attention_layers
+from sparse_attn.hf.layers import attention_layers
 from sparse_attn.mappings import get_spec, mapping_names
-from tests.compare.running import Models, texts
+from tests.comparison.running import Models, texts
 
 DIALS = [name for name in mapping_names() if get_spec(name).dial is not None]
 

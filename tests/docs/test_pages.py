@@ -15,8 +15,8 @@ import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
 
-from pipeline.usage import LineParser
-from sparse_attn.commands.programs import PROGRAMS
+from engine.usage import LineParser
+from sparse_attn.cli.programs import PROGRAMS
 from tests.commands import ROOT, python
 from website import code
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.pipeline.sweep.inline import Inline
+from tests.engine.sweep.inline import Inline
 
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of the test do their runs one after the other, where they are."""
-    monkeypatch.setattr("pipeline.sweep.run.make_pool", Inline)
+    monkeypatch.setattr("engine.sweep.run.make_pool", Inline)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from pipeline.machine import device_name, versions
+from sparse_attn.system.machine import device_name, versions
 from tests.families.sweep import classes, isolated
 
 FOLDER = Path(__file__).parents[2] / "results/families"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface
 
-from sparse_attn.attention import NAME
+from sparse_attn.hf.attention import NAME
 
 OPERATORS = ("_softmax", "_safe_softmax", "_log_softmax", "_scaled_dot_product", "_flash_attention",
              "_efficient_attention", "_native_multi_head", "_transformer_encoder")  # fmt: skip

@@ -11,7 +11,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from sparse_attn import patch_model, unpatch_model
-from sparse_attn.layers import attention_layers
+from sparse_attn.hf.layers import attention_layers
 from tests.families.feed import feed
 from tests.families.probe import Tensors, Watch, calls, distance, run, stir
 from tests.families.tiny import RECIPES, tiny_config

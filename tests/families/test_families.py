@@ -86,7 +86,7 @@ def test_sweep_sees_what_is_not_refused(
     kind: str, cls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the refusals, which read source, the numbers and the operators tell."""
-    monkeypatch.setattr("sparse_attn.patching.refuse", lambda root, found: None)
+    monkeypatch.setattr("sparse_attn.hf.patching.refuse", lambda root, found: None)
     row = trial(kind, cls)
     assert row.verdict == "accepted"
     with pytest.raises(AssertionError):

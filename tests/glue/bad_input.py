@@ -7,7 +7,7 @@ from typing import Any
 
 from glue.data import load_task, read_split
 from glue.sweep import CandidateConfig
-from glue.tasks import TASKS, get_task
+from sparse_attn.evaluation.tasks import TASKS, get_task
 from tests.bad_input import Wrong
 from tests.glue.make_glue import ENTRY, edit, own_task, write_task, written_task
 from tests.glue.running import MAPPINGS, RAMP, sweep

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from glue.tasks import TASKS
+from sparse_attn.evaluation.tasks import TASKS
 from tests.glue.make_glue import write_task
 from tests.glue.running import Asked
 from tests.letters import letter_tokenizer
@@ -35,7 +35,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kept_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their checkpoints, as one does that is killed at its very end."""
-    monkeypatch.setattr("sparse_attn.checkpoints.remove_checkpoints", lambda folder: None)
+    monkeypatch.setattr("sparse_attn.hf.checkpoints.remove_checkpoints", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

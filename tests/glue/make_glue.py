@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from glue.tasks import Task, get_task
+from sparse_attn.evaluation.tasks import Task, get_task
 
 ENTRY = """\
 text: [premise, hypothesis]

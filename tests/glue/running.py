@@ -8,8 +8,8 @@ from glue.__main__ import EXPERIMENT
 from glue.report.runs import Sweep
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from glue.train import Run
-from pipeline.config import ReportConfig, ScheduleConfig
-from pipeline.report.page import Report
+from engine.config import ReportConfig, ScheduleConfig
+from sparse_attn.reports.page import Report
 
 # the arguments of a run, from its output_dir and further options
 Asked = Callable[..., list[str]]

@@ -10,8 +10,8 @@ import pytest
 from transformers import AutoTokenizer, DebertaConfig, DebertaForSequenceClassification
 
 from glue.__main__ import main
-from sparse_attn.checkpoints import last_complete_checkpoint
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
+from sparse_attn.hf.opening import resolve_model
 from tests.commands import refusal
 from tests.glue.running import Asked, prepared, trained
 
@@ -105,7 +105,7 @@ def finished(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """The folder of a run with both of its checkpoints but without results.json, which it gives."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparse_attn.checkpoints.remove_checkpoints", lambda folder: None)
+        patch.setattr("sparse_attn.hf.checkpoints.remove_checkpoints", lambda folder: None)
         results = trained(prepared(asked(folder)))
     (folder / "results.json").unlink()
     return folder, results

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glue.plan import make_plan
-from glue.tasks import get_task
+from sparse_attn.evaluation.tasks import get_task
 from tests.commands import ROOT
 from tests.glue.running import parsed
 

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
-from glue.labels import class_order
+from sparse_attn.evaluation.labels import class_order
 from glue.model import load_model
-from glue.tasks import TASKS
+from sparse_attn.evaluation.tasks import TASKS
 from tests.glue.make_glue import own_task
 
 MNLI = ["contradiction", "neutral", "entailment"]  # the order of roberta-large-mnli

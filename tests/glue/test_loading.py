@@ -14,7 +14,7 @@ from experiments.multilabel.config import MethodConfig
 from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.models import text_model
 from glue.model import load_model
-from glue.tasks import TASKS
+from sparse_attn.evaluation.tasks import TASKS
 
 
 class Said(logging.Handler):

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import EvalPrediction
 
-from glue.metric import GLUE, METRICS
+from sparse_attn.evaluation.metric import GLUE, METRICS
 from glue.scoring import SCRIPT, compute_metrics, load_metric
-from glue.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS, get_task
+from sparse_attn.evaluation.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS, get_task
 from tests.commands import ROOT, python
 
 LABELS = st.integers(0, 1), st.integers(0, 3)
@@ -176,7 +176,7 @@ import multiprocessing, os, socket
 from pathlib import Path
 import evaluate, numpy as np
 from glue.scoring import compute_metrics
-from glue.tasks import TASKS
+from sparse_attn.evaluation.tasks import TASKS
 
 def refuse(*args):
     raise RuntimeError("the metric must not use the network")

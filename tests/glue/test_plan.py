@@ -9,9 +9,9 @@ import pytest
 
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
-from pipeline.command import from_dict
-from pipeline.sweep.plan import Plan, PlannedRun
-from pipeline.sweep.records import Record
+from engine.command import from_dict
+from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.records import Record
 from tests.glue.running import MAPPINGS, RAMP, sweep
 
 

@@ -40,9 +40,9 @@ FSDP_ON_CPU = """
 import sys
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
-import sparse_attn.checkpoints
+import sparse_attn.hf.checkpoints
 from glue.__main__ import main
-sparse_attn.checkpoints.remove_checkpoints = lambda folder: None  # a test looks at them
+sparse_attn.hf.checkpoints.remove_checkpoints = lambda folder: None  # a test looks at them
 PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
 main(sys.argv[1:])
 """

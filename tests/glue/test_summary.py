@@ -12,8 +12,8 @@ from glue.config import MappingConfig, RunConfig
 from glue.progress import lines
 from glue.scoring import baseline
 from glue.summary import summary
-from glue.tasks import TASKS
-from pipeline.config import ScheduleConfig
+from sparse_attn.evaluation.tasks import TASKS
+from engine.config import ScheduleConfig
 from tests.glue.running import Asked, prepared, trained
 
 R_SOFTMAX = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3"]

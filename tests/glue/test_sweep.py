@@ -15,12 +15,12 @@ import yaml
 
 from glue.__main__ import EXPERIMENT, main
 from glue.plan import make_plan
-from pipeline.experiment import execute
-from pipeline.sweep import run as sweep_run
-from pipeline.sweep.plan import PlannedRun
-from pipeline.sweep.records import FOLDER, Record, read_records
+from engine.experiment import execute
+from engine.sweep import run as sweep_run
+from engine.sweep.plan import PlannedRun
+from engine.sweep.records import FOLDER, Record, read_records
 from tests import commands
-from tests.pipeline.sweep.inline import Inline
+from tests.engine.sweep.inline import Inline
 
 # what another clock, machine or memory changes
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mib", "device")
@@ -151,7 +151,7 @@ def test_a_sweep_counts_what_diverged(
 def test_a_dry_run_tells_runs_time_and_disk(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.sweep.forecast.make_pool", Inline)
+    monkeypatch.setattr("engine.sweep.forecast.make_pool", Inline)
     main(arguments(given, "--dry_run"))
     runs, *by_mapping, time, disk = capsys.readouterr().out.splitlines()
     assert runs == "runs: 18 of 18 are due"
@@ -191,7 +191,7 @@ def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
             raise RuntimeError("lost")
         return {"status": "finished", "results": {"score": 0.5}}
 
-    monkeypatch.setattr("pipeline.experiment.execute", executed)
+    monkeypatch.setattr("engine.experiment.execute", executed)
     good = False
     with pytest.raises(SystemExit, match="some runs failed; run the same command to retry"):
         main(arguments(given))

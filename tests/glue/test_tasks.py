@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glue.tasks import TASKS, Task, get_task
+from sparse_attn.evaluation.tasks import TASKS, Task, get_task
 from tests.commands import python
 from tests.glue.make_glue import COLUMNS, ENTRY, LABELS, written_task
 
@@ -99,5 +99,5 @@ def test_tasks_are_frozen():
 
 def test_the_module_is_light():
     heavy = "{'torch', 'numpy', 'datasets'}"
-    code = f"import sys, glue.tasks; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, sparse_attn.evaluation.tasks; print(sorted({heavy} & set(sys.modules)))"
     assert python("-W", "error", "-c", code) == "[]\n"

@@ -17,7 +17,7 @@ from sparse_attn import patch_model, patched
 from sparse_attn.inspection import AttentionRecord, record_attention
 from sparse_attn.inspection.page import attention_page
 from tests.inspection.page_data import Record
-from tests.plugin.families import BERT
+from tests.hf.families import BERT
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(

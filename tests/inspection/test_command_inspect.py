@@ -34,9 +34,9 @@ from transformers import (
 )
 
 from sparse_attn import patch_model
-from sparse_attn.commands import main
+from sparse_attn.cli import main
 from tests.inspection.page_data import Page
-from tests.plugin.families import BERT, BY_NAME, LLAMA
+from tests.hf.families import BERT, BY_NAME, LLAMA
 
 TEXT = "the cat sat"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "on", "a", "mat"]

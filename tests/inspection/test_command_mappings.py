@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from sparse_attn import MappingSpec, functional, mapping_names, register_mapping
-from sparse_attn.commands import main
+from sparse_attn.cli import main
 from sparse_attn.mappings import get_spec, registry
 from tests.commands import run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparse_attn.commands.syntax import describe, parse_mapping, parse_mappings
+from sparse_attn.mappings.syntax import describe, parse_mapping, parse_mappings
 from sparse_attn.mappings import Mapping, mapping_names
 
 

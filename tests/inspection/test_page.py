@@ -17,7 +17,7 @@ from sparse_attn import patched
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.page import attention_page, write_page
 from tests.inspection.page_data import Page, Record, numbers
-from tests.plugin.families import BERT, LLAMA
+from tests.hf.families import BERT, LLAMA
 
 HOSTILE = [
     "</script><script>alert(1)</script>",

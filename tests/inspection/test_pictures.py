@@ -12,7 +12,7 @@ from transformers import T5Config, T5Model
 
 from sparse_attn import Mapping, mapping_names, patch_model
 from sparse_attn.inspection import pictures, record_attention
-from sparse_attn.patching import set_parameter
+from sparse_attn.hf.patching import set_parameter
 from tests.figures import blank_panels
 from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
 
@@ -223,6 +223,6 @@ def test_parameters_by_head() -> None:
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    monkeypatch.delitem(sys.modules, "sparse_attn.inspection.looks")
+    monkeypatch.delitem(sys.modules, "sparse_attn.inspection.plot_style")
     with pytest.raises(ImportError, match=r"pip install 'sparse-attn\[plots\]'"):
-        importlib.import_module("sparse_attn.inspection.looks")
+        importlib.import_module("sparse_attn.inspection.plot_style")

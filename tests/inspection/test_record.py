@@ -24,10 +24,10 @@ from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels import reference
 from sparse_attn.kernels.inputs import AttentionInputs
-from sparse_attn.patching import is_patched
+from sparse_attn.hf.patching import is_patched
 from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
-from tests.plugin.families import BY_NAME, FAMILIES, LLAMA, Family
-from tests.plugin.helpers import CACHE
+from tests.hf.families import BY_NAME, FAMILIES, LLAMA, Family
+from tests.hf.helpers import CACHE
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:

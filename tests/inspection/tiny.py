@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel
 
 from sparse_attn import patch_model
 from sparse_attn.inspection import AttentionRecord, record_attention
-from tests.plugin.families import BERT
+from tests.hf.families import BERT
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [5, 6, 7, 8, 0, 0, 0]])
 MASK = (IDS != 0).long()

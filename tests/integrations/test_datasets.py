@@ -10,7 +10,7 @@ from datasets.fingerprint import Hasher
 
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
-from tests.plugin.families import BY_NAME
+from tests.hf.families import BY_NAME
 
 BERT = BY_NAME["bert"]
 CLASSIFIER = "BertForSequenceClassification"

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from sparse_attn import load_pretrained, patch_model
 from tests.letters import letter_tokenizer
-from tests.plugin.helpers import jitter, peft_warns
+from tests.hf.helpers import jitter, peft_warns
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm_eval")
 from lm_eval.tasks import TaskManager  # noqa: E402

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sparse_attn import patch_model, unpatch_model
-from tests.plugin.families import BY_NAME
-from tests.plugin.helpers import FEW, assert_near, mapping_id
+from tests.hf.families import BY_NAME
+from tests.hf.helpers import FEW, assert_near, mapping_id
 
 BERT = BY_NAME["bert"]
 # PyTorch would rather have it done by torchao

@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 
 from sparse_attn import convert, load_pretrained, patch_model, patched, unpatch_model
 from tests.commands import python
-from tests.compare.running import texts
-from tests.plugin.helpers import jitter, peft_warns
+from tests.comparison.running import texts
+from tests.hf.helpers import jitter, peft_warns
 
 package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
 from sentence_transformers import (  # noqa: E402

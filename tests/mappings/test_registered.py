@@ -8,7 +8,7 @@ import torch
 
 from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_mapping
 from sparse_attn import functional as maps
-from sparse_attn.commands import main
+from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
 from sparse_attn.inspection import looks
 from sparse_attn.losses.rows import labelled_rows

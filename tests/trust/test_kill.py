@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from tests.trust.killing import Cut
 from tests.trust.trainings import Undisturbed, check_files, check_words
 

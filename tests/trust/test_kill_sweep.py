@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sweep.records import SWEEP_FILE, read_records
-from pipeline.sweep.run import check_folder
+from engine.sweep.records import SWEEP_FILE, read_records
+from engine.sweep.run import check_folder
 from tests.trust.killing import Command, Cut
 from tests.trust.recording import CONTENT, RECORDS
 

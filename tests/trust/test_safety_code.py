@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from compare.__main__ import main as main_of_compare
-from compare.command import parse
-from compare.data import read_data
+from sparse_attn.cli.compare import main as main_of_compare
+from sparse_attn.comparison.options import parse
+from sparse_attn.comparison.data import read_data
 from experiments.bottleneck import __main__ as bottleneck
 from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
@@ -30,13 +30,13 @@ from experiments.multilabel.data.text import load_tokenizer
 from experiments.multilabel.models import text_model
 from glue import __main__ as glue
 from glue.model import load_model
-from glue.tasks import TASKS, get_task
+from sparse_attn.evaluation.tasks import TASKS, get_task
 from pipeline import yaml_text
-from pipeline.fitting import fit
+from engine.fitting import fit
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
-from tests.compare.running import text_file
-from tests.convert.running import converted
+from tests.comparison.running import text_file
+from tests.conversion.command.running import converted
 from tests.experiments.multilabel.tiny import tiny_bert
 from tests.glue.make_glue import write_task
 from tests.glue.running import parsed
@@ -305,7 +305,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     command = ["train", "--task", "RTE", "--model", str(model), "--data_dir", str(folder)]
     command += ["--train.epochs", "2", "--train.max_length", "32"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparse_attn.checkpoints.remove_checkpoints", lambda folder: None)
+        patch.setattr("sparse_attn.hf.checkpoints.remove_checkpoints", lambda folder: None)
         glue.main([*command, "--output_dir", str(folder / "run")])
     (folder / "run/results.json").unlink()
     shutil.rmtree(folder / "run/checkpoint-2")

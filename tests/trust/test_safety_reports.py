@@ -24,10 +24,10 @@ from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import MethodConfig, SweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from glue.sweep import CandidateConfig
-from pipeline.config import ReportConfig
-from pipeline.experiment import Experiment
-from pipeline.files import write_json
-from pipeline.sweep.records import (
+from engine.config import ReportConfig
+from engine.experiment import Experiment
+from sparse_attn.system.files import write_json
+from engine.sweep.records import (
     FOLDER,
     FORMAT,
     PACKED_FILE,

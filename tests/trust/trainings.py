@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sparse_attn.checkpoints import last_complete_checkpoint
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from tests.trust.killing import Command, Cut, End
 
 

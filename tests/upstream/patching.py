@@ -11,9 +11,9 @@ from unittest.mock import patch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn import load_pretrained, patch_model, unpatch_model
-from sparse_attn.attention import NAME
-from sparse_attn.patching import is_patched
-from sparse_attn.plain_loading import expected
+from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.patching import is_patched
+from sparse_attn.hf.plain_loading import expected
 
 
 @contextmanager

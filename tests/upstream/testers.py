@@ -19,7 +19,7 @@ import transformers
 from torch import Tensor
 from transformers.models.auto import modeling_auto
 
-from tests.plugin.families import BY_NAME, FAMILIES, HEADS, Family
+from tests.hf.families import BY_NAME, FAMILIES, HEADS, Family
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / f"build/upstream/transformers-{transformers.__version__}/tests"

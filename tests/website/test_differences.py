@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, validate
 
-from pipeline.sweep.results import Results
+from engine.sweep.results import Results
 from tests.figures import blank_panels
 from website.differences import entries, panels, studies
 from website.differences.entries import Entry

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import compress
 from statistics import median
 
-from pipeline.report import text
-from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
-from pipeline.report.spread import LEVEL, POWER, Difference, flips, settled
+from sparse_attn.reports import text
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
+from sparse_attn.reports.seed_statistics import LEVEL, POWER, Difference, flips, settled
 from website.differences.entries import LEAST, Entry, Kind
 from website.differences.panels import FEW, Panel, draw, panels_of
 

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.report import canvas
-from pipeline.report.forest import mark
+from sparse_attn.reports import canvas
+from sparse_attn.reports.forest import mark
 from website.differences.entries import Entry
 
 # more tasks of a study than these share a panel

@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 
 from experiments.images.data import Arrays
-from pipeline.hub import load_from_hub
+from sparse_attn.system.hub import load_from_hub
 
 # data set, column of the image, column of the class
 SOURCES = {

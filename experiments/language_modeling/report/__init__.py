@@ -14,10 +14,10 @@ from experiments.language_modeling.report.tables import (
     rates_table,
     slopes_table,
 )
-from pipeline.report import text
-from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Status
-from pipeline.report.spread import verdict
-from pipeline.sweep.results import Results
+from sparse_attn.reports import text
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status
+from sparse_attn.reports.seed_statistics import verdict
+from engine.sweep.results import Results
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "

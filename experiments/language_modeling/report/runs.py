@@ -11,12 +11,12 @@ from typing import Any
 
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
-from pipeline.files import differences, read_json
-from pipeline.folders import CONFIG_FILE, RESULTS_FILE
-from pipeline.report import text
-from pipeline.sweep.plan import Cell
-from pipeline.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
-from pipeline.sweep.results import Results, Value
+from sparse_attn.system.files import differences, read_json
+from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
+from sparse_attn.reports import text
+from engine.sweep.plan import Cell
+from engine.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
+from engine.sweep.results import Results, Value
 
 
 def read_runs(folder: Path) -> Results:

@@ -13,11 +13,11 @@ from experiments.language_modeling.report.runs import (
     setting,
     values,
 )
-from pipeline.report import text
-from pipeline.report.spread import holm
-from pipeline.report.table import Table
-from pipeline.sweep.plan import Cell
-from pipeline.sweep.results import Results, ended
+from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import holm
+from sparse_attn.reports.table import Table
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results, ended
 
 # format of a measure; two decimals by default
 _PATTERNS = {

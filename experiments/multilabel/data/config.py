@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.config import check_fields
-from pipeline.hub import is_hub_id
+from engine.config import check_fields
+from sparse_attn.system.hub import is_hub_id
 
 
 @dataclass(frozen=True)

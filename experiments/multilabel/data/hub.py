@@ -9,7 +9,7 @@ import datasets
 from torch import Tensor
 
 from experiments.multilabel.data.tables import from_names
-from pipeline.hub import load_from_hub
+from sparse_attn.system.hub import load_from_hub
 
 Part = tuple[datasets.Dataset, Tensor]  # rows without labels, labels [N, n] 0/1
 

@@ -25,7 +25,7 @@ from experiments.multilabel.data.tables import (
     listed,
     read_splits,
 )
-from pipeline.paths import below
+from sparse_attn.system.paths import below
 
 Part = tuple[Sequence[Any], Tensor]  # files or decoded images, labels [N, n]
 Parts = tuple[tuple[str, ...], dict[str, Part]]  # label names, splits

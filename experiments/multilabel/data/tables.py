@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.tables import Row, read_rows
+from sparse_attn.evaluation.rows import Row, read_rows
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 

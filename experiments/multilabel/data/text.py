@@ -23,9 +23,9 @@ from experiments.multilabel.data.tables import (
 )
 from glue import model as models
 from glue.data import load_task, subset
-from glue.tasks import get_task
-from pipeline.tables import Row, require
-from sparse_attn.commands.reading import resolve_model
+from sparse_attn.evaluation.tasks import get_task
+from sparse_attn.evaluation.rows import Row, require
+from sparse_attn.hf.opening import resolve_model
 
 Texts = list[tuple[str, ...]]  # a text or a pair for each row
 Part = tuple[Texts, Tensor]  # texts and their labels, [N, n] 0/1

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from sparse_attn.files import whole
+from sparse_attn.system.files import whole
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
 

@@ -10,13 +10,13 @@ try:
 except ImportError as error:
     raise ImportError("lm-evaluation-harness is needed: pip install 'lm_eval[hf]'") from error
 
-from sparse_attn.attention import NAME
-from sparse_attn.commands.syntax import parse_mapping, parts_of
-from sparse_attn.loading import load_pretrained
+from sparse_attn.hf.attention import NAME
+from sparse_attn.mappings.syntax import parse_mapping, parts_of
+from sparse_attn.hf.loading import load_pretrained
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import parameters_of
-from sparse_attn.patch_config import KEYS
-from sparse_attn.patching import patch_model
+from sparse_attn.hf.config import KEYS
+from sparse_attn.hf.patching import patch_model
 
 __all__ = ["PatchedLM"]
 

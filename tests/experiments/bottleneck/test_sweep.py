@@ -13,8 +13,8 @@ import yaml
 from experiments.bottleneck.__main__ import EXPERIMENT, main
 from experiments.bottleneck.config import SweepConfig
 from experiments.bottleneck.heads import HEADS
-from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
-from pipeline.sweep.records import Record, read_records, write_record
+from engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from engine.sweep.records import Record, read_records, write_record
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
 CONFIGS = Path(__file__).parents[3] / "configs/bottleneck"

@@ -12,10 +12,10 @@ import yaml
 from experiments.conversion.__main__ import EXPERIMENT, main
 from experiments.conversion.config import SweepConfig
 from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
-from pipeline.command import from_dict
-from pipeline.sweep.config import Resources
-from pipeline.sweep.plan import PlannedRun
-from pipeline.sweep.records import Record, read_records, write_record
+from engine.command import from_dict
+from engine.sweep.config import Resources
+from engine.sweep.plan import PlannedRun
+from engine.sweep.records import Record, read_records, write_record
 from tests.experiments.conversion.tiny import BUDGET, write
 
 CONFIG = Path(__file__).parents[3] / "configs/conversion/minilm.yaml"
@@ -23,7 +23,7 @@ CONFIG = Path(__file__).parents[3] / "configs/conversion/minilm.yaml"
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glue.report.statistics.RESAMPLES", 99)
+    monkeypatch.setattr("sparse_attn.reports.bootstrap.RESAMPLES", 99)
 
 
 def sweep(folder: Path, **changes: Any) -> SweepConfig:

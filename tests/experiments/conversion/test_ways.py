@@ -28,7 +28,7 @@ from sparse_attn import patch_model
 from sparse_attn.conversion import healing
 from sparse_attn.conversion.healing import Recipe
 from sparse_attn.conversion.plan import LayerPlan, Plan
-from sparse_attn.layers import attention_layers
+from sparse_attn.hf.layers import attention_layers
 from tests.experiments.conversion.tiny import BUDGET, one, write
 
 TRAINED = [name for name, way in WAYS.items() if way.healer is not None]
@@ -45,7 +45,7 @@ def perform(folder: Path | None = None, **given: Any) -> SimpleNamespace:
         return step(self, model, inputs, *more, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glue.report.statistics.RESAMPLES", 99)
+        patch.setattr("sparse_attn.reports.bootstrap.RESAMPLES", 99)
         patch.setattr(Trainer, "training_step", recorded)
         run = assemble(one(**given))
         results = run.perform(folder)

@@ -21,12 +21,12 @@ from experiments.images.config import (
     TrainConfig,
 )
 from experiments.images.published import published
-from pipeline.command import from_dict
-from pipeline.config import ReportConfig
-from pipeline.experiment import execute
-from pipeline.sweep.config import FIRST_TRIAL_SEED, Resources
-from pipeline.sweep.plan import PlannedRun
-from pipeline.sweep.records import FOLDER, Record, write_record
+from engine.command import from_dict
+from engine.config import ReportConfig
+from engine.experiment import execute
+from engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from engine.sweep.plan import PlannedRun
+from engine.sweep.records import FOLDER, Record, write_record
 from tests.commands import ROOT, wait_for
 
 CONFIGS = ROOT / "configs/images"

@@ -13,7 +13,7 @@ from experiments.images.config import DataConfig, LossConfig, NetworkConfig, Run
 from experiments.images.criteria import make_criterion
 from experiments.images.networks import make_network
 from experiments.images.run import Classifier, assemble, measure
-from pipeline.folders import RESULTS_FILE
+from sparse_attn.system.run_folders import RESULTS_FILE
 from tests.experiments.images.making import colours, write_cifar10
 
 LOSSES = {

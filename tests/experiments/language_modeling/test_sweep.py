@@ -15,8 +15,8 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
-from pipeline.sweep.config import FIRST_TRIAL_SEED
-from pipeline.sweep.records import FOLDER, read_records, write_record
+from engine.sweep.config import FIRST_TRIAL_SEED
+from engine.sweep.records import FOLDER, read_records, write_record
 from tests.experiments.language_modeling.toys import write_ptb
 
 RATES = [0.01, 0.1]

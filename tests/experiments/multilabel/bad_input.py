@@ -23,7 +23,7 @@ from experiments.multilabel.data.images import load_images
 from experiments.multilabel.data.text import load_text
 from experiments.multilabel.models import make_head, text_model
 from experiments.multilabel.run import load
-from pipeline.config import ScheduleConfig
+from engine.config import ScheduleConfig
 from tests.bad_input import Wrong
 from tests.experiments.multilabel.tiny import (
     TABLE,

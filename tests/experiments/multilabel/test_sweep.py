@@ -10,8 +10,8 @@ import yaml
 from experiments.multilabel.__main__ import EXPERIMENT, main
 from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig
-from pipeline.sweep.config import FIRST_TRIAL_SEED
-from pipeline.sweep.records import read_records
+from engine.sweep.config import FIRST_TRIAL_SEED
+from engine.sweep.records import read_records
 from tests.experiments.multilabel.tiny import DATA, METHODS
 
 

@@ -13,7 +13,7 @@ from experiments.multilabel.config import MethodConfig, RunConfig
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.models import head_of, make_head
 from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
-from pipeline.config import ScheduleConfig
+from engine.config import ScheduleConfig
 from sparse_attn import register_mapping
 from sparse_attn.heads import MultiLabelHead
 from sparse_attn.losses import label_count_loss, r_softmax_multilabel_loss

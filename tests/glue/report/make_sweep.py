@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from glue.metric import METRICS
+from sparse_attn.evaluation.metric import METRICS
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig
-from glue.tasks import get_task
-from pipeline.command import from_dict
-from pipeline.config import ScheduleConfig
-from pipeline.sweep.plan import Plan, PlannedRun
-from pipeline.sweep.records import FORMAT, Record, read_records, write_record
+from sparse_attn.evaluation.tasks import get_task
+from engine.command import from_dict
+from engine.config import ScheduleConfig
+from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.records import FORMAT, Record, read_records, write_record
 
 LABELS = np.random.default_rng(1).permutation([0] * 60 + [1] * 90)
 

@@ -12,9 +12,9 @@ import pytest
 
 from glue.report import plots
 from glue.report.runs import Sweep
-from glue.report.statistics import expected_best
+from sparse_attn.reports.bootstrap import expected_best
 from glue.sweep import CandidateConfig
-from pipeline.sweep.records import write_record
+from engine.sweep.records import write_record
 from tests.glue.report.make_sweep import (
     LABELS,
     add,

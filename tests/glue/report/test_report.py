@@ -20,7 +20,7 @@ from glue.report.published import published
 from glue.report.table import majority, make_rows
 from glue.report.verdict import verdict
 from glue.sweep import CandidateConfig
-from pipeline.report.spread import Difference
+from sparse_attn.reports.seed_statistics import Difference
 from tests.glue.report.make_sweep import (
     LABELS,
     add,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from glue.metric import METRICS
+from sparse_attn.evaluation.metric import METRICS
 from glue.report import statistics
 from tests.glue.report.make_sweep import guesses
 

@@ -1,1 +1,0 @@
-"""A pretrained model, converted from softmax to another mapping, and what that cost."""

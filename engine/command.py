@@ -1,0 +1,196 @@
+"""Command lines whose options are dataclasses, and their handling of wrong input.
+
+They import nothing heavy, so that --help is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+from jsonargparse import (
+    ActionYesNo,
+    ArgumentParser,
+    get_loader,
+    set_loader,
+    set_parsing_settings,
+)
+
+from pipeline import yaml_text
+from engine.usage import explain, own_error, spell_out
+
+ConfigT = TypeVar("ConfigT")
+# configs give values and no classes: a class_path would import, and so run, any module it names.
+# jsonargparse finds our own dataclasses by their paths.
+OURS = ["pipeline", "glue", "experiments"]
+set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
+set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
+
+# modules that an extra of this project installs
+EXTRAS = {
+    **{"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"},
+    **{"PIL": "images", "torchvision": "images"},
+}
+SWITCHES = {
+    "resume": "continue the interrupted run in output_dir",
+    "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command whose options are the fields of dataclasses.
+
+    Attributes:
+        name, help: shown in the list of commands.
+        about: description in its own --help.
+        configs: filled from YAML files and options. A field of `SWITCHES` is a switch.
+        positional: fields without a default are positional, and there are no YAML files.
+        work: the function to run on its configs, unless its `Experiment` has one.
+    """
+
+    name: str
+    help: str
+    about: str
+    configs: tuple[type, ...]
+    positional: bool = False
+    work: Callable[..., None] | None = None
+
+    def parser(self) -> ArgumentParser:
+        """The options."""
+        parser = ArgumentParser(description=self.about, allow_abbrev=False)
+        if not self.positional:
+            parser.add_argument(
+                "--config", action="config", help="YAML file; later files and options override it"
+            )
+        for config in self.configs:
+            parser.add_class_arguments(config, skip={*SWITCHES}, as_positional=self.positional)
+            for name in SWITCHES.keys() & {field.name for field in fields(config)}:
+                parser.add_argument(
+                    f"--{name}", action=ActionYesNo, default=False, help=SWITCHES[name]
+                )
+        return parser
+
+    def made(self, options: dict[str, Any]) -> tuple[Any, ...]:
+        """The configs in their order."""
+        return tuple(_made(config, options) for config in self.configs)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command line of several sub-commands.
+
+    Attributes:
+        name: as in `python -m NAME`.
+        description: what it is for, in --help.
+        commands: the sub-commands.
+    """
+
+    name: str
+    description: str
+    commands: tuple[Command, ...]
+
+    @property
+    def prog(self) -> str:
+        return f"python -m {self.name}"
+
+    def parser(self) -> ArgumentParser:
+        """Of all commands; raises argparse.ArgumentError for what it does not take."""
+        # an abbreviation is a misspelling as soon as another option begins like it
+        parser = ArgumentParser(
+            prog=self.prog,
+            description=self.description,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        commands = parser.add_subcommands()
+        for command in self.commands:
+            commands.add_subcommand(command.name, command.parser(), help=command.help)
+        return parser
+
+    def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
+        """The sub-command and its configs.
+
+        Wrong input is reported in one line, with exit code 2.
+        """
+        given = sys.argv[1:] if arguments is None else arguments
+        configs = {command.name: command.configs for command in self.commands}
+        given = spell_out(given, configs.get(given[0], ()) if given else ())
+        parser = self.parser()
+        try:
+            parsed = parser.parse_args(given)
+        except ArgumentError as error:
+            parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
+        command = next(c for c in self.commands if c.name == parsed.subcommand)
+        return command, command.made(parser.instantiate(parsed)[command.name].as_dict())
+
+
+def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
+    return config(**{field.name: options[field.name] for field in fields(config)})  # type: ignore
+
+
+def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
+    """The config from its `dataclasses.asdict`, parsed and checked like a command line.
+
+    Raises:
+        ValueError, TypeError: what is wrong with the content.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config)
+    try:
+        # parse_object writes into what it is given
+        options = parser.instantiate(parser.parse_object(deepcopy(content))).as_dict()
+    except ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return _made(config, options)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """One line and exit code 2 instead of a traceback for wrong input or a missing extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        _refuse(f"{error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+        _refuse(str(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    # as sparse_attn.cli does, whose package imports Transformers
+    print("error:", own_error(reason), file=sys.stderr)
+    raise SystemExit(2)
+
+
+@contextmanager
+def interruption(
+    then: str = "run the same command to continue (train: with --resume)",
+) -> Iterator[None]:
+    """One line instead of a traceback for Ctrl+C; imports nothing, so that none goes before it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(f"stopped; {then}")
+
+
+@contextmanager
+def work_errors() -> Iterator[None]:
+    """One line instead of a traceback for a run that diverged and a full disk."""
+    from engine.fitting import DivergedError
+    from sparse_attn.system.files import UnwrittenError
+
+    try:
+        yield
+    except DivergedError as error:
+        sys.exit(f"error: {error}")
+    except UnwrittenError as error:
+        sys.exit(f"error: {error} (train: with --resume)")

@@ -1,0 +1,98 @@
+"""What a sweep has still to do, before it starts: runs, time and disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from engine.sweep.config import Resources
+from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.pool import Failure, environments
+from engine.sweep.records import Record, read_records
+from engine.sweep.run import make_pool
+
+TYPICAL_RECORD = 0.1  # MB; GLUE's hold a prediction for each example
+
+
+def forecast(
+    folder: Path,
+    plan: Plan,
+    seconds: Callable[[PlannedRun], float | None] | None,
+    resources: Resources,
+) -> list[str]:
+    """Lines for the terminal; nothing is written.
+
+    Args:
+        folder: output_dir of the sweep, which may hold some of its records.
+        plan: the runs.
+        seconds: times a run by a short trial, in another process, for each task without a finished
+            run; None where no trial can be made.
+        resources: where the runs are to take place.
+    """
+    own = plan.own(read_records(folder))
+    done = {key: record for key, record in own.by_hash.items() if record.status != "failed"}
+    ended = plan.records(done)
+    due = {cell: plan.size(cell, done) - len(ended[cell]) for cell in plan.cells}
+    lines = [f"Left out: {fault}." for fault in own.faults]
+    lines.append(f"runs: {sum(due.values())} of {plan.expected(done)} are due")
+    for mapping in dict.fromkeys(mapping for _, mapping in due):
+        cells = [f"{task} {count}" for (task, label), count in due.items() if label == mapping]
+        lines.append(f"  {mapping}: {', '.join(cells)}")
+    times = _times(plan, list(done.values()), seconds, resources)
+    if None in times.values():
+        lines.append("time: not known before the first run has finished")
+    else:
+        total = sum(count * (times[task] or 0) for (task, _), count in due.items())
+        slots = 1 if resources.address else len(environments(resources))
+        about = timedelta(seconds=round(total / slots))
+        at_once = "one run after another" if slots == 1 else f"{slots} runs at once"
+        lines.append(f"time: about {about}, {at_once}")
+    free = shutil.disk_usage(_existing(folder)).free / 1e9
+    most = TYPICAL_RECORD * sum(due.values())
+    lines.append(f"disk: about {most:,.0f} MB of records, no weights; {free:,.1f} GB are free")
+    return lines
+
+
+def _times(
+    plan: Plan,
+    done: list[Record],
+    seconds: Callable[[PlannedRun], float | None] | None,
+    resources: Resources,
+) -> dict[str, float | None]:
+    """Seconds of a run, by task."""
+    first = {task: runs[0] for (task, _), runs in reversed(plan.first.items())}
+    known: dict[str, float] = {}
+    for task in first:
+        taken = [_seconds(r.results) for r in done if r.task == task and r.results]
+        if taken:
+            known[task] = fmean(taken)
+
+    if seconds is None:
+        mean = fmean(known.values()) if known else None
+        return {task: known.get(task, mean) for task in first}
+
+    def untold() -> list[PlannedRun]:
+        return [run for task, run in first.items() if task not in times]
+
+    times: dict[str, float | None] = dict(known)
+    with make_pool(seconds, resources, fresh=True) as pool:
+        for run, outcome in pool.results(untold, lambda _: None):
+            if isinstance(outcome, Failure):
+                raise ValueError(f"{run}: {outcome.error.strip().splitlines()[-1]}")
+            times[run.task] = outcome
+    return times
+
+
+def _seconds(results: dict[str, Any]) -> float:
+    """Of a run; GLUE's tell training apart."""
+    found = results["seconds"]
+    return float(found["total"] if isinstance(found, dict) else found)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

@@ -1,0 +1,172 @@
+"""The runs of a sweep, and which are due next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from engine.sweep.records import SWEEP_FILE, Record, Records, Stage, run_hash
+
+Cell = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep: its cell and its config.
+
+    task, mapping: its cell, as named in records.
+    stage: trial: runs first, to choose a setting; final: runs with the chosen setting; grid: a run
+        of a sweep without choice.
+    index: number of the run within its cell and stage.
+    """
+
+    task: str
+    mapping: str
+    stage: Stage
+    index: int
+    config: Any  # a `Run` of engine.experiment
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.mapping} {self.stage} {self.index}"
+
+    @cached_property
+    def hash(self) -> str:
+        """As `run_hash`."""
+        return run_hash(self.mapping, self._comparable)
+
+    def record(self, **outcome: Any) -> Record:
+        """The record of this run and its outcome."""
+        return Record(
+            self.task, self.mapping, self.stage, self.index, self.hash, self._comparable, **outcome
+        )
+
+    @cached_property
+    def _comparable(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.config.comparable()
+        return found
+
+
+class Plan:
+    """The runs of a sweep. What is due depends only on the records, so a killed sweep can resume.
+
+    Args:
+        first: the runs of each cell that can start immediately.
+        choose: returns the final runs of a cell, given its best first run; None for no final runs.
+        seeds: number of final runs per cell.
+
+    Raises:
+        ValueError: two first runs are the same and would share a record.
+    """
+
+    def __init__(
+        self,
+        first: dict[Cell, list[PlannedRun]],
+        choose: Callable[[Cell, PlannedRun], list[PlannedRun]] | None = None,
+        seeds: int = 0,
+    ) -> None:
+        self.first = first
+        self._choose = choose
+        self._seeds = seeds
+        known: dict[str, PlannedRun] = {}
+        for run in itertools.chain.from_iterable(first.values()):
+            other = known.setdefault(run.hash, run)
+            if other is not run:
+                raise ValueError(
+                    f"{run.task} {run.mapping} and {other.task} {other.mapping}: the same run by "
+                    "its config, which leaves out where files are; give your own data sets "
+                    "different names"
+                )
+
+    @property
+    def cells(self) -> list[Cell]:
+        return list(self.first)
+
+    def expected(self, done: dict[str, Record]) -> int:
+        """Number of runs; a cell whose first runs all diverged has no final runs."""
+        return sum(self.size(cell, done) for cell in self.cells)
+
+    def size(self, cell: Cell, done: dict[str, Record]) -> int:
+        """Number of runs in a cell."""
+        runs = self.first[cell]
+        hopeless = all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
+        return len(runs) + (0 if hopeless else self._seeds)
+
+    def due(self, done: dict[str, Record]) -> Iterator[PlannedRun]:
+        """The runs without a record that can start: first runs, then known final runs.
+
+        Cells take turns, so that an interrupted sweep covers every mapping.
+        """
+        for stage in (self.first, self.finals(done)):
+            for runs in itertools.zip_longest(*stage.values()):
+                yield from (run for run in runs if run is not None and run.hash not in done)
+
+    def finals(self, done: dict[str, Record]) -> dict[Cell, list[PlannedRun]]:
+        """The final runs of each cell with a chosen setting."""
+        if self._choose is None:
+            return {}
+        best = {cell: self._best(runs, done) for cell, runs in self.first.items()}
+        return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
+
+    def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
+        """The records of this sweep; the folder may hold others."""
+        finals = self.finals(found)
+        return {
+            cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
+            for cell, runs in self.first.items()
+        }
+
+    def own(self, found: Records) -> Records:
+        """The records of this sweep by hash; others are listed as faults."""
+        finals = self.finals(found.by_hash)
+        planned = itertools.chain(*self.first.values(), *finals.values())
+        own = {run.hash: found.by_hash[run.hash] for run in planned if run.hash in found.by_hash}
+        strange = []
+        for record in found.by_hash.values():
+            if record.hash in own:
+                continue
+            why = f"not a run of the sweep that {SWEEP_FILE} describes"
+            if record.stage == "final" and finals.get((record.task, record.mapping)) == []:
+                why = "its trials choose no setting: one is missing or failed, or all diverged"
+            strange.append(f"{record.stem}: {why}")
+        return Records(own, [*found.faults, *strange])
+
+    def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
+        """The run with the highest score, once all have finished or diverged.
+
+        The choice waits for failed runs to be repeated, since they count towards the budget.
+        """
+        if any(run.hash not in done or done[run.hash].status == "failed" for run in runs):
+            return None
+        finished = [run for run in runs if done[run.hash].status == "finished"]
+        return max(finished, key=lambda run: done[run.hash].score, default=None)
+
+
+def grid(runs: Mapping[Cell, list[Any]]) -> Plan:
+    """A plan without choice: every config of a cell is run k of it."""
+    return Plan(_planned(runs, "grid"))
+
+
+def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
+    """A trial for each config of a cell, then final runs of the best one with seeds 0, 1, ...
+
+    Args:
+        trials: the trial configs of each cell, with seeds from `FIRST_TRIAL_SEED`.
+        final: returns the config of a final run, given the best trial and a seed.
+        seeds: number of final runs per cell.
+    """
+
+    def choose(cell: Cell, best: PlannedRun) -> list[PlannedRun]:
+        configs = [final(best.config, seed) for seed in range(seeds)]
+        return _planned({cell: configs}, "final")[cell]
+
+    return Plan(_planned(trials, "trial"), choose, seeds)
+
+
+def _planned(configs: Mapping[Cell, list[Any]], stage: Stage) -> dict[Cell, list[PlannedRun]]:
+    return {
+        cell: [PlannedRun(*cell, stage, k, config) for k, config in enumerate(found)]
+        for cell, found in configs.items()
+    }

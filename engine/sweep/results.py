@@ -1,0 +1,125 @@
+"""Results of a sweep: runs by cell, and values of the final runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
+from engine.sweep.plan import Cell, Plan
+from engine.sweep.records import Record, Stage, read_records
+
+Value = Callable[[dict[str, Any]], float | None]  # None if the run has no value
+
+
+@dataclass(frozen=True)
+class Results:
+    """A complete or partial sweep.
+
+    Attributes:
+        folder: folder of the sweep.
+        sweep: its config.
+        expected: number of runs in the complete sweep.
+        cells: the records of each (task, mapping), by stage and index.
+        faults: reasons for the records left out.
+    """
+
+    folder: Path
+    sweep: Any
+    expected: int
+    cells: dict[Cell, list[Record]]
+    faults: list[str]
+
+    @classmethod
+    def of(cls, folder: Path, sweep: Any, plan: Plan) -> Self:
+        """Results of a plan from the records in a folder."""
+        own = plan.own(read_records(folder))
+        expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)
+        return cls(folder, sweep, expected, cells, own.faults)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Task names, in the order of the config."""
+        return list(dict.fromkeys(task for task, _ in self.cells))
+
+    @property
+    def mappings(self) -> list[str]:
+        """Mapping labels, in the order of the config."""
+        return list(dict.fromkeys(mapping for _, mapping in self.cells))
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all cells."""
+        return [record for cell in self.cells.values() for record in cell]
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices of the finished runs."""
+        return sorted({record.results["device"] for record in self.records if record.results})
+
+    @property
+    def standing(self) -> str:
+        """Number of runs and their devices, for the head of the report."""
+        count = ended(self.records)
+        found = text.listing([f"{number} {status}" for status, number in sorted(count.items())])
+        return (
+            f"Runs, trials included: {found or 'none'} of {self.expected}. Device: "
+            f"{text.listing(self.devices) or 'none yet'}."
+        )
+
+    @property
+    def left_out(self) -> list[str]:
+        """Warnings about missing runs, a sentence each."""
+        return [f"Left out: {fault}." for fault in self.faults]
+
+    def of_stage(self, cell: Cell, *stages: Stage) -> list[Record]:
+        """The records of a cell in some stages, whatever their status."""
+        return [record for record in self.cells[cell] if record.stage in stages]
+
+    def counting(self, cell: Cell) -> list[Record]:
+        """The final runs: with the chosen setting, or all if nothing is chosen."""
+        return self.of_stage(cell, "final", "grid")
+
+    def diverged(self, cell: Cell) -> int:
+        """Number of diverged final runs."""
+        return ended(self.counting(cell))["diverged"]
+
+    def finished(self, cell: Cell) -> list[dict[str, Any]]:
+        """Results of the finished final runs."""
+        return [record.results for record in self.counting(cell) if record.results]
+
+    def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
+        """A value by seed, for the final runs that have it."""
+        counting = self.counting(cell)
+        found = {record.index: value(record.results) for record in counting if record.results}
+        return {seed: float(value) for seed, value in found.items() if value is not None}
+
+    def spread(self, cell: Cell, value: Value) -> Estimate | None:
+        """Mean and standard deviation over the final runs; None without any."""
+        return estimate(self.by_seed(cell, value).values())
+
+    def text(self, cell: Cell, value: Value, pattern: str) -> str:
+        """`spread` formatted by a `str.format` pattern; n/a without values."""
+        found = self.spread(cell, value)
+        return text.MISSING if found is None else found.text(pattern)
+
+    def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
+        """Difference of two cells over their common seeds."""
+        return paired(self.by_seed(cell, value), self.by_seed(base, value))
+
+    def against(self, base: str, value: Value) -> dict[Cell, Difference | None]:
+        """Difference of every cell with final runs from the mapping `base` on the same task."""
+        return {
+            (task, mapping): self.difference((task, mapping), (task, base), value)
+            for task, mapping in self.cells
+            if mapping != base and (task, base) in self.cells and self.counting((task, mapping))
+        }
+
+
+def ended(records: Iterable[Record]) -> Counter[str]:
+    """Number of runs by status: finished, diverged, failed."""
+    return Counter(record.status for record in records)

@@ -1,0 +1,124 @@
+"""The demo's tables, plot and page, from the records of its two parts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from sparse_attn.comparison.measure import CONTROL
+from glue.config import MappingConfig
+from engine.command import from_dict
+from sparse_attn.reports import canvas, text
+from sparse_attn.reports.page import Heading, Page, Plot, Table
+from sparse_attn.reports.seed_statistics import Difference
+
+LINES = ("r-softmax", CONTROL)
+POINTS = ("entmax", "sparsemax")
+
+
+def retrieval_table(record: dict[str, Any]) -> Table:
+    """Zeros, right answers and their difference from softmax, a row per setting."""
+    rows = [
+        [
+            row["setting"],
+            f"{row['zeros']:.1%}",
+            f"{row['right']:.1%}",
+            _difference(row) if row["zeros"] else text.NOTHING,
+        ]
+        for row in record["rows"]
+    ]
+    caption = f"{record['questions']} questions, {record['candidates']} candidates, nothing trained"
+    headers = ["attention", "exact zeros", "right answer first", "against softmax, points [95 %]"]
+    return Table(caption, headers, rows)
+
+
+def _difference(row: dict[str, Any]) -> str:
+    low, high = (100 * end for end in row["interval"])
+    return Difference(100 * row["difference"], (low, high), 1).text("{:+.1f}")
+
+
+def finding(record: dict[str, Any]) -> str:
+    """Cost of the most zeros, with keys chosen by r-softmax or at random."""
+    kept, dropped = (_of(record, mapping)[-1] for mapping in LINES)
+    return (
+        f"With {kept['zeros']:.0%} of its attention at exactly 0, MiniLM still ranks "
+        f"{kept['right']:.0%} of the answers first if r-softmax picks the keys to drop, and "
+        f"{dropped['right']:.0%} if chance does."
+    )
+
+
+def forgetting(record: dict[str, Any]) -> Figure:
+    """Right answers by zeros; bands are the intervals of the differences from softmax."""
+    (start,) = _of(record, "softmax")
+    figure, axes = canvas.single(height=4.4)
+    looks = canvas.looks((*LINES, *POINTS, "softmax"), "softmax")
+    for mapping in (*LINES, *POINTS):
+        rows, look = _of(record, mapping), looks[mapping]
+        if mapping in POINTS:
+            look |= {"linestyle": "none"}
+        else:
+            rows = [start, *rows]
+            zeros = [100 * row["zeros"] for row in rows]
+            low, high = (
+                [100 * (start["right"] + row["interval"][end]) for row in rows] for end in (0, 1)
+            )
+            axes.fill_between(zeros, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.plot(*_points(rows), **look, label=canvas.name(mapping))
+    axes.plot(
+        *_points([start]), **looks["softmax"] | {"linestyle": "none"}, label="softmax", zorder=3
+    )
+    axes.set_title(textwrap.fill(finding(record), 68), fontsize=10.5, loc="left")
+    axes.set(xlabel="exact zeros, % of valid keys", ylabel="right answer first, %")
+    axes.set_ylim(0, 100)
+    canvas.legend_below(figure, axes)
+    return figure
+
+
+def training_table(results: Sequence[dict[str, Any]]) -> Table:
+    """Dev accuracy after each epoch, final zeros and time, a row per run."""
+    epochs = [f"epoch {entry['epoch']:g}" for entry in results[0]["per_epoch"]]
+    rows = [
+        [
+            from_dict(MappingConfig, result["config"]["mapping"]).title,
+            *(f"{entry['accuracy']:.1%}" for entry in result["per_epoch"]),
+            f"{result['sparsity']['dev']['mean']:.1%}",
+            f"{result['seconds']['train']:.0f}",
+        ]
+        for result in results
+    ]
+    count = results[0]["rows"]
+    caption = (
+        "A sentence, or its words in random order? Accuracy on "
+        f"{count['dev']} held-out rows, trained on {count['train']}"
+    )
+    return Table(caption, ["fine-tuned with", *epochs, "exact zeros", "seconds"], rows)
+
+
+def make_page(record: dict[str, Any], results: Sequence[dict[str, Any]]) -> Page:
+    """Both acts on one page."""
+    tables = retrieval_table(record), training_table(results)
+    title = "Right answers by exact zeros"
+    caption = "Bands: 95 % intervals of the difference from softmax, over questions."
+    return Page(
+        "What can attention forget?",
+        [
+            finding(record),
+            Plot("forgetting", title, caption, forgetting(record)),
+            Heading("Without training"),
+            tables[0],
+            Heading("Fine-tuned"),
+            tables[1],
+        ],
+        overview=tables,
+    )
+
+
+def _points(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    return [100 * row["zeros"] for row in rows], [100 * row["right"] for row in rows]
+
+
+def _of(record: dict[str, Any], mapping: str) -> list[dict[str, Any]]:
+    return [row for row in record["rows"] if row["mapping"] == mapping]

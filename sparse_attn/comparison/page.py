@@ -1,0 +1,259 @@
+"""The table, figures and page of a record."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from sparse_attn.reports import canvas, text
+from sparse_attn.reports.forest import forest
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
+from sparse_attn.reports.seed_statistics import Difference
+
+# the sign of a better agreement, and what it is
+AGREEMENTS = {
+    "cosine": (
+        1,
+        "cosine: of a text's embedding with the one under softmax, its mean over the texts; an "
+        "embedding is the mean of the last hidden states.",
+    ),
+    "KL, nats": (
+        -1,
+        "KL: divergence of the model's probabilities from those under softmax, mean over tokens, "
+        "then texts; 0 is equal.",
+    ),
+    "|difference|": (
+        -1,
+        "|difference|: of the predicted score from the one under softmax, its mean over the texts.",
+    ),
+}
+NAMES = {"spearmanr": "Spearman", "pearson": "Pearson", "matthews_correlation": "Matthews"}
+PERPLEXITY = (
+    "perplexity: exp of the mean of -log p over the tokens of all texts, without the first of "
+    "each; lower is better."
+)
+AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
+EMPTY = [text.NOTHING] * 3
+
+
+class Measure(NamedTuple):
+    """What the mappings of a record are judged by.
+
+    Attributes:
+        key: "quality", or without labels "agreement".
+        name: for people.
+        scale: how many points are 1.
+        digits: that are shown after the point.
+        better: the sign of a better difference.
+    """
+
+    key: str
+    name: str
+    scale: int
+    digits: int
+    better: int
+
+    def text(self, row: dict[str, Any]) -> str:
+        """Of a mapping or its control."""
+        return self.number(row[self.key])
+
+    def number(self, value: float) -> str:
+        return f"{self.scale * value:.{self.digits}f}"
+
+    def difference(self, found: dict[str, Any]) -> Difference:
+        """In points."""
+        ends = found["interval"]
+        interval = None if ends is None else (self.scale * ends[0], self.scale * ends[1])
+        return Difference(self.scale * found["value"], interval, 0)
+
+    def difference_text(self, found: dict[str, Any]) -> str:
+        return self.difference(found).text(f"{{:+.{self.digits}f}}")
+
+
+def measure_of(record: dict[str, Any]) -> Measure:
+    """The quality, or the agreement."""
+    metric = record["metric"]
+    if metric is None:
+        name = record["agreement"]
+        return Measure("agreement", name, 1, 3, AGREEMENTS[name][0])
+    if metric == "perplexity":
+        return Measure("quality", metric, 1, 2, -1)
+    return Measure("quality", f"{NAMES.get(metric, metric)} x 100", 100, 2, 1)
+
+
+def table(record: dict[str, Any]) -> Table:
+    """Zeros, agreement, quality and their differences, a row per mapping."""
+    measure, judged = measure_of(record), record["metric"] is not None
+    headers = ["mapping", "exact zeros", record["agreement"]]
+    headers += [measure.name, "against softmax [95 %]"] if judged else []
+    headers += [f"random: {measure.name}", "random: exact zeros", "against random [95 %]"]
+    rows = [_row(row, measure) for row in record["mappings"]]
+    if judged:
+        score = measure.number(record["softmax"])
+        rows = [["softmax", share(0), text.NOTHING, score, text.NOTHING, *EMPTY], *rows]
+    return Table(caption(record), headers, rows)
+
+
+def _row(row: dict[str, Any], measure: Measure) -> list[str]:
+    cells = [row["mapping"], share(row["zeros"]), f"{row['agreement']:.3f}"]
+    if "against_softmax" in row:
+        cells += [measure.text(row), measure.difference_text(row["against_softmax"])]
+    if "random" not in row:
+        return [*cells, *EMPTY]
+    random, difference = row["random"], measure.difference_text(row["against_random"])
+    return [*cells, measure.text(random), share(random["zeros"]), difference]
+
+
+def share(value: float) -> str:
+    """In per cent."""
+    return f"{100 * value:.1f} %"
+
+
+def caption(record: dict[str, Any]) -> str:
+    """The model and what it read."""
+    return f"{record['model']} on {_data(record)}"
+
+
+def _data(record: dict[str, Any]) -> str:
+    return f"{text.counted(record['rows'], _unit(record))} of {record['source']}"
+
+
+def _unit(record: dict[str, Any]) -> str:
+    if record["rows"] < record["texts"]:
+        return "pair"
+    return "text" if record["metric"] in (None, "perplexity") else "row"
+
+
+def findings(record: dict[str, Any]) -> list[str]:
+    """On which side of 0 the intervals lie, and which differences have none."""
+    measure, judged = measure_of(record), record["metric"] is not None
+    against = differences(record)
+    ours, random = against.values()
+    said = []
+    if known := {name: found for name, found in ours.items() if found.interval}:
+        parts = [
+            f"{verdict}: {text.listing(names)}"
+            for side, verdict in ((1, "better than softmax"), (0, "not told apart"), (-1, "worse"))
+            if (names := [n for n, found in known.items() if found.side == side * measure.better])
+        ]
+        half = median(found.half for found in known.values())
+        said.append(
+            f"By uncorrected intervals, {'; '.join(parts)}. Half of one is "
+            f"{half:.{measure.digits}f} wide in the median: a true difference of that size is told "
+            "apart in half of such studies."
+        )
+    if sides := [found.side for found in random.values() if found.interval]:
+        better = sides.count(measure.better)
+        what = "better" if judged else "nearer to softmax"
+        said.append(
+            f"{better} of {len(sides)} {'is' if better == 1 else 'are'} {what} than as many zeros "
+            "at random: which keys are dropped matters, not only how many."
+            if better
+            else f"None is {what}, by its interval, than as many zeros at random."
+        )
+    for what, found in against.items():
+        if names := [name for name, difference in found.items() if not difference.interval]:
+            said.append(
+                f"Nothing can be said of {text.listing(names)} against {what}: "
+                f"{text.counted(record['rows'], _unit(record))}, too few or all with the same "
+                "difference."
+            )
+    return said or ["Nothing can be said: there are no labels, and no control has as many zeros."]
+
+
+def differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
+    """By what the mappings are compared with, and by mapping."""
+    measure = measure_of(record)
+    return {
+        what: {
+            row["mapping"]: measure.difference(row[key]) for row in record["mappings"] if key in row
+        }
+        for what, key in AGAINST.items()
+    }
+
+
+def notes(record: dict[str, Any]) -> list[str]:
+    """What the numbers mean."""
+    found = [each for some in differences(record).values() for each in some.values()]
+    count = sum(each.interval is not None for each in found)
+    made = [
+        "exact zeros: share among the pairs of valid queries and keys, over all layers, heads and "
+        "texts.",
+        AGREEMENTS[record["agreement"]][1],
+        *([PERPLEXITY] if record["metric"] == "perplexity" else []),
+        "random: random-drop-softmax, which drops keys without regard to their scores, with its "
+        "one r for all layers set on a sample of the texts so that its zeros are as many; none "
+        "where a mapping has no zeros, or fewer than random-drop-softmax can give.",
+    ]
+    if count:
+        made.append(
+            f"Differences are of {measure_of(record).name}, with 95 % percentile intervals of a "
+            f"paired bootstrap, {record['resamples']:,} resamples of the {_data(record)}. "
+            f"Intervals: {count}, not corrected for their number."
+        )
+    if record["cut"]:
+        made.append(f"Cut after {record['limit']} tokens: {text.counted(record['cut'], 'text')}.")
+    return made
+
+
+def provenance(record: dict[str, Any]) -> list[str]:
+    """The command, where it ran and how long it took."""
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    time = f"{record['seconds'] / 60:.1f} minutes on {record['device']}; {versions}."
+    return [record["command"], time]
+
+
+def overview(record: dict[str, Any]) -> list[str]:
+    """For the terminal."""
+    shown = table(record)
+    return [str(shown), "", *findings(record), "", *notes(record)]
+
+
+def make_page(record: dict[str, Any]) -> Page:
+    """The report."""
+    blocks = [
+        f"{caption(record)}: softmax in attention swapped for other mappings, nothing trained.",
+        *results(record),
+        Heading("How it was measured"),
+        Bullets([*notes(record), *provenance(record)]),
+    ]
+    return Page("Softmax swapped, untrained", blocks, overview=[table(record)])
+
+
+def results(record: dict[str, Any]) -> list[Block]:
+    """What was found: in words, figures and the table."""
+    measured = measure_of(record).name
+    blocks: list[Block] = [
+        Bullets(findings(record)),
+        Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
+    ]
+    if record["metric"] is not None:
+        found = {"": differences(record)["softmax"]}
+        figure = forest(found, f"{measured}: difference from softmax")
+        if figure is not None:
+            filled = "Lines: 95 % intervals; filled where they exclude 0."
+            blocks.append(Plot("differences", "Differences from softmax", filled, figure))
+    return [*blocks, table(record)]
+
+
+def by_zeros(record: dict[str, Any]) -> Figure:
+    """Quality, or without labels agreement, by zeros: each mapping over its random control."""
+    key, measured, scale, *_ = measure_of(record)
+    rows = record["mappings"]
+    looks = canvas.looks([row["mapping"] for row in rows], None)
+    figure, axes = canvas.single(height=4.6)
+    if record["metric"] is not None:
+        axes.axhline(scale * record["softmax"], color="black", lw=1, ls="--", label="softmax")
+    for row in rows:
+        look = looks[row["mapping"]] | {"linestyle": "none"}
+        x, y = 100 * row["zeros"], scale * row[key]
+        axes.plot([x], [y], **look, label=canvas.name(row["mapping"]), markersize=8)
+        if "random" in row:
+            beside = 100 * row["random"]["zeros"], scale * row["random"][key]
+            axes.plot(*zip((x, y), beside, strict=True), color=look["color"], lw=0.8, alpha=0.5)
+            axes.plot(*([value] for value in beside), "x", color=look["color"], markersize=8)
+    axes.set(xlabel="exact zeros, % of valid keys", ylabel=measured, xlim=(-2, 102))
+    canvas.legend_below(figure, axes)
+    return figure

@@ -1,0 +1,78 @@
+"""What a conversion reads: texts to learn from and to be measured on, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_attn.comparison.data import Data, read_data, read_texts
+from sparse_attn.comparison.reader import Reader, open_reader
+from sparse_attn.conversion.options import Options
+from sparse_attn.conversion import LEAST, take_out_softmax
+
+HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share of the texts, and their number
+
+
+class Inputs(NamedTuple):
+    """What the model learns from, and what it is measured on."""
+
+    texts: Sequence[tuple[str, ...]]
+    data: Data
+
+
+def read_inputs(options: Options) -> Inputs:
+    """Texts to learn from, and what is measured: pairs, a task, or texts held out.
+
+    What is measured is left out of the texts.
+
+    Raises:
+        ValueError, OSError: what is wrong with the files, or that there are too few texts.
+    """
+    assert options.texts is not None
+    found = read_texts(options.texts)
+    texts = found.inputs
+    if options.pairs is not None or options.task is not None:
+        data = read_data(options)
+        read = len(data.inputs[0])
+        if len(texts[0]) != read:
+            raise ValueError(
+                f"--texts {options.texts}: holds {_sized(len(texts[0]))}, but the model reads "
+                f"{_sized(read)} of {data.source}; give texts of that kind"
+            )
+    else:
+        order = np.random.default_rng(options.seed).permutation(len(texts))
+        count = min(MOST_HELD_OUT, int(HELD_OUT * len(texts)))
+        held = sorted(order[:count])
+        data = Data([texts[i] for i in held], f"{found.source}, held out")
+    measured = set(map(_key, data.inputs))
+    texts = [text for text in texts if _key(text) not in measured]
+    if len(texts) < LEAST:
+        raise ValueError(
+            f"--texts {options.texts}: leaves {len(texts)} texts to learn from, expected at least "
+            f"{LEAST}; give more of the kind that the model will read"
+        )
+    return Inputs(texts, data)
+
+
+def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The same for texts that differ in case, spaces or punctuation alone, as corpora do."""
+    return tuple("".join(filter(str.isalnum, text.casefold())) or text for text in texts)
+
+
+def _sized(texts: int) -> str:
+    return "pairs of texts" if texts == 2 else "single texts"
+
+
+def read_model(options: Options, data: Data, folder: Path | None = None) -> Reader:
+    """The model of the options, or the one in a folder in its place."""
+    reader = open_reader(
+        options.model if folder is None else str(folder),
+        embed=options.pairs is not None,
+        task=data.task,
+        trust_remote_code=options.trust_remote_code,
+    )
+    take_out_softmax(reader.model)
+    return reader

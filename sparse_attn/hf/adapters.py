@@ -1,0 +1,98 @@
+"""PEFT adapters of a patched base, which PEFT saves without it."""
+
+from __future__ import annotations
+
+import copy
+import re
+import weakref
+from collections import abc
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.hooks import drop_hooks, keep_key
+from sparse_attn.hf.config import HEAD, KEYS, MULTILABEL, patch_of
+
+# what an adapter of a patched base excludes: the entry's key, and a module that the patch added
+MARKS = {NAME: (NAME,), HEAD: (HEAD, "mapping"), MULTILABEL: (MULTILABEL, "mapping")}
+UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
+_watched = weakref.WeakSet[nn.Module]()
+ADAPTERS = "peft_config"  # where PEFT keeps the configs of a model's adapters, by name
+
+
+def watch_adapters(root: PreTrainedModel) -> None:
+    """Mark the adapters of a patched model from its next call on.
+
+    Not at once: PEFT goes on to change the config of an adapter that it adds.
+    """
+    keep_key(root.register_forward_pre_hook(_mark_at_call))
+    _watched.add(root)
+
+
+def release_adapters(root: PreTrainedModel) -> None:
+    """Restore the adapters' configs, but for the marks of another patch of the model."""
+    if not any(patch_of(root, key) is not None for key in KEYS):
+        drop_hooks(root, _mark_at_call)
+        _watched.discard(root)
+    adapters = getattr(root, ADAPTERS, {})
+    adapters.update({n: getattr(config, UNMARKED, config) for n, config in adapters.items()})
+    _mark_adapters(root)
+
+
+def refuse_adapters(root: nn.Module, adapters: Any) -> None:
+    """Raise for an adapter of a patched base on a plain one."""
+    held = {key for module in root.modules() for key in KEYS if patch_of(module, key) is not None}
+    for name, config in adapters.items() if isinstance(adapters, abc.Mapping) else ():
+        if lost := sorted(_marks_of(config) - held):
+            raise ValueError(
+                f"adapter {name!r} was trained on a patched base ({', '.join(lost)}), but "
+                f"{type(root).__name__} is not patched so, and its outputs would be wrong; load "
+                "the base again, by sparse_attn.load_pretrained, or patch it, then load the adapter"
+            )
+
+
+def _mark_at_call(root: PreTrainedModel, args: Any) -> None:
+    """Forward pre-hook."""
+    if torch.compiler.is_compiling():
+        _mark_all()
+    else:
+        _mark_adapters(root)
+
+
+@torch.compiler.assume_constant_result
+def _mark_all() -> bool:
+    """Mark when a graph is made, which has no marking in it; Dynamo passes no model to this."""
+    for root in list(_watched):
+        _mark_adapters(root)
+    return True
+
+
+def _mark_adapters(root: nn.Module) -> None:
+    """Add the marks to what the adapters' configs exclude, which PEFT saves."""
+    keys = [key for key in KEYS if patch_of(root, key) is not None]
+    adapters = getattr(root, ADAPTERS, {})
+    for name, config in list(adapters.items()):
+        if keys and hasattr(config, "exclude_modules") and not set(keys) <= _marks_of(config):
+            given = getattr(config, UNMARKED, config)
+            marked = copy.copy(given)
+            marked.exclude_modules = _with_marks(given.exclude_modules, keys)
+            setattr(marked, UNMARKED, given)
+            adapters[name] = marked
+
+
+def _with_marks(excluded: Any, keys: list[str]) -> str | set[str]:
+    marks = {mark for key in keys for mark in MARKS[key]}
+    if isinstance(excluded, str) and excluded:
+        # behind the user's: flags such as (?i) must come first
+        return rf"{excluded}|(?:.*\.)?(?:{'|'.join(sorted(marks))})"
+    return {*marks, *(excluded or ())}
+
+
+def _marks_of(config: Any) -> set[str]:
+    excluded = getattr(config, "exclude_modules", None) or ()
+    return set(KEYS).intersection(
+        re.findall(r"\w+", excluded) if isinstance(excluded, str) else excluded
+    )

@@ -1,0 +1,139 @@
+"""Check the entries of a saved config, which anyone may have written."""
+
+from __future__ import annotations
+
+import reprlib
+from collections import abc
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.config import HEAD, MULTILABEL, VERSION
+
+AS_WRITTEN = "restore config.json as save_pretrained wrote it"
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+# what is expected of a value, in words, and the check of it
+Kind: TypeAlias = tuple[str, Callable[[Any], bool]]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _or_null(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_values(value: Any) -> bool:
+    checks = (_or_null(_is_number), _list_of(_is_number))
+    return isinstance(value, dict) and all(any(c(v) for c in checks) for v in value.values())
+
+
+MAPPING: dict[str, Kind] = {
+    "mapping": ("a name", _is_name),
+    "params": ("a table of numbers, or lists of them, by name", _are_values),
+    "learn": ("a list of names", _list_of(_is_name)),
+}
+LAYERS: dict[str, Kind] = {
+    **MAPPING,
+    "per": ("'layer' or 'head'", lambda value: value in ("layer", "head")),
+    "modules": ("a list of positions", _list_of(_is_count)),
+}
+LM_HEAD: dict[str, Kind] = {
+    **MAPPING,
+    "components": ("a whole number or null", _or_null(_is_count)),
+    "prior": ("a name or null", _or_null(_is_name)),
+}
+CLASSIFIER: dict[str, Kind] = {
+    **MAPPING,
+    "sparsity": ("a name", _is_name),
+    "loss": ("a name or null", _or_null(_is_name)),
+    "threshold": ("a number or null", _or_null(_is_number)),
+}
+VERSIONED: dict[str, Kind] = {"version": ("a whole number", _is_count)}
+CONTENTS: dict[str, dict[str, Kind]] = {
+    NAME: {"mappings": ("a list of tables", _list_of(lambda part: isinstance(part, dict)))},
+    HEAD: LM_HEAD,
+    MULTILABEL: {
+        "problem_type": (f"one of {', '.join(PROBLEM_TYPES)} or null",
+                         lambda value: value is None or value in PROBLEM_TYPES),
+        "head": ("a table", lambda value: isinstance(value, dict)),
+    },
+}  # fmt: skip
+OPTIONAL: dict[str, Kind] = {
+    "output_attentions": ("true or false", lambda value: isinstance(value, bool))
+}
+
+
+def check_entry(key: str, saved: Any) -> None:
+    """Raise for an entry of a config that this version does not write.
+
+    Raises:
+        ValueError: it is malformed.
+        RuntimeError: another version of this library wrote it.
+    """
+    if not isinstance(saved, abc.Mapping) or "version" not in saved:
+        raise ValueError(
+            f"config.{key}: expected a table with version, got {reprlib.repr(saved)}; {AS_WRITTEN}"
+        )
+    _check_values(key, saved, VERSIONED)
+    if saved["version"] != VERSION:
+        raise RuntimeError(
+            f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
+            "version of sparse-attn that wrote it"
+        )
+    _check_table(key, saved, {**VERSIONED, **CONTENTS[key]}, OPTIONAL if key == NAME else {})
+    if key == NAME:
+        for part in saved["mappings"]:
+            _check_table(f"{key}.mappings", part, LAYERS)
+        positions = sorted(position for part in saved["mappings"] for position in part["modules"])
+        if positions != list(range(len(positions))):
+            raise ValueError(
+                f"config.{key}.mappings: expected the position of each attention module once, from "
+                f"0 on, got {reprlib.repr(positions)}; {AS_WRITTEN}"
+            )
+    if key == MULTILABEL:
+        _check_table(f"{key}.head", saved["head"], CLASSIFIER)
+
+
+def _check_table(
+    where: str,
+    table: abc.Mapping[str, Any],
+    kinds: dict[str, Kind],
+    optional: dict[str, Kind] | None = None,
+) -> None:
+    known = {**kinds, **(optional or {})}
+    if not kinds.keys() <= table.keys() <= known.keys():
+        raise ValueError(
+            f"config.{where}: expected a table with {', '.join(kinds)}, got "
+            f"{reprlib.repr(list(table))}; {AS_WRITTEN}"
+        )
+    _check_values(where, table, known)
+
+
+def _check_values(where: str, table: abc.Mapping[str, Any], kinds: dict[str, Kind]) -> None:
+    for name, (expected, is_right) in kinds.items():
+        if name in table and not is_right(table[name]):
+            raise ValueError(
+                f"config.{where}.{name}: expected {expected}, got {reprlib.repr(table[name])}; "
+                f"{AS_WRITTEN}"
+            )

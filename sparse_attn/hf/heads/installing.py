@@ -1,0 +1,74 @@
+"""Install and remove a head as a model's output layer, for both patchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from sparse_attn.hf.adapters import release_adapters, watch_adapters
+from sparse_attn.hf.heads.guard import install_guard, remove_guard
+from sparse_attn.heads.linear import LinearHead
+from sparse_attn.heads.mixture import MixtureHead
+from sparse_attn.heads.multilabel import MultiLabelHead
+from sparse_attn.hf.config import INSTALLED, Description, Patch, own_configs, unmark
+
+PatchedHead = LinearHead | MixtureHead | MultiLabelHead
+HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
+
+
+def wrap(old: Any, head: HeadT) -> HeadT:
+    """`head` with the weight and bias of the layer `old`, and its device, dtype and mode."""
+    head.weight, head.bias = old.weight, old.bias
+    return head.to(old.weight.device, old.weight.dtype).train(old.training)
+
+
+def plain_linear(head: PatchedHead) -> nn.Linear:
+    """The nn.Linear with the head's weight and bias."""
+    outputs, inputs = head.weight.shape
+    linear = nn.Linear(inputs, outputs, bias=head.bias is not None, device="meta")
+    linear.weight, linear.bias = head.weight, cast(nn.Parameter, head.bias)
+    return linear.train(head.training)
+
+
+def install_head(
+    root: PreTrainedModel,
+    key: str,
+    old: nn.Module,
+    head: PatchedHead,
+    describe: Callable[[Any, Any], Description],
+    kept: Any,
+) -> None:
+    """Replace `old` by `head`, guard it and mark the model with a `Patch`."""
+    own_configs(root)
+    _replace(root, old, head)
+    vars(head)[INSTALLED] = key
+    install_guard(root, head)
+    Patch(root, key, describe, kept)
+    watch_adapters(root)
+
+
+def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
+    """Restore the plain layer, and remove the mark."""
+    _replace(root, head, plain_linear(head))
+    remove_guard(root)
+    unmark(root, key)
+    release_adapters(root)
+
+
+def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:
+    """The parameters of `head` other than weight and bias, by full name."""
+    prefix = _names(root, head)[0]
+    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
+
+
+def _replace(root: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:
+    # set_output_embeddings of BERT would put the bias elsewhere too, which nothing could take back
+    for name in _names(root, old):
+        root.set_submodule(name, new)
+
+
+def _names(root: PreTrainedModel, module: nn.Module) -> list[str]:
+    return [n for n, m in root.named_modules(remove_duplicate=False) if m is module]

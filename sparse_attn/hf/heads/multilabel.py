@@ -1,0 +1,228 @@
+"""Patch a Transformers classifier with a multi-label head, and unpatch it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Hashable
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sparse_attn.hf.heads.guard import last_call
+from sparse_attn.hf.heads.installing import added_parameters, install_head, remove_head, wrap
+from sparse_attn.heads.multilabel import MultiLabelHead
+from sparse_attn.hf.hooks import drop_hooks, keep_key
+from sparse_attn.hf.layers import root_of
+from sparse_attn.mappings import Mapping
+from sparse_attn.hf.config import (
+    MULTILABEL,
+    Description,
+    hide,
+    patch_of,
+)
+from sparse_attn.hf.patching import ModelT
+from sparse_attn.hf.refusals import refuse_lost_head
+
+OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
+# a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would
+# give a sigmoid of log p. Nothing else reads it here: the model's own loss never sees labels
+PROBLEM_TYPE = "single_label_classification"
+
+# of the thread, as those of `guard`
+_calls = threading.local()
+
+
+def patch_multilabel_head(
+    model: ModelT,
+    mapping: str | Mapping = "r-softmax",
+    *,
+    sparsity: str = "fixed",
+    loss: str | None = None,
+    threshold: float | None = None,
+) -> ModelT:
+    """Replace the last linear layer of a classifier by a `MultiLabelHead`, in place.
+
+    W and b stay the same tensors under the same names. The model's "logits" become log p, in at
+    least float32, and its loss `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1, passed
+    by name or position; with Trainer's num_items_in_batch it is the mean over the rows of an
+    accumulated batch. config.problem_type becomes single_label_classification, so that
+    Transformers' pipelines return p. A second call replaces the head.
+
+    The head, such as `model.classifier`, has `decide(logits)` and `threshold`.
+
+    Args:
+        model: a Transformers model for sequence or image classification, plain or wrapped (DDP,
+            torch.compile); wrap the patched model with PEFT, not the reverse.
+        mapping, sparsity, loss, threshold: as `MultiLabelHead`.
+
+    Returns:
+        The same model. Save it with `save_pretrained` and load it with
+        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
+        call.
+
+    Raises:
+        ValueError: as `MultiLabelHead`; or a model whose linear layer to config.num_labels is
+            missing or wrapped. The model's forward raises RuntimeError if its logits are not the
+            head's.
+        TypeError: a model that is not from Transformers.
+    """
+    _install(root_of(model), mapping=mapping, sparsity=sparsity, loss=loss, threshold=threshold)
+    return model
+
+
+def unpatch_multilabel_head(model: ModelT) -> ModelT:
+    """Restore the linear layer of `model` in place, with the current W and b, names and config.
+
+    Raises:
+        ValueError: the head is not patched, or is wrapped.
+        TypeError: a model that is not from Transformers.
+    """
+    root = root_of(model)
+    patch = patch_of(root, MULTILABEL)
+    if patch is None:
+        raise ValueError(
+            f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
+        )
+    remove_head(root, MULTILABEL, cast(MultiLabelHead, _output_layer(root)))
+    drop_hooks(root, _take_labels, _finish)
+    root.config.problem_type = patch.kept
+    return model
+
+
+def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    """Patch the head as it was saved; a class without such a head has nothing to restore."""
+    root.config.problem_type = saved["problem_type"]
+    if find_output_layer(root) is None:
+        hide(root, MULTILABEL)
+        return
+    made = dict(saved["head"])
+    mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
+    _install(root, mapping=mapping, **made)
+
+
+def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """The parameters of a patched head other than weight and bias, by full name."""
+    if patch_of(root, MULTILABEL) is None:
+        return {}
+    return added_parameters(root, cast(MultiLabelHead, _output_layer(root)))
+
+
+def _install(root: PreTrainedModel, **arguments: Any) -> None:
+    """All errors are raised before the model is touched."""
+    refuse_lost_head(root)
+    old = _output_layer(root)
+    labels, hidden = old.weight.shape
+    head = wrap(old, MultiLabelHead(hidden, labels, **arguments))
+    patch = patch_of(root, MULTILABEL)
+    usual = root.config.problem_type if patch is None else patch.kept
+    drop_hooks(root, _take_labels, _finish)
+    keep_key(root.register_forward_pre_hook(_take_labels, with_kwargs=True))
+    keep_key(root.register_forward_hook(_finish, always_call=True))
+    install_head(root, MULTILABEL, old, head, _describe, usual)
+    keep_key(head.register_forward_hook(_number_rows))
+    root.config.problem_type = PROBLEM_TYPE
+
+
+def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
+    """config.sparse_attn_multilabel: the head; with PEFT, its trained copy."""
+    head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
+    return functools.partial(_written, head, problem_type)
+
+
+def _written(head: MultiLabelHead, problem_type: str | None) -> dict[str, Any]:
+    return {"problem_type": problem_type, "head": head.describe()}
+
+
+def _output_layer(root: PreTrainedModel) -> OutputLayer:
+    """The layer that gives the model its logits.
+
+    Raises:
+        ValueError: the model has none, or it cannot be replaced.
+    """
+    found = find_output_layer(root)
+    labels = root.config.num_labels
+    if found is None:
+        raise ValueError(
+            f"{type(root).__name__} has no layer to replace: expected one that takes labels and "
+            f"whose last nn.Linear gives num_labels={labels} logits; use a class such as "
+            "AutoModelForSequenceClassification"
+        )
+    parents = [root.get_submodule(found[0][:i]) for i, c in enumerate(found[0]) if c == "."]
+    if any(type(parent).__module__.startswith("peft.") for parent in parents):
+        raise ValueError(
+            f"{type(root).__name__}: its last layer is wrapped by PEFT ({found[0]}); patch before "
+            "wrapping it, and unwrap (merge_and_unload) before unpatching it"
+        )
+    return found[1]
+
+
+def find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
+    """The last linear layer after the base model, if it gives one logit per label."""
+    if "labels" not in _argument_names(cast(Hashable, type(root))):
+        return None
+    inside = set() if root.base_model is root else set(root.base_model.modules())
+    behind = [(name, module) for name, module in root.named_modules() if module not in inside]
+    heads = [(name, module) for name, module in behind if isinstance(module, MultiLabelHead)]
+    linear = [(name, module) for name, module in behind if type(module) is nn.Linear]
+    found: list[tuple[str, OutputLayer]] = [*linear, *heads]  # a head holds linear layers itself
+    if not found or len(found[-1][1].weight) != root.config.num_labels:
+        return None
+    return found[-1]
+
+
+@functools.cache
+def _argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
+    """The parameter names of this class's forward, in order, without self."""
+    return tuple(inspect.signature(cls.forward).parameters)[1:]
+
+
+def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Forward pre-hook of the model: hide the labels from its own loss."""
+    if args:
+        names = _argument_names(cast(Hashable, type(root)))[: len(args)]
+        kwargs = dict(**dict(zip(names, args, strict=True)), **kwargs)
+    _calls.labels, _calls.items = kwargs.pop("labels", None), kwargs.get("num_items_in_batch")
+    return (), kwargs
+
+
+def _number_rows(head: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+    """Forward hook of the head: add a column with each row's index into the hidden states.
+
+    GPT-2 and Llama pick one token of each sequence after the head.
+    """
+    if getattr(_calls, "labels", None) is None:
+        return None
+    rows = torch.arange(output[..., 0].numel(), device=output.device)  # exact below 2^24
+    return torch.cat([output, rows.view(*output.shape[:-1], 1).to(output.dtype)], dim=-1)
+
+
+def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
+    """Forward hook of the model, even if its forward raised: labels must not outlive it."""
+    labels, _calls.labels = getattr(_calls, "labels", None), None
+    call = last_call()
+    if output is None or call is None:  # the guard raises for a head that was not called
+        return None
+    head, hidden = cast(MultiLabelHead, call[0]), call[1]
+    if labels is None:
+        return None
+    numbered = output["logits"] if isinstance(output, dict) else output[0]
+    logits, rows = numbered[..., :-1], numbered[..., -1].long()
+    loss = _loss(head, hidden.flatten(0, -2)[rows], labels.to(hidden.device), _calls.items)
+    if isinstance(output, tuple):
+        return loss, logits, *output[1:]
+    return type(output)(**{**output, "loss": loss, "logits": logits})
+
+
+def _loss(head: MultiLabelHead, hidden: Tensor, labels: Tensor, items: Any) -> Tensor:
+    if items is None:
+        return head.loss(hidden, labels)
+    # Trainer counts every entry of the labels of all the batches of a step
+    return (
+        head.loss(hidden, labels, "sum")
+        * head.labels
+        / torch.as_tensor(items, device=hidden.device)
+    )

@@ -1,0 +1,131 @@
+"""Forward hooks of a patched model, which raise instead of computing softmax unnoticed."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from sparse_attn.hf.attention import NAME, REACHED, Unsaved
+from sparse_attn.hf.layers import AttentionLayer, config_of
+
+
+class Flag:
+    """Something done to a module, which copies and pickles of it forget.
+
+    So a call does not change the fingerprint that `datasets` takes of a pickled model.
+    """
+
+    done = False
+
+    def __reduce__(self) -> tuple[type[Flag], tuple[()]]:
+        return Flag, ()
+
+
+def keep_key(handle: RemovableHandle) -> None:
+    """Give a new hook of ours the same key in every model, for the fingerprints of `datasets`.
+
+    PyTorch numbers the hooks of a process.
+    """
+    hooks = handle.hooks_dict_ref()
+    assert hooks is not None
+    hook = hooks[handle.id]
+    key = -zlib.crc32(f"{hook.__module__}.{hook.__qualname__}".encode())
+    assert hooks.get(key, hook) is hook, f"two hooks with the key of {hook}"
+    for table in (hooks, *(extra() for extra in handle.extra_dict_ref)):
+        if handle.id in table:
+            table[key] = table.pop(handle.id)
+
+
+def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
+    """Add the hooks to a model; weights: return attention weights from every call."""
+    add_layer_hooks(layers)
+    if weights:
+        keep_key(root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
+
+
+def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
+    """Add those of attention modules."""
+    for layer in layers:
+        layer.module.__dict__[REACHED] = Flag()
+        keep_key(layer.module.register_forward_pre_hook(_check_dispatch))
+        keep_key(layer.module.register_forward_hook(_check_reached))
+
+
+def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
+    """Remove the hooks and their traces."""
+    for layer in layers:
+        drop_hooks(layer.module, _check_dispatch, _check_reached)
+        layer.module.__dict__.pop(REACHED, None)
+    drop_hooks(root, _ask_for_weights)
+
+
+def asks_for_weights(root: PreTrainedModel) -> bool:
+    """Whether every call of this model returns attention weights."""
+    return _ask_for_weights in root._forward_pre_hooks.values()
+
+
+def _check_dispatch(module: nn.Module, args: Any) -> None:
+    """Raise if the attention implementation has been switched."""
+    config = config_of(module)
+    implementation = config._attn_implementation
+    if implementation == NAME:
+        return
+    if not torch.compiler.is_compiling() and _finds_word_timestamps():
+        recorded = getattr(config, NAME, None) is None
+        config._attn_implementation = Unsaved(NAME) if recorded else NAME
+        return
+    raise RuntimeError(
+        f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
+        f"model's attention implementation was changed to {implementation!r}; call "
+        f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
+    )
+
+
+def _finds_word_timestamps() -> bool:
+    """Whether Whisper's `generate` is running with `return_token_timestamps`.
+
+    It sets its config to eager attention for good, to get attention weights, which we have too.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "generate" and frame.f_locals.get("return_token_timestamps"):
+            return True
+    return False
+
+
+def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
+    """Raise if the module's forward bypassed the attention interface."""
+    if not module.__dict__[REACHED].done:
+        raise RuntimeError(
+            f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but computed "
+            "its output without it, bypassing the attention interface; unpatch this model"
+        )
+
+
+def _ask_for_weights(
+    root: PreTrainedModel, args: Any, kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """config.output_attentions=True, which Transformers allows with eager attention alone."""
+    return args, {"output_attentions": True, **kwargs}
+
+
+def drop_hooks(module: nn.Module, *functions: Any) -> None:
+    """Remove these hooks of forward and state_dict from a module, if present."""
+    options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
+    for hooks in (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._state_dict_pre_hooks,
+    ):
+        # by value: the handle of a hook does not survive deepcopy; replicas in threads share these
+        for key in [key for key, hook in tuple(hooks.items()) if hook in functions]:
+            for table in (hooks, *options):
+                table.pop(key, None)

@@ -1,0 +1,135 @@
+"""Find the attention modules of a Transformers model."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from sparse_attn.hf.attention import NAME
+
+# a comment or a getattr, which gives eager attention whatever the name, is no lookup
+LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
+SOFTMAX = re.compile(
+    r"softmax\(|scaled_dot_product_attention\(|multi_head_attention_forward\(|"
+    r"eager_attention_forward"
+)
+# what tells attention from a router or a head in a class of any name
+SOFTMAX_WEIGHTS = re.compile(r"\b\w*att(n|ention)\w* = .*softmax\(")
+
+# what an attention module passes as its sinks, one for each head, and as the keys it selects
+SINKS = re.compile(r"\bs_aux=self\.sinks\b")
+SELECTS = re.compile(r"\bindices=")
+
+# beside attention, modules that take its mask for one of padding; a boolean mask inverts that
+MASK_READERS = ("NllbMoeTop2Router",)
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """An attention module: its qualified name, its block number, the module itself."""
+
+    name: str
+    block: int | None
+    module: nn.Module
+
+
+def root_of(model: nn.Module) -> PreTrainedModel:
+    """The one Transformers model inside any wrappers."""
+    inner = model if isinstance(model, nn.Module) else nn.Module()
+    # a wrapper, such as DDP, holds the model and nothing else: no walk, as schedules ask every step
+    while not isinstance(inner, PreTrainedModel) and len(children := list(inner.children())) == 1:
+        inner = children[0]
+    if isinstance(inner, PreTrainedModel):
+        return inner
+    models = [module for module in inner.modules() if isinstance(module, PreTrainedModel)]
+    if not models:
+        raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}")
+    root, inside = models[0], set(models[0].modules())
+    if outside := [type(module).__name__ for module in models if module not in inside]:
+        raise ValueError(
+            f"model: {type(model).__name__} holds several Transformers models, "
+            f"{type(root).__name__} and {', '.join(outside)}; pass them one by one"
+        )
+    return root
+
+
+def config_of(attention: nn.Module) -> PreTrainedConfig:
+    return cast(PreTrainedConfig, attention.config)
+
+
+def attention_layers(model: nn.Module) -> list[AttentionLayer]:
+    """The modules that dispatch their attention, in model order."""
+    layers = []
+    for name, module in model.named_modules():
+        if _dispatches(cast(Hashable, type(module))):
+            block = next((int(part) for part in name.split(".") if part.isdigit()), None)
+            layers.append(AttentionLayer(name, block, module))
+    return layers
+
+
+@functools.cache
+def _dispatches(cls: type[nn.Module]) -> bool:
+    """Whether the forward of this class looks its attention function up in the interface."""
+    return LOOKUP.search(source_of_forward(cls)) is not None
+
+
+@functools.cache
+def computes_softmax(cls: type[nn.Module]) -> bool:
+    """Whether this class computes its own attention softmax, without the lookup.
+
+    An attention class without readable source counts as one.
+    """
+    if issubclass(cls, nn.MultiheadAttention):
+        return True
+    if cls.__module__.startswith("torch.") or _dispatches(cast(Hashable, cls)):
+        return False
+    sources = [
+        _source(method)
+        for base in cls.__mro__[: cls.__mro__.index(nn.Module)]
+        for method in vars(base).values()
+        if inspect.isfunction(method)
+    ]
+    if re.search("Attention|Attn", cls.__name__):
+        return "" in sources or any(SOFTMAX.search(source) for source in sources)
+    return any(SOFTMAX_WEIGHTS.search(source) for source in sources)
+
+
+def has_sinks(attention: nn.Module) -> bool:
+    """Whether the module passes learned sinks of its own, a score (H,) of one virtual key."""
+    return getattr(attention, "sinks", None) is not None and _passes_sinks(
+        cast(Hashable, type(attention))
+    )
+
+
+def unseen_sinks(attention: nn.Module) -> list[str]:
+    """Names of the parameters and buffers that look like sinks, unless the module passes them."""
+    if has_sinks(attention):
+        return []
+    tensors = itertools.chain(attention.named_parameters(), attention.named_buffers())
+    return [name for name, _ in tensors if "sink" in name and f"{NAME}." not in name]
+
+
+@functools.cache
+def _passes_sinks(cls: type[nn.Module]) -> bool:
+    source = source_of_forward(cls)
+    return SINKS.search(source) is not None and SELECTS.search(source) is None
+
+
+def source_of_forward(cls: type[nn.Module]) -> str:
+    """Empty if it cannot be read."""
+    return _source(cls.forward)
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""

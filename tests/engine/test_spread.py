@@ -1,0 +1,149 @@
+"""Spreads over seeds and paired differences, against SciPy."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from sparse_attn.reports.seed_statistics import (
+    Difference,
+    Estimate,
+    detectable_effect,
+    estimate,
+    flips,
+    holm,
+    paired,
+    paired_p,
+    reach,
+    tally,
+    verdict,
+)
+
+OURS = {0: 3.0, 1: 5.5, 2: 4.0, 7: 9.0}
+THEIRS = {0: 2.5, 1: 4.0, 2: 4.5, 3: 1.0}
+
+
+def test_estimate() -> None:
+    found = estimate([1.0, 2.0, 4.0])
+    assert found == Estimate(pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
+    assert found.text("{:.2f}") == "2.33 ± 1.53"
+    assert estimate([2.0]) == Estimate(2.0, None, 1)
+    assert Estimate(2.0, None, 1).text("{:.1f}") == "2.0"
+    assert estimate([1.0, math.inf]) == Estimate(math.inf, None, 2)
+    assert estimate([]) is None
+
+
+def test_paired_interval_is_that_of_the_t_test() -> None:
+    found = paired(OURS, THEIRS)
+    test = scipy.stats.ttest_rel([3.0, 5.5, 4.0], [2.5, 4.0, 4.5])
+    low, high = test.confidence_interval(0.95)
+    assert found is not None
+    assert found.value == pytest.approx(0.5)
+    assert found.interval == pytest.approx((low, high))
+    assert (found.n, found.p) == (3, pytest.approx(test.pvalue))
+    assert found.detectable == detectable_effect([0.5, 1.5, -0.5])
+
+
+def test_paired_without_an_interval() -> None:
+    assert paired({0: 1.5}, {0: 1.0}) == Difference(0.5, None, 1)
+    assert paired({0: 1.5}, {1: 1.0}) is None
+    assert paired({0: math.inf, 1: 1.0}, {0: 1.0, 1: 1.0}) is None
+
+
+def test_difference_as_text() -> None:
+    assert Difference(0.5, (-0.25, 1.25), 3).text("{:+.2f}") == "+0.50 [-0.25, +1.25]"
+    assert Difference(-0.001, None, 1).text("{:+.2f}") == "+0.00 (no interval)"
+
+
+def test_paired_p_needs_spread() -> None:
+    assert paired_p([0.1]) == 0
+    assert paired_p([0.1, 0.1, 0.1]) == 0
+    assert paired_p([-0.1, 0.1]) == 1
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 x 3; 0.02 x 2; 0.03 x 1, but not below the one before
+    assert holm([0.02, None, 0.01, 0.03]) == [0.04, None, pytest.approx(0.03), 0.04]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None]) == [None]
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_detectable_effect_has_the_power_it_claims(seeds: int) -> None:
+    differences = np.random.default_rng(seeds).normal(0, 1, seeds)
+    found = detectable_effect(differences)
+    assert found is not None
+    shift = found / differences.std(ddof=1) * np.sqrt(seeds)
+    limit = scipy.stats.t.ppf(0.975, seeds - 1)
+    beyond = scipy.stats.nct(seeds - 1, shift)
+    assert beyond.sf(limit) + beyond.cdf(-limit) == pytest.approx(0.8, abs=1e-3)
+
+
+def test_detectable_effect_needs_spread() -> None:
+    assert detectable_effect([0.1]) is None
+    assert detectable_effect([0.1, 0.1]) is None
+
+
+def test_side_of_an_interval() -> None:
+    intervals = [(0.1, 0.5), (-0.5, -0.1), (-0.1, 0.5), None]
+    assert [Difference(0.2, interval, 3).side for interval in intervals] == [1, -1, 0, 0]
+
+
+def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
+    found = {
+        "a": Difference(-1.0, (-1.5, -0.5), 3, p=0.01, detectable=0.75),
+        "b": Difference(2.0, (1.0, 3.0), 5, p=0.03, detectable=1.5),
+        "c": Difference(0.0, (-0.25, 0.25), 3, p=1.0, detectable=0.5),
+        "d": Difference(9.0, None, 1),
+    }
+    assert verdict(found, "softmax", "{:+.1f}", "points", better=-1) == (
+        "Better than softmax: a -1.0 [-1.5, -0.5]. Worse than softmax: b +2.0 [+1.0, +3.0]. No "
+        "difference shown from softmax: c +0.0 [-0.2, +0.2]. Each by its own 95 % interval; after "
+        "Holm's correction better: a. One pair of runs, which settles nothing: d. With 3 and 5 "
+        "pairs of seeds a paired t-test has 80 % power to detect a true difference of 0.8 points "
+        "(median; 1.5 at most)."
+    )
+    better = verdict({"b": found["b"]}, "softmax", "{:+.1f}", "points", better=1)
+    assert better.startswith("Better than softmax: b +2.0")
+    assert better.endswith("80 % power to detect a true difference of 1.5 points.")
+    unsure = {"b": found["b"]._replace(p=0.06)}
+    said = verdict(unsure, "softmax", "{:+.1f}", "points", better=1)
+    assert "; after Holm's correction none is told apart." in said
+    assert reach([found["d"]], "{:.1f}", "points") == []
+
+
+def test_a_tally_counts_intervals() -> None:
+    found = [
+        Difference(-1.0, (-1.5, -0.5), 3),
+        Difference(2.0, (1.0, 3.0), 3),
+        Difference(3.0, (1.0, 3.0), 3),
+        Difference(0.0, (-1.0, 1.0), 3),
+        Difference(9.0, None, 1),
+        None,
+    ]
+    (said,) = tally(found, "softmax", better=-1)
+    assert said.startswith("4 differences from softmax: 1 better, 2 worse, 1 not told apart")
+    assert tally(found[4:], "softmax") == []
+
+
+def test_flips_name_the_metrics_and_the_tasks() -> None:
+    sides = {"one": (1, -1, 0), "two": (1, -1, 1), "three": (1, -1, 0), "four": (1, 0, 1)}
+    found = [
+        ("entmax", task, metric, side)
+        for task, each in sides.items()
+        for metric, side in zip(("A", "B", "C"), each, strict=True)
+    ]
+    assert flips(found) == [
+        "entmax: better by A, worse by B (one and three).",
+        "entmax: better by A and C, worse by B (two).",
+    ]
+    assert flips(found[-3:]) == []
+
+
+def test_another_unit() -> None:
+    found = Difference(0.5, (-0.25, 1.0), 3, p=0.3, detectable=0.125).scaled(100)
+    assert found == Difference(50.0, (-25.0, 100.0), 3, p=0.3, detectable=12.5)
+    assert Difference(0.5, None, 1).scaled(100) == Difference(50.0, None, 1)
+    assert (found.low, found.high) == (-25.0, 100.0)
+    assert math.isnan(Difference(0.5, None, 1).low)

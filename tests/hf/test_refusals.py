@@ -1,0 +1,251 @@
+"""What cannot work raises, naming class and remedy, before the model is touched or at its call."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import AutoModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import BertSelfAttention
+
+from sparse_attn import patch_model, unpatch_model
+from sparse_attn.hf.attention import NAME
+from sparse_attn.inspection import record_attention
+from sparse_attn.hf.layers import attention_layers, computes_softmax
+from sparse_attn.hf.patching import is_patched
+
+from . import families
+from .families import BY_NAME, HEADS, REFUSED, VOCABULARY, build_refused, padding, tokens
+
+# The DeBERTa of Transformers 5.17 scripts functions, which torch 2.11 deprecates.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)
+
+BERT = BY_NAME["bert"]
+LONG = {**families.SEQ2SEQ, "max_position_embeddings": 64}
+SMALL = {**families.BERT, "num_hidden_layers": 1}
+TEXT = {**families.BERT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+TOWERS = {"text_config": TEXT, "vision_config": families.VISION}
+CHAMELEON = {
+    **SMALL,
+    "vq_config": {"embed_dim": 8, "num_embeddings": 8, "latent_channels": 8, "resolution": 16,
+                  "base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1,
+                  "attn_type": "vanilla"},
+    "vocabulary_map": {"<image>": 4},
+}  # fmt: skip
+BRIDGE = {
+    **SMALL,
+    "text_config": {**TEXT, "num_hidden_layers": 1},
+    "vision_config": {"hidden_size": 64, "num_hidden_layers": 1, "image_size": 16,
+                      "patch_size": 8},
+}  # fmt: skip
+KOSMOS = {
+    "text_config": {"vocab_size": VOCABULARY, "embed_dim": 16, "layers": 1, "ffn_dim": 24,
+                    "attention_heads": HEADS, "max_position_embeddings": 32},
+    "vision_config": {**SMALL, "patch_embed_hidden_size": 16, "head_dim": 4},
+    "latent_query_num": 4,
+}  # fmt: skip
+NLLB = {**LONG, "num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1}
+GIT = {**families.BERT, "vision_config": {**families.VISION, "image_size": 8}}
+
+
+def build(name, config):
+    cls = getattr(transformers, name)
+    return cls(cls.config_class(**config))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_dispatch_is_refused(name):
+    model = build_refused(name)
+    before = model.config.to_json_string()
+    for layers in (None, [0]):
+        with pytest.raises(ValueError, match=rf"{name} does not dispatch.*use a model that does"):
+            patch_model(model, "sparsemax", layers=layers)
+    assert model.config.to_json_string() == before
+    assert not is_patched(model)
+
+
+@pytest.mark.parametrize("name", ["DebertaModel", "DebertaV2Model", "MPNetModel"])
+def test_no_dispatch_is_refused_after_from_pretrained_with_the_name(name, tmp_path, request):
+    """Models that add our boolean mask to their scores would be off without a word."""
+    build_refused(name).save_pretrained(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path, attn_implementation=NAME)
+    with pytest.raises(ValueError, match=rf"{name} does not dispatch"):
+        patch_model(model, "sparsemax")
+    if name == "DebertaV2Model":
+        reason = "DeBERTa asks neither registry, so nothing of ours runs"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    if name != "DebertaModel":
+        with pytest.raises(RuntimeError, match=r"holds no mapping.*patch_model"):
+            model(input_ids=tokens(), attention_mask=padding())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "vit", "modernbert", "gemma2"])
+def test_constructor_with_the_name_is_refused(name):
+    family = BY_NAME[name]
+    model = family.build(attn_implementation=NAME)
+    with pytest.raises(RuntimeError, match=r"holds no mapping.*load_pretrained.*patch_model"):
+        model(**family.inputs())
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "part"),
+    [
+        # softmax in a method that forward calls
+        ("PegasusXModel", LONG, "encoder.layers.0.self_attn"),
+        ("BigBirdPegasusModel", LONG, "encoder.layers.0.self_attn.self"),
+        # torch's own attention
+        ("SiglipModel", TOWERS, "vision_model.head.attention"),
+        ("Siglip2Model", TOWERS, "vision_model.head.attention"),
+        ("BridgeTowerModel", BRIDGE, "vision_model.visual.transformer.resblocks.0.attn"),
+        # an attention of another name
+        ("ChameleonModel", CHAMELEON, "vqmodel.encoder.mid.attn_1"),
+        # a lookup that always gives eager
+        ("Kosmos2_5Model", KOSMOS, "vision_model.encoder.layer.0.attention"),
+        # a lookup in one of its two attentions
+        ("GitModel", GIT, "encoder"),
+    ],
+)
+def test_softmax_outside_the_interface_is_refused_by_name(name, config, part):
+    model = build(name, config)
+    with pytest.raises(ValueError, match=rf"{name} computes softmax in .*{part}.*, outside"):
+        patch_model(model, "sparsemax")
+    assert not is_patched(model)
+    assert not any(hasattr(layer.module, NAME) for layer in attention_layers(model))
+    with pytest.raises(ValueError, match="computes softmax in"), record_attention(model):
+        pass
+
+
+def test_routers_of_the_mask_are_refused():
+    model = build("NllbMoeModel", NLLB)
+    with pytest.raises(ValueError, match=r"NllbMoeModel: .*router reads the additive .* padding"):
+        patch_model(model, "softmax")
+    assert not is_patched(model)
+    assert model.config._attn_implementation != NAME
+
+
+def test_routers_and_heads_are_no_attention():
+    """softmax over experts, layers or classes stays what it is."""
+    for name in ("mixtral.modeling_mixtral.MixtralTopKRouter",
+                 "wav2vec2.modeling_wav2vec2.Wav2Vec2ForSequenceClassification",
+                 "bert.modeling_bert.BertAttention"):  # fmt: skip
+        module, cls = name.rsplit(".", 1)
+        assert not computes_softmax(
+            getattr(__import__(f"transformers.models.{module}", fromlist=[cls]), cls)
+        )
+
+
+def test_attention_without_source_counts_as_softmax():
+    namespace = {"nn": nn}
+    exec("class SecretAttention(nn.Module):\n    def forward(self, x): return x", namespace)
+    assert computes_softmax(namespace["SecretAttention"])
+
+
+class Detour(BertSelfAttention):
+    """A lookup stands in its source, but not on the path that evaluation takes."""
+
+    def forward(self, hidden_states, *args, **kwargs):
+        if self.training:
+            assert ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
+            return super().forward(hidden_states, *args, **kwargs)
+        return hidden_states, None
+
+
+def test_a_path_past_the_interface_raises_at_the_first_forward():
+    model = BERT.build()
+    model.encoder.layer[1].attention.self.__class__ = Detour
+    patch_model(model, "sparsemax")
+    with pytest.raises(RuntimeError, match=r"Detour is patched with sparsemax, but computed its"):
+        model(**BERT.inputs())
+    unpatch_model(model)(**BERT.inputs())
+
+
+def test_layers_of_a_shared_module_are_refused():
+    model = BY_NAME["albert"].build()
+    with pytest.raises(ValueError, match=r"AlbertModel shares 1 .* 2 layers; leave out layers"):
+        patch_model(model, "sparsemax", layers=[0])
+    patch_model(model, "sparsemax")
+
+
+@pytest.mark.parametrize("name", ["sinks", "indices", "block_indices"])
+def test_arguments_that_no_mapping_defines_are_refused(name):
+    family = BY_NAME["llama"]
+    model = patch_model(family.build(), "sparsemax")
+    with pytest.raises(NotImplementedError, match=rf"LlamaAttention passes {name}.*sparsemax"):
+        model(**family.inputs(), **{name: torch.ones(4)})
+    model(**family.inputs(), **{name: None})
+
+
+@pytest.mark.parametrize("earlier", [None, "softmax"])
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"mapping": "r-sotfmax"}, ValueError, "mapping='r-sotfmax' is unknown; did you mean r-"),
+        ({"mapping": "r-softmax", "t": 1.0}, TypeError, "t=1.0: unknown parameter; r-softmax"),
+        ({"mapping": "r-softmax", "r": 1.5}, ValueError, r"r.*1\.5"),
+        ({"mapping": "sparsemax", "learn": "r"}, TypeError, "learn='r': sparsemax can learn sink"),
+        ({"mapping": "r-softmax", "r": 0.0, "learn": "r"}, ValueError, "r=0.0: a learned r must"),
+        ({"mapping": "r-softmax", "per": "token"}, ValueError, "per='token': expected 'layer'"),
+        ({"mapping": "plif", "per": "head"}, ValueError, "plif is shared by all heads"),
+        ({"mapping": "r-softmax", "r": [0.1] * 3, "per": "head"}, ValueError, "each of 4 heads"),
+        ({"mapping": "r-softmax", "r": [0.1] * 4}, ValueError, 'r: expected one value.*per="head"'),
+        ({"mapping": "sparsemax", "layers": [0, 2]}, ValueError, "no layer 2.*from 0 to 1"),
+        ({"mapping": "sparsemax", "layers": [-1]}, ValueError, "BertModel has no layer -1"),
+        ({"mapping": "sparsemax", "layers": []}, ValueError, "layers=.*omit it for all"),
+        ({"mapping": "sparsemax", "layers": 1}, TypeError, r"layers=1: .*such as \[1\]"),
+        ({"mapping": "sparsemax", "layers": "1"}, TypeError, r"layers='1': .*such as \[0\]"),
+    ],
+    ids=lambda value: value.get("mapping") if isinstance(value, dict) else None,
+)
+def test_wrong_arguments_are_refused_and_change_nothing(arguments, error, message, earlier):
+    model = BERT.build()
+    if earlier is not None:
+        patch_model(model, earlier)
+    before = repr(model), model.config.to_json_string(use_diff=False), list(model.state_dict())
+    with pytest.raises(error, match=message):
+        patch_model(model, **arguments)
+    assert is_patched(model) == (earlier is not None)
+    after = repr(model), model.config.to_json_string(use_diff=False), list(model.state_dict())
+    assert after == before
+    assert model.config._attn_implementation == ("sdpa" if earlier is None else NAME)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(("mapping", "learn"), [("entmax", "alpha"), ("plif", ())])
+def test_learned_parameters_do_not_start_on_the_meta_device(mapping, learn, inside):
+    """Their initial values would be lost."""
+    with torch.device("meta"):
+        model = transformers.BertModel(BERT.make_config())
+    context = torch.device("meta") if inside else nullcontext()
+    with context, pytest.raises(ValueError, match=rf"{mapping}: its learned .* load the weights"):
+        patch_model(model, mapping, learn=learn)
+    assert not is_patched(model)
+    patch_model(model, "entmax", alpha=1.3)
+    assert model.to_empty(device="cpu").encoder.layer[0].attention.self.sparse_attn.alpha == 1.3
+
+
+def test_a_wrapper_of_two_models_is_refused():
+    """The second one would go on in softmax."""
+    both = nn.ModuleDict({"question": BERT.build(), "passage": BERT.build()})
+    for call in (patch_model, lambda model, _: record_attention(model).__enter__()):
+        with pytest.raises(ValueError, match="ModuleDict holds several Transformers models, BertM"):
+            call(both, "sparsemax")
+    assert not is_patched(both["question"])
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "implementation"),
+    [("bert", "", "sdpa"), ("t5", "encoder", "eager")],
+)
+def test_switching_the_implementation_of_a_patched_model_raises(name, part, implementation):
+    family = BY_NAME[name]
+    model = patch_model(family.build(), "sparsemax")
+    model.get_submodule(part).set_attn_implementation(implementation)
+    says = rf"Attention is patched with sparsemax.*'{implementation}'; call unpatch_model first, or"
+    with pytest.raises(RuntimeError, match=says):
+        model(**family.inputs())
+    model.get_submodule(part).set_attn_implementation(NAME)
+    model(**family.inputs())

@@ -1,0 +1,266 @@
+"""Sinks: of a mapping, fixed or learned, and those that a model has learned itself."""
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel
+
+from sparse_attn import (
+    Mapping,
+    SparsitySchedule,
+    load_pretrained,
+    patch_model,
+    patched,
+    unpatch_model,
+)
+from sparse_attn.hf.attention import sparse_attention
+from sparse_attn.inspection import record_attention
+from sparse_attn.hf.layers import attention_layers
+from sparse_attn.mappings import get_spec
+from sparse_attn.hf.patching import is_patched
+
+from .families import BY_NAME, LLAMA, tokens
+from .helpers import (
+    CALM,
+    SINKS,
+    assert_near,
+    gradients,
+    learned,
+    mapping_id,
+    mappings_of,
+    patch,
+    peft_warns,
+)
+
+BERT, GPT_OSS = BY_NAME["bert"], BY_NAME["gpt-oss"]
+OTHERS = {"sparsemax": {}, "entmax": {"alpha": 1.5}, "r-softmax": {"r": 0.3}}
+LATENT = {"q_lora_rank": 8, "o_lora_rank": 8, "o_groups": 2}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+# of each family that passes s_aux alone: its class and config
+OWN = {
+    "GptOssModel": GPT_OSS.config,
+    "FlintModel": {**LLAMA, "head_dim": 8, "sliding_window": 4},
+    "GraniteSWAModel": {**LLAMA, "sliding_window": 4},
+    "GraniteMoeSWAModel": {**LLAMA, **EXPERTS, "sliding_window": 4},
+    "MiMoV2FlashModel": {**LLAMA, "head_dim": 8, "v_head_dim": 4, "sliding_window": 4,
+                         "layer_types": ["full_attention", "sliding_attention"]},
+    "OpenAIPrivacyFilterModel": {**LLAMA, **EXPERTS, "head_dim": 8, "sliding_window": 4},
+    "DeepseekV4Model": {**LLAMA, **LATENT, **EXPERTS, "num_hidden_layers": 3, "head_dim": 8,
+                        "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2,
+                        "sliding_window": 4,
+                        "layer_types": ["sliding_attention", "compressed_sparse_attention",
+                                        "heavily_compressed_attention"],
+                        "compress_rates": {"compressed_sparse_attention": 2,
+                                           "heavily_compressed_attention": 4}},
+}  # fmt: skip
+
+
+def build(name, **changes):
+    if not hasattr(transformers, name):
+        pytest.skip(f"Transformers {transformers.__version__} has no {name}")
+    torch.manual_seed(0)
+    cls = getattr(transformers, name)
+    model = cls(cls.config_class(**{**OWN[name], **changes})).eval()
+    with torch.no_grad():
+        for part, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "embed" not in part:
+                parameter.normal_(0, 0.4)
+            elif part.endswith(".sinks"):
+                parameter.normal_(mean=1.0)
+    return model
+
+
+def sinks_of(model):
+    return {n: p for n, p in model.named_parameters() if n.endswith(".sinks")}
+
+
+def run(model, ids):
+    """Hidden states and every gradient of their projection."""
+    model.zero_grad()
+    hidden = model(input_ids=ids).last_hidden_state
+    (hidden * torch.linspace(-1, 1, hidden.numel()).view(hidden.shape)).sum().backward()
+    return hidden.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_sinks_in_softmax_are_eager_with_gradients(name):
+    ids = tokens(rows=2, length=12)
+    model = build(name, attn_implementation="eager")
+    expected, exact = run(model, ids)
+    names = list(model.state_dict())
+    hidden, found = run(patch_model(model, "softmax"), ids)
+    assert_near(hidden, expected, 1e-5)
+    assert found.keys() == exact.keys() >= sinks_of(model).keys()
+    for part, gradient in found.items():
+        largest = exact[part].abs().max().clamp(min=0.1)
+        assert (gradient - exact[part]).abs().max() <= 1e-4 * largest, part
+    assert all(found[part].abs().sum() > 0 for part in sinks_of(model))
+    assert list(model.state_dict()) == names
+    assert torch.equal(run(unpatch_model(model), ids)[0], expected)
+
+
+@pytest.mark.parametrize("mapping", OTHERS)
+@pytest.mark.parametrize("name", OWN)
+def test_own_sinks_in_another_mapping_are_those_of_the_reference(name, mapping):
+    ids = tokens(rows=2, length=12)
+    model = patch_model(build(name), mapping, **OTHERS[mapping])
+    fused, gradient = run(model, ids)
+    with torch.no_grad():
+        output = model(input_ids=ids, output_attentions=True)
+    assert_near(fused, output.last_hidden_state, 1e-5)
+    assert any((weights.sum(-1) < 0.99).any() for weights in output.attentions)
+    assert any(gradient[part].abs().sum() > 0 for part in sinks_of(model))
+
+
+@pytest.mark.parametrize("mapping", [m for m in CALM if m not in SINKS], ids=mapping_id)
+def test_every_mapping_takes_own_sinks_or_is_refused(mapping):
+    model = GPT_OSS.build()
+    spec = get_spec(mapping[0])
+    if spec.mass == "free" or any(p.per_entry for p in spec.parameters):
+        with pytest.raises(ValueError, match=r"layers\.0\.self_attn has attention sinks"):
+            patch(model, mapping)
+        assert not is_patched(model)
+        return
+    inputs = GPT_OSS.unmasked()
+    fused = GPT_OSS.hidden(patch(model, mapping), inputs)
+    assert_near(fused, GPT_OSS.hidden(model, {**inputs, "output_attentions": True}), 1e-5)
+
+
+@pytest.mark.parametrize("mapping", ["softmax", *OTHERS])
+def test_own_sinks_are_one_more_score(mapping):
+    """p = map((z, s_aux)) without its last entry."""
+    module = torch.nn.Module()
+    module.sparse_attn = Mapping(mapping, **OTHERS.get(mapping, {}))
+    query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
+    sinks = torch.randn(4)
+    scores = query @ key.repeat_interleave(2, 1).mT * 8**-0.5
+    with_sinks = torch.cat([scores, sinks.view(1, 4, 1, 1).expand(2, 4, 5, 1)], -1)
+    expected = module.sparse_attn(with_sinks)[..., :-1]
+    output, weights = sparse_attention(
+        module, query, key, key, None, s_aux=sinks, output_attentions=True
+    )
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(
+        output, (expected @ key.repeat_interleave(2, 1)).transpose(1, 2), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_record_of_a_model_with_sinks(before):
+    model = GPT_OSS.build(attn_implementation="eager")
+    inputs = GPT_OSS.unmasked()
+    expected = GPT_OSS.hidden(model, inputs)
+    if before:
+        patch_model(model, "softmax")
+    with record_attention(model, weights=True) as record:
+        assert_near(GPT_OSS.hidden(model, inputs), expected, 1e-5)
+    assert record.zeros.eq(0).all()
+    mass = torch.stack([weights.sum(-1) for weights in record.weights])
+    assert (mass <= 1).all()
+    assert (mass < 0.99).any()
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_own_sinks_are_saved_as_the_models(learn, tmp_path):
+    model = GPT_OSS.build()
+    arguments = {"learn": "t", "per": "head"} if learn else {}
+    patch_model(model, "t-softmax", t=2.0, **arguments).save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path)
+    assert torch.equal(GPT_OSS.hidden(loaded), GPT_OSS.hidden(model))
+    assert all(torch.equal(sinks_of(loaded)[n], p) for n, p in sinks_of(model).items())
+
+
+@peft_warns
+def test_adapters_leave_own_sinks_alone():
+    inputs = GPT_OSS.unmasked()
+    model = patch_model(GPT_OSS.build(), "sparsemax")
+    expected = GPT_OSS.hidden(model, inputs)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    assert torch.equal(GPT_OSS.hidden(adapted, inputs), expected)
+    assert len(sinks_of(adapted)) == GPT_OSS.modules
+    assert not any(p.requires_grad for p in sinks_of(adapted).values())
+
+
+def test_own_sinks_of_some_layers():
+    """The others take any mapping."""
+    model = build("MiMoV2FlashModel")
+    assert model.layers[0].self_attn.sinks is None
+    patch_model(model, "relu", layers=[0])
+    patch_model(model, "softmax", sink=0.5, layers=[0])
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attn has attention sinks"):
+        patch_model(model, "relu")
+
+
+@pytest.mark.parametrize("family", [BY_NAME[n] for n in ("bert", "gpt2", "t5")], ids=str)
+@pytest.mark.parametrize("mapping", ["softmax", "scaled-softmax", "mixed-sparsemax", *OTHERS])
+def test_a_sink_of_the_mapping_takes_mass(family, mapping):
+    inputs = family.unmasked()
+    model = patch_model(family.build(), mapping, **OTHERS.get(mapping, {}))
+    before = family.hidden(model, inputs)
+    if mapping != "r-softmax":  # where it counts as a key
+        patch_model(model, mapping, **OTHERS.get(mapping, {}), sink=-1e4)
+        assert_near(family.hidden(model, inputs), before, 1e-5)  # too low to take any
+    values = [0.0, 0.5, 1.0, 1.5]
+    patch_model(model, mapping, **OTHERS.get(mapping, {}), sink=values, per="head")
+    fused = family.hidden(model, inputs)
+    assert (fused - before).abs().max() > 1e-3
+    assert_near(fused, family.hidden(model, {**inputs, "output_attentions": True}), 1e-5)
+    assert torch.equal(next(mappings_of(model)).value("sink"), torch.tensor(values))
+
+
+def test_softmax_with_a_sink_of_zero_is_softmax_off_by_one():
+    model = patch_model(BERT.build(), "softmax", sink=0.0)
+    found = []
+    layer = next(iter(attention_layers(model)))
+    layer.module.sparse_attn.register_forward_hook(lambda *call: found.append(call))
+    BERT.hidden(model)
+    (_, (scores,), weights), *_ = found
+    exp = scores.exp()
+    torch.testing.assert_close(weights, exp / (1 + exp.sum(-1, keepdim=True)))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_a_learned_sink_trains_and_comes_back(name, tmp_path):
+    family = BY_NAME[name]
+    model = patch_model(family.build(), "softmax", sink=0.5, learn="sink", per="head")
+    half = model.bfloat16()
+    assert all(p.shape == (4,) and p.dtype == torch.float32 for p in learned(half).values())
+    model = half.float()
+    optimizer = torch.optim.SGD(learned(model).values(), lr=1.0)
+    family.run(model, family.example)[0].square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in learned(model).values())
+    optimizer.step()
+    model.zero_grad()
+    model.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path)
+    assert torch.equal(family.hidden(loaded), family.hidden(model))
+    plain = AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"a learned softmax, whose parameters were not loaded"):
+        patch_model(plain, "softmax", sink=0.5)
+
+
+def test_a_sink_for_a_block_and_by_schedule():
+    model = BERT.build()
+    before = BERT.hidden(model)
+    with patched(model, "entmax", alpha=1.5, sink=0.0):
+        schedule = SparsitySchedule("sink", -2.0, 2.0)
+        for progress in (0.0, 1.0):
+            schedule.apply(model, progress)
+            assert all(m.sink == schedule.value(progress) for m in mappings_of(model))
+    assert torch.equal(BERT.hidden(model), before)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "clipped-softmax"])
+def test_values_that_rows_derive_are_saved_as_null(name, tmp_path):
+    model = patch_model(BERT.build(), name)
+    (empty,) = [p.name for p in get_spec(name).parameters if p.default is None]
+    with record_attention(model) as record:
+        BERT.hidden(model)
+    assert empty not in record.parameters
+    model.save_pretrained(tmp_path)
+    loaded = load_pretrained(AutoModel, tmp_path)
+    assert next(mappings_of(loaded)).value(empty) is None
+    assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
+    given = BERT.hidden(patch_model(model, name, **{empty: -0.1}))
+    assert (given - BERT.hidden(loaded)).abs().max() > 1e-3
