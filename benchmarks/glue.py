@@ -31,11 +31,12 @@ from benchmarks.tables import spread, table
 from benchmarks.timing import Task, rounded
 from glue.__main__ import EXPERIMENT
 from glue.config import MappingConfig, RunConfig, TrainConfig
-from glue.data import load_task, subset
+from glue.data import subset
 from glue.model import load_model
 from glue.scoring import compute_metrics
-from sparse_attn.evaluation.tasks import get_task
 from glue.trainer import training_arguments
+from sparse_attn.evaluation.data import load_task
+from sparse_attn.evaluation.tasks import get_task
 from sparse_attn.hf.opening import resolve_model
 
 RECIPE, OURS = "recipe", "ours softmax"

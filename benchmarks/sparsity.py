@@ -23,9 +23,9 @@ from benchmarks.suite import Pace, Record, Suite
 from benchmarks.tables import measured, reasons, spread, table
 from benchmarks.timing import Task, processor_clock, threads, wall_clock
 from sparse_attn.hf.opening import resolve_model
-from sparse_attn.mappings.syntax import parse_mappings
 from sparse_attn.inspection.plot_style import styles
 from sparse_attn.kernels import attention
+from sparse_attn.mappings.syntax import parse_mappings
 
 SOFTMAX, SDPA = "softmax", "SDPA"
 MAPPINGS = parse_mappings(
@@ -34,7 +34,7 @@ MAPPINGS = parse_mappings(
     "MAPPINGS",
 )
 SPREAD = 2.0  # standard deviation of random scores
-TEXT = Path(__file__).parents[1] / "demo" / "data" / "pairs.tsv"
+TEXT = Path(__file__).parents[1] / "experiments" / "demo" / "data" / "pairs.tsv"
 POSITIONS = 512  # of MiniLM
 PASSES = ("forward", "forward+backward")
 CLOCKS = {1: processor_clock, 2: wall_clock}  # by threads

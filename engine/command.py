@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from jsonargparse import (
@@ -23,21 +23,16 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from pipeline import yaml_text
 from engine.usage import explain, own_error, spell_out
+from sparse_attn.system import yaml_text
 
 ConfigT = TypeVar("ConfigT")
 # configs give values and no classes: a class_path would import, and so run, any module it names.
 # jsonargparse finds our own dataclasses by their paths.
-OURS = ["pipeline", "glue", "experiments"]
+OURS = ["engine", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
 
-# modules that an extra of this project installs
-EXTRAS = {
-    **{"ray": "ray", "statsmodels": "report", "jinja2": "report", "matplotlib": "report"},
-    **{"PIL": "images", "torchvision": "images"},
-}
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
     "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
@@ -129,7 +124,11 @@ class Program:
         except ArgumentError as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
-        return command, command.made(parser.instantiate(parsed)[command.name].as_dict())
+        try:
+            made = parser.instantiate(parsed)[command.name].as_dict()
+        except ValueError as error:
+            raise ValueError(own_error(str(error))) from None
+        return command, command.made(made)
 
 
 def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
@@ -153,39 +152,9 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
 
 
 @contextmanager
-def input_errors() -> Iterator[None]:
-    """One line and exit code 2 instead of a traceback for wrong input or a missing extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        _refuse(f"{error.name} is not installed; pip install -e '.[{EXTRAS[error.name]}]'")
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
-        _refuse(str(error))
-
-
-def _refuse(reason: str) -> NoReturn:
-    # as sparse_attn.cli does, whose package imports Transformers
-    print("error:", own_error(reason), file=sys.stderr)
-    raise SystemExit(2)
-
-
-@contextmanager
-def interruption(
-    then: str = "run the same command to continue (train: with --resume)",
-) -> Iterator[None]:
-    """One line instead of a traceback for Ctrl+C; imports nothing, so that none goes before it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(f"stopped; {then}")
-
-
-@contextmanager
 def work_errors() -> Iterator[None]:
     """One line instead of a traceback for a run that diverged and a full disk."""
-    from engine.fitting import DivergedError
+    from sparse_attn.evaluation.predictions import DivergedError
     from sparse_attn.system.files import UnwrittenError
 
     try:

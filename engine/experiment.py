@@ -23,19 +23,18 @@ from engine.command import (
     Command,
     Program,
     from_dict,
-    input_errors,
-    interruption,
     work_errors,
 )
 from engine.config import PackConfig, ReportConfig
-from sparse_attn.system.hub import settle_hub
 from engine.sweep.config import Resources
+from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.system.hub import settle_hub
 
 if TYPE_CHECKING:
-    from sparse_attn.reports.page import Page, Report
     from engine.sweep.plan import Plan, PlannedRun
     from engine.sweep.records import Records
     from engine.sweep.results import Results
+    from sparse_attn.reports.page import Page, Report
 
 
 class Run(Protocol):
@@ -162,7 +161,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             DivergedError: a loss or an output is NaN or infinite; results.json has this status and
                 what came before.
         """
-        from engine.fitting import DivergedError
+        from sparse_attn.evaluation.predictions import DivergedError
 
         folder = Path(config.output_dir)
         try:
@@ -349,7 +348,7 @@ def execute(name: str, run: PlannedRun) -> dict[str, Any]:
         name: of the experiment.
         run: whose config is given a folder that goes when the run ends.
     """
-    from engine.fitting import DivergedError
+    from sparse_attn.evaluation.predictions import DivergedError
 
     experiment = _experiment(name)
     with tempfile.TemporaryDirectory() as folder:

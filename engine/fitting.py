@@ -15,22 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.system.files import write_tensors
 
 Values = dict[str, float]
-
-
-class DivergedError(ValueError):
-    """A loss, a score or an output is NaN or infinite.
-
-    Args:
-        message: which one, and what to lower.
-        results: what was measured before, for results.json.
-    """
-
-    def __init__(self, message: str, results: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.results = results or {}
 
 
 @dataclass

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from pipeline import yaml_text
+from sparse_attn.system import yaml_text
 
 # options without a config field
 BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
-
-
-class LineParser(argparse.ArgumentParser):
-    """Its errors are one line, with the closest match; options have no abbreviations."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
-
-    def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Options and other words, in any order."""
-        known = self._option_string_actions
-        # before argparse misses what a misspelled one should have given
-        for word in sys.argv[1:] if arguments is None else arguments:
-            option = word.partition("=")[0]
-            if option.startswith("--") and option not in known:
-                self.refuse(option, known)
-        options, rest = self.parse_known_intermixed_args(arguments)
-        if rest and rest[0].startswith("-"):
-            self.refuse(rest[0].partition("=")[0], known)
-        if rest:
-            self.error(f"{rest[0]}: one too many; see {self.prog} --help")
-        return options
-
-    def refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
-        near = difflib.get_close_matches(word, list(known), 1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-        self.error(f"{before}{word}: unknown; {hint}")
 
 
 def explain(

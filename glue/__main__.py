@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.experiment import Experiment
 from glue.config import RunConfig
 from glue.sweep import SweepConfig
-from engine.experiment import Experiment
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Plan

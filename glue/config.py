@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sparse_attn.evaluation.tasks import get_task
 from engine.config import ScheduleConfig, check_fields, valid_seed
-from sparse_attn.system.hub import is_hub_id
-from sparse_attn.reports.text import listing, plain
 from engine.types import PreTrainedModel, SparsitySchedule
+from sparse_attn.evaluation.tasks import get_task
+from sparse_attn.reports.text import listing, plain
+from sparse_attn.system.hub import is_hub_id
 
 SAVED = "saved"  # the mappings that a model was saved with
 # may differ between a run and its continuation: where things lie, and what is kept of them

@@ -26,10 +26,10 @@ from glue.config import SAVED
 from glue.data import ROW
 from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
-from sparse_attn.hf.heads.multilabel import find_output_layer
-from sparse_attn.inspection.tokens import longest
-from sparse_attn.hf.loading import load_pretrained
 from sparse_attn.hf.config import KEYS
+from sparse_attn.hf.heads.multilabel import find_output_layer
+from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.inspection.tokens import longest
 
 
 @contextmanager

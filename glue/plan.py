@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from glue.config import MappingConfig, RunConfig
-from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from engine.sweep.config import FIRST_TRIAL_SEED
 from engine.sweep.plan import Cell, Plan, best_of, grid
+from glue.config import MappingConfig, RunConfig
+from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
 def make_plan(sweep: SweepConfig) -> Plan:

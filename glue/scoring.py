@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import evaluate
 import numpy as np
 from transformers import EvalPrediction
 
+from sparse_attn.evaluation import metric
+from sparse_attn.evaluation.predictions import predictions_of
 from sparse_attn.evaluation.tasks import Task
-from engine.fitting import DivergedError
 
-SCRIPT = Path(__file__).with_name("metric.py")
+SCRIPT = Path(metric.__file__)
 
 
 def load_metric(task: Task | str) -> evaluate.Metric:
@@ -66,20 +66,3 @@ def baseline(labels: Sequence[float], task: Task | str) -> dict[str, float]:
         predictions=predictions, references=references
     )
     return found
-
-
-def predictions_of(outputs: Any, task: Task) -> np.ndarray:
-    """The class of the largest logit, or the score of a regression, for each example.
-
-    Raises:
-        DivergedError: a logit is NaN or infinite.
-    """
-    # Some models return more than their logits, which come first.
-    logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
-    broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
-    if broken:
-        raise DivergedError(
-            f"{task.name}: the logits of {broken} of {len(logits)} examples are NaN or infinite: "
-            "training has diverged; lower train.learning_rate or do not train in fp16"
-        )
-    return logits.reshape(-1) if task.regression else logits.argmax(axis=-1)

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.config import ScheduleConfig, check_fields, check_labels, check_rates
 from glue.config import MappingConfig, TrainConfig, recorded
 from sparse_attn.evaluation.tasks import get_task
-from engine.config import ScheduleConfig, check_fields, check_labels, check_rates
 from sparse_attn.system.hub import is_hub_id
 
 BASELINE = "softmax"

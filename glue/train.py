@@ -26,21 +26,22 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from glue.config import RunConfig, TrainConfig
-from glue.data import ROW, load_task, subset
-from glue.model import check_length, encode, load_model, load_tokenizer
-from glue.scoring import compute_metrics, predictions_of
-from glue.sweep import SweepConfig
-from sparse_attn.evaluation.tasks import Task, get_task
-from glue.trainer import EpochTrainer, training_arguments
 from engine.config import ScheduleConfig
-from sparse_attn.system.files import named
-from engine.fitting import DivergedError
-from sparse_attn.system.machine import device_name, peak_memory_mib, versions
 from engine.sweep.plan import Plan
+from glue.config import RunConfig, TrainConfig
+from glue.data import ROW, subset
+from glue.model import check_length, encode, load_model, load_tokenizer
+from glue.scoring import compute_metrics
+from glue.sweep import SweepConfig
+from glue.trainer import EpochTrainer, training_arguments
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
+from sparse_attn.evaluation.data import load_task
+from sparse_attn.evaluation.predictions import DivergedError, predictions_of
+from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
+from sparse_attn.system.files import named
+from sparse_attn.system.machine import device_name, peak_memory_mib, versions
 
 logger = logging.getLogger(__name__)
 

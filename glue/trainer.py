@@ -16,11 +16,11 @@ from transformers import (
 )
 from transformers.integrations import get_available_reporting_integrations
 
+from engine.batches import EpochSampler
 from glue.config import RunConfig
 from glue.progress import Progress
-from engine.batches import EpochSampler
-from sparse_attn.system.files import named
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
+from sparse_attn.system.files import named
 
 
 class EpochTrainer(Trainer):

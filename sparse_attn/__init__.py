@@ -1,19 +1,20 @@
 """sparse-attn: swap the probability function inside Transformers."""
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sparse_attn import moved as moved
+from sparse_attn.registering import add_checks
 
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
-    from sparse_attn.conversion import convert
+    from sparse_attn.conversion.converting import convert
     from sparse_attn.hf.exporting import export_model
     from sparse_attn.hf.loading import load_pretrained
-    from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
     from sparse_attn.hf.patching import patch_model, patched, unpatch_model
     from sparse_attn.hf.schedules import SparsitySchedule, SparsityScheduleCallback
+    from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
 
 __all__ = [
     "Mapping",
@@ -34,15 +35,7 @@ __all__ = [
     "unpatch_model",
 ]
 
-# Registers the attention function, without which Transformers refuses the config of a saved model,
-# and refuses to load such a model as a plain one.
-# The command line imports it with the rest of Transformers, where it loads a model: not for --help.
-# While `python OPTIONS -m MODULE ARGUMENTS` looks for MODULE, sys.argv is ["-m", *ARGUMENTS].
-_by_module = sys.argv[:1] == ["-m"] and (
-    sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "sparse_attn"
-)
-if not _by_module and Path(*sys.argv[:1]).name != "sparse-attn":
-    import_module("sparse_attn.hf.plain_loading")
+add_checks()
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
@@ -53,7 +46,11 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # schedules last: it imports all that Trainer needs, PEFT too
-        places = ("mappings", "patching", "loading", "exporting", "schedules", "conversion")
+        places = (
+            "mappings",
+            *("hf.patching", "hf.loading", "hf.exporting", "hf.schedules"),
+            "conversion.converting",
+        )
         modules = (import_module(f"{__name__}.{place}") for place in places)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 

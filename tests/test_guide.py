@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from sparse_attn import Mapping, mapping_names
-from sparse_attn.mappings.syntax import parse_mapping
 from sparse_attn.kernels import flex
 from sparse_attn.kernels.inputs import AttentionInputs, fold_weights
 from sparse_attn.mappings import MappingSpec, get_spec
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA
+from sparse_attn.mappings.syntax import parse_mapping
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "guide/mappings.md"

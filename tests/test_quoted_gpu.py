@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.variants import times
-from glue.__main__ import EXPERIMENT as GLUE
 from engine.sweep.results import Results
+from glue.__main__ import EXPERIMENT as GLUE
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "results/benchmarks"

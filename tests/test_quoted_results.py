@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparse_attn.comparison.comparison import LEAST
-from sparse_attn.comparison.measure import SAMPLE
-from sparse_attn.comparison.page import findings, table
-from sparse_attn.comparison.reader import LONGEST
+from engine.sweep.records import read_records
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -25,9 +22,12 @@ from experiments.language_modeling.report.plots import differences as of_heads
 from experiments.language_modeling.report.runs import measured
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.measures import AVERAGES, f1
+from sparse_attn.comparison.comparison import LEAST
+from sparse_attn.comparison.measure import SAMPLE
+from sparse_attn.comparison.page import findings, table
+from sparse_attn.comparison.reader import LONGEST
 from sparse_attn.reports.bootstrap import expected_best
 from sparse_attn.reports.seed_statistics import Difference, estimate, holm, paired
-from engine.sweep.records import read_records
 from website import results as site
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from sparse_attn.reports import canvas
 from engine.sweep.records import hash_of
+from sparse_attn.reports import canvas
 from tests.figures import blank_panels
 from website import records
 from website.records import DIGEST, REPORTS, digest, pages_with_tables

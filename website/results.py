@@ -14,17 +14,17 @@ from benchmarks import variants
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
-from sparse_attn.comparison.page import findings, measure_of, share
-from sparse_attn.comparison.page import table as compared
-from experiments.demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.demo.page import retrieval_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import scores
+from sparse_attn.comparison.page import findings, measure_of, share
+from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import text
 from sparse_attn.reports.table import Table, markdown
 from website import ROOT

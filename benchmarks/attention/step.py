@@ -21,8 +21,8 @@ from benchmarks.race import Contestant
 from benchmarks.timing import Task, rounded
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.hf.opening import resolve_model
-from sparse_attn.inspection import record_attention
 from sparse_attn.hf.patching import is_patched
+from sparse_attn.inspection import record_attention
 
 # configurations of randomly initialised models
 RANDOM = {

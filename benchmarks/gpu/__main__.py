@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparse_attn.cli.parser import LineParser
 from sparse_attn.system.files import write_text
-from engine.usage import LineParser
 
 BUDGET = 540.0
 

@@ -19,9 +19,9 @@ from triton import knobs
 from benchmarks.gpu.stage import CLOSING, PROCESSES, Result, Setup, Stage
 from benchmarks.record import environment, slug
 from benchmarks.timing import DeviceLostError, reason
-from sparse_attn.system.files import read_json, write_text
 from engine.sweep.config import Resources
 from engine.sweep.pool import Failure, LocalPool
+from sparse_attn.system.files import read_json, write_text
 
 LOST = 3  # exit code of a process whose GPU no longer responds
 SAME = ("versions", "commit")  # of the environments of all calls

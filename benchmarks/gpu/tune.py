@@ -20,11 +20,11 @@ from torch import Tensor
 from benchmarks.attention import cases, contestants
 from benchmarks.gpu.stage import Result, Setup
 from benchmarks.timing import DeviceClock, Effort, Task, measure, reason, rounded, wall_clock
-from sparse_attn.system.files import read_json, write_text
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.triton import plan, settings, tuned
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Key, Setting, Table
 from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.system.files import read_json, write_text
 
 # whose settings stand for a name of the table, by that name: a mapping, or a family without others
 NAMES = {

@@ -20,7 +20,7 @@ from engine.sweep.pool import Failure
 JobT = TypeVar("JobT")
 POLL = 30  # seconds
 # parts of this project to upload, if they exist
-PACKAGES = ("sparse_attn", "pipeline", "glue", "experiments")
+PACKAGES = ("sparse_attn", "engine", "glue", "experiments")
 
 
 class RayPool(Generic[JobT]):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
 from engine.sweep.plan import Cell, Plan
 from engine.sweep.records import Record, Stage, read_records
+from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
 
 Value = Callable[[dict[str, Any]], float | None]  # None if the run has no value
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sparse_attn.system.files import differences, is_free, read_json, write_json
 from engine.sweep.config import Resources
 from engine.sweep.plan import Plan, PlannedRun
 from engine.sweep.pool import Failure, JobT, LocalPool, Pool
@@ -26,6 +25,7 @@ from engine.sweep.records import (
     read_records,
     write_record,
 )
+from sparse_attn.system.files import differences, is_free, read_json, write_json
 
 ATTEMPTS = 2
 NAMED = 2  # runs named in the progress bar

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.bottleneck.config import RunConfig, SweepConfig
 from engine.experiment import Experiment
+from experiments.bottleneck.config import RunConfig, SweepConfig
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Plan

@@ -11,12 +11,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results
 from experiments.bottleneck.config import task
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Estimate, estimate, flips, reach, tally
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results
 
 BASELINE = "softmax"
 FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}

@@ -17,9 +17,9 @@ from tqdm import tqdm
 from experiments.bottleneck.config import RunConfig
 from experiments.bottleneck.heads import make_head
 from experiments.bottleneck.targets import Targets, draw
-from engine.fitting import DivergedError
-from sparse_attn.system.machine import choose_device, device_name, versions
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import Head
+from sparse_attn.system.machine import choose_device, device_name, versions
 
 
 class Run(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.conversion.config import RunConfig, SweepConfig
 from engine.experiment import Experiment
+from experiments.conversion.config import RunConfig, SweepConfig
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Plan

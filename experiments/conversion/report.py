@@ -7,12 +7,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from engine.sweep.results import Results
 from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
-from glue.report import statistics
-from sparse_attn.reports import canvas, text
+from sparse_attn.reports import bootstrap, canvas, text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Difference, paired
-from engine.sweep.results import Results
 
 NEAR = 0.02  # ways whose shares of zeros differ by less are compared by quality
 CAPTION = (
@@ -133,7 +132,7 @@ def _setting(results: Results, finished: dict[str, Runs]) -> str:
         f"{sweep.steps:,} steps of {sweep.batch_size}, learning rate {sweep.learning_rate:g}, none "
         "tuned, and none stopped early: the pairs chose nothing in a run. The way named above is "
         "the best on these pairs, which flatters its difference. Intervals: paired bootstrap over "
-        f"the pairs, {statistics.RESAMPLES:,} resamples. "
+        f"the pairs, {bootstrap.RESAMPLES:,} resamples. "
         f"{text.counted(sweep.seeds, 'seed')}.{several} {results.standing}"
     )
 

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
-from sparse_attn.comparison.data import Data, read_pairs, read_texts
-from sparse_attn.comparison.reader import Batch, Reader, open_reader
 from experiments.conversion.config import RunConfig
 from experiments.conversion.ways import WAYS, Setup, check, convert
-from sparse_attn.evaluation.metric import METRICS
-from sparse_attn.reports.bootstrap import compare
-from engine.fitting import DivergedError
-from sparse_attn.system.machine import device_name, versions
-from sparse_attn.hf.checkpoints import logged_losses
-from sparse_attn.conversion import LEAST, sample_of, tokenized
+from sparse_attn.comparison.data import Data, read_pairs, read_texts
+from sparse_attn.comparison.reader import Batch, Reader, open_reader
+from sparse_attn.conversion.converting import LEAST, sample_of, tokenized
 from sparse_attn.conversion.healing import Recipe
 from sparse_attn.conversion.states import zeros_of
-from sparse_attn.inspection import record_attention
-from sparse_attn.inspection.record import ZeroCounts
+from sparse_attn.evaluation.metric import METRICS
+from sparse_attn.evaluation.predictions import DivergedError
+from sparse_attn.hf.checkpoints import logged_losses
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.patching import mappings_of
 from sparse_attn.hf.refusals import refuse
+from sparse_attn.inspection import record_attention
+from sparse_attn.inspection.record import ZeroCounts
+from sparse_attn.reports.bootstrap import compare
+from sparse_attn.system.machine import device_name, versions
 
 POINTS = 100  # of a correlation of 1
 

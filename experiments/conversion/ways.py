@@ -18,8 +18,8 @@ from sparse_attn.conversion.healing import Healer, Ramp, Recipe, heal, together
 from sparse_attn.conversion.plan import Batch, LayerPlan, Plan
 from sparse_attn.conversion.states import zeros_of
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.hf.patching import install, make_mapping, patch_model, patched
+from sparse_attn.mappings import Mapping, get_spec
 
 CONTINUED = "softmax, continued training"
 RANDOM = "random drop"

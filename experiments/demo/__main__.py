@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.command import input_errors, interruption
+from sparse_attn.cli.errors import input_errors, interruption
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("runs/demo")

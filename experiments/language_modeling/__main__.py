@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.command import Command
+from engine.experiment import Experiment
 from experiments.language_modeling.config import (
     MeasureConfig,
     MeasuresConfig,
     RunConfig,
     SweepConfig,
 )
-from engine.command import Command
-from engine.experiment import Experiment
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Cell, Plan

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.command import from_dict
 from experiments.language_modeling.config import (
     MeasureConfig,
     RunConfig,
@@ -21,12 +22,11 @@ from experiments.language_modeling.measures import mean_nll, perplexity
 from experiments.language_modeling.measuring import check_measures, measures
 from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.training import Training
-from engine.command import from_dict
-from sparse_attn.system.files import read_json, write_json, write_tensors
-from engine.fitting import DivergedError
-from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
-from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import positive
+from sparse_attn.system.files import read_json, write_json, write_tensors
+from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
+from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
 
 MODEL_FILE = "model.pt"
 

@@ -28,9 +28,9 @@ from experiments.language_modeling.optimizer import (
     triggered,
 )
 from experiments.language_modeling.sections import StageConfig
-from sparse_attn.system.files import write_tensors
-from engine.fitting import DivergedError
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import positive
+from sparse_attn.system.files import write_tensors
 
 
 @dataclass

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.multilabel.config import RunConfig, SweepConfig
 from engine.experiment import Experiment
 from engine.sweep.config import FIRST_TRIAL_SEED
+from experiments.multilabel.config import RunConfig, SweepConfig
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Plan

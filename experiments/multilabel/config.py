@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from experiments.multilabel.data.config import KINDS, DataConfig
 from engine.config import (
     ScheduleConfig,
     check_baseline,
@@ -15,6 +14,7 @@ from engine.config import (
     valid_seed,
 )
 from engine.types import SparsitySchedule
+from experiments.multilabel.data.config import KINDS, DataConfig
 
 # may change on resume: paths, what to keep, how to read
 FREE = ("output_dir", "resume", "keep_model", "data_dir", "workers")

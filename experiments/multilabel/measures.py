@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sparse_attn.reports.seed_statistics import Estimate, estimate
 from engine.sweep.plan import Cell
 from engine.sweep.results import Results, Value
 from sparse_attn.heads.multilabel_threshold import above
+from sparse_attn.reports.seed_statistics import Estimate, estimate
 
 AVERAGES = ("micro", "macro", "samples")
 

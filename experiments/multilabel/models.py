@@ -14,9 +14,9 @@ from experiments.multilabel.config import SIGMOID, MethodConfig
 from experiments.multilabel.data.config import DataConfig, TextConfig
 from glue.model import with_new_head
 from sparse_attn import Mapping
-from sparse_attn.hf.opening import resolve_model
 from sparse_attn.heads import MultiLabelHead, patch_multilabel_head
 from sparse_attn.heads.multilabel_threshold import above
+from sparse_attn.hf.opening import resolve_model
 from sparse_attn.losses import label_count_loss
 
 

@@ -7,10 +7,10 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from engine.sweep.results import Results
 from experiments.multilabel.config import BASELINE
 from experiments.multilabel.measures import by_threshold, f1
 from sparse_attn.reports import canvas
-from engine.sweep.results import Results
 
 # axes of the synthetic data sets: config key, axis label
 AXES = {"labels": "mean number of labels", "length": "document length"}

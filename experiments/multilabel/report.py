@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results, ended
 from experiments.multilabel import published
 from experiments.multilabel.config import BASELINE, SIGMOID, MethodConfig
 from experiments.multilabel.measures import by_threshold, f1
@@ -13,8 +15,6 @@ from experiments.multilabel.plots import plot_axis, plot_curves
 from sparse_attn.reports import text
 from sparse_attn.reports.page import Block, Bullets, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Difference, Estimate, flips, reach, tally
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results, ended
 
 Pairs = dict[Cell, Difference | None]
 

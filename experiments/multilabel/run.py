@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
+from engine.batches import EpochSampler
+from engine.command import from_dict
+from engine.fitting import epoch_generator, fit
 from experiments.multilabel.config import RunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import DataConfig
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
 from experiments.multilabel.models import build_model, head_of
-from engine.batches import EpochSampler
-from engine.command import from_dict
-from engine.fitting import epoch_generator, fit
-from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
-from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
 from sparse_attn import load_pretrained
-from sparse_attn.hf.opening import resolve_model
 from sparse_attn.heads import MultiLabelHead
+from sparse_attn.hf.opening import resolve_model
+from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
+from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
 
 MODEL_FILE = "model.safetensors"
 MODEL_FOLDER = "model"

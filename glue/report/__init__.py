@@ -8,11 +8,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from engine.sweep.results import Results
 from glue.report.page import blocks, overview
 from glue.report.runs import Sweep
 from glue.report.table import Row, make_rows
 from sparse_attn.reports.page import Page
-from engine.sweep.results import Results
 
 
 def make_page(results: Results) -> Page:

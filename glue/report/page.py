@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from engine.config import ScheduleConfig
 from glue.report import published
 from glue.report.notes import notes
 from glue.report.plots import make_plots
@@ -12,7 +13,6 @@ from glue.report.runs import Sweep, first_split, results_of
 from glue.report.table import Row, Setting, is_cpu, labels, majority
 from glue.report.verdict import status, verdict
 from glue.sweep import BASELINE, CandidateConfig
-from engine.config import ScheduleConfig
 from sparse_attn.reports import text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Bullets, Heading, Plot, Status, Table

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from engine.sweep.records import Record
+from engine.sweep.results import ended
 from glue.report.published import published
 from glue.report.runs import Sweep, first_split, results_of
-from sparse_attn.reports.bootstrap import compare
 from glue.scoring import baseline
 from glue.sweep import BASELINE
 from sparse_attn.evaluation.tasks import REGRESSION_METRICS
+from sparse_attn.reports.bootstrap import compare
 from sparse_attn.reports.seed_statistics import LEVEL, Difference, holm
-from engine.sweep.records import Record
-from engine.sweep.results import ended
 
 
 @dataclass(frozen=True)

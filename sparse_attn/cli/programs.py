@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import NoReturn
 
 PROGRAMS = {
-    "convert": "convert",
-    "compare": "compare",
     "glue": "glue",
     "images": "experiments.images",
     "multilabel": "experiments.multilabel",
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
     "conversion": "experiments.conversion",
-    "demo": "demo",
+    "demo": "experiments.demo",
     "benchmarks": "benchmarks",
 }
 
@@ -29,7 +27,7 @@ def run_program(name: str, *arguments: str) -> NoReturn:
     """
     root, module = Path(__file__).parents[2], PROGRAMS[name]
     # site-packages may hold other packages of such names
-    ours = (root / "pyproject.toml").exists() and (root / "pipeline").is_dir()
+    ours = (root / "pyproject.toml").exists() and (root / "engine").is_dir()
     if not ours:
         _refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
     if find_spec("jsonargparse") is None:

@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from sparse_attn.comparison.options import Given, Options
 from sparse_attn.comparison.data import Data, Labels, read_data, short, with_next_words
-from sparse_attn.comparison.measure import Outcome, Variant, check_mappings, control, measure, sample
+from sparse_attn.comparison.measure import (
+    Outcome,
+    Variant,
+    check_mappings,
+    control,
+    measure,
+    sample,
+)
+from sparse_attn.comparison.options import Given, Options
 from sparse_attn.comparison.reader import Reader, open_reader
-from glue.report import statistics
+from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.syntax import parse_mappings
+from sparse_attn.reports import bootstrap
 from sparse_attn.reports.bootstrap import compare as compare_metrics
 from sparse_attn.reports.bootstrap import compare_means
-from sparse_attn.system.machine import device_name, versions
 from sparse_attn.reports.seed_statistics import Difference
-from sparse_attn import Mapping
-from sparse_attn.mappings.syntax import parse_mappings
+from sparse_attn.system.machine import device_name, versions
 
 LEAST = 6  # rows; of fewer, chance gives all differences one sign in more than 5 % of cases
 NEAR = 0.1  # how far the zeros of a control may be from a mapping's, of these
@@ -123,7 +130,7 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
         "agreement": reader.agreement.name,
         "metric": labels and labels.metric,
         "softmax": labels and _quality(outcomes[0], labels),
-        "resamples": statistics.RESAMPLES,
+        "resamples": bootstrap.RESAMPLES,
         "mappings": _rows(outcomes, controls, data),
     }, outcomes
 

@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from sparse_attn.comparison.options import PAIRS, TEXTS, Given
-from glue.data import load_task, read_split
+from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.metric import METRICS
-from glue.scoring import predictions_of
-from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.evaluation.predictions import predictions_of
 from sparse_attn.evaluation.rows import SUFFIXES, number_of, read_lines, read_rows, text_of
+from sparse_attn.evaluation.tasks import Task, get_task
 
 PAIR = ("sentence1", "sentence2")
 Metric = Callable[[np.ndarray, np.ndarray], float]

@@ -13,9 +13,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sparse_attn.comparison.reader import Batch, Reader
-from sparse_attn import Mapping, patched
+from sparse_attn.hf.patching import patched
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.record import ZeroCounts
+from sparse_attn.mappings import Mapping
 
 CONTROL = "random-drop-softmax"
 SAMPLE = 64  # texts on which the share of a control is found

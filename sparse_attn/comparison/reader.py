@@ -20,7 +20,6 @@ from transformers import (
 
 from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
-from sparse_attn.system.machine import choose_device
 from sparse_attn.hf.opening import (
     check_vocabulary,
     load_model,
@@ -29,6 +28,7 @@ from sparse_attn.hf.opening import (
     resolve_model,
 )
 from sparse_attn.inspection.tokens import longest
+from sparse_attn.system.machine import choose_device
 
 LONGEST = 512  # tokens of a text; the rest is cut off
 TEXTS, TOKENS = 64, 2048  # of a batch, at most

@@ -11,14 +11,14 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME
 from sparse_attn.conversion.heads import measure_heads
 from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, hold
 from sparse_attn.conversion.states import distances, states_of
-from sparse_attn.inspection.recording import record_attention
+from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.layers import AttentionLayer, attention_layers
-from sparse_attn.mappings import Dial, Mapping
 from sparse_attn.hf.patching import patched
+from sparse_attn.inspection.recording import record_attention
+from sparse_attn.mappings import Dial, Mapping
 
 GRID = 9  # positions of the dial that are tried in each layer
 HALVINGS = 6

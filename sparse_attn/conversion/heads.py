@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import OBSERVER
+from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.statistics import COLUMNS
-from sparse_attn.hf.layers import attention_layers
 from sparse_attn.mappings import Mapping
 
 

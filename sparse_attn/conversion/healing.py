@@ -21,9 +21,9 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
-from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.conversion.plan import DIVERGED, Plan, correct, hold, turn
 from sparse_attn.conversion.states import distances, states_of
+from sparse_attn.hf.checkpoints import last_complete_checkpoint
 
 EVERY = 20  # steps between corrections of the dials
 SAVE_EVERY = 100  # steps

@@ -10,8 +10,8 @@ import numpy as np
 
 from sparse_attn.comparison.data import Data, read_data, read_texts
 from sparse_attn.comparison.reader import Reader, open_reader
+from sparse_attn.conversion.converting import LEAST, take_out_softmax
 from sparse_attn.conversion.options import Options
-from sparse_attn.conversion import LEAST, take_out_softmax
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share of the texts, and their number
 

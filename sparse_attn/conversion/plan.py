@@ -11,11 +11,11 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME
 from sparse_attn.conversion.states import zeros_of
+from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.layers import AttentionLayer, attention_layers
-from sparse_attn.mappings import Dial, Mapping, get_spec
 from sparse_attn.hf.patching import install, make_mapping
+from sparse_attn.mappings import Dial, Mapping, get_spec
 
 ROUNDS = 12
 NEAR = 0.002  # zeros that a layer may be short of

@@ -15,15 +15,17 @@ from sparse_attn.comparison.comparison import command_of, measured, model_of, or
 from sparse_attn.comparison.data import short
 from sparse_attn.comparison.measure import Outcome, Variant, sample
 from sparse_attn.comparison.reader import Batch, Reader
-from sparse_attn.conversion.options import Options
+from sparse_attn.conversion.converting import PLAN
 from sparse_attn.conversion.inputs import Inputs, read_model
-from sparse_attn.system.files import read_json
-from sparse_attn import Mapping, patch_model
+from sparse_attn.conversion.options import Options
+from sparse_attn.conversion.plan import Plan
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.checkpoints import logged_losses
-from sparse_attn.mappings.syntax import parse_mapping
-from sparse_attn.conversion import PLAN, Plan
 from sparse_attn.hf.layers import attention_layers
+from sparse_attn.hf.patching import patch_model
+from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.syntax import parse_mapping
+from sparse_attn.system.files import read_json
 
 MODEL = "model"
 STAGES_FILE = "stages.json"

@@ -11,17 +11,16 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 
 from sparse_attn.comparison.reader import Reader
-from sparse_attn.conversion.options import Options
+from sparse_attn.conversion.converting import PLAN, convert
 from sparse_attn.conversion.inputs import Inputs, read_inputs, read_model
+from sparse_attn.conversion.options import Options
 from sparse_attn.conversion.page import make_page
 from sparse_attn.conversion.record import MODEL, STAGES_FILE, measure
-from sparse_attn.system.files import named, read_json, write_json
-from sparse_attn.system.run_folders import CONFIG_FILE, check_run_folder, claim_run_folder
-from sparse_attn import convert
 from sparse_attn.hf.checkpoints import last_complete_checkpoint, remove_checkpoints, remove_drafts
 from sparse_attn.hf.opening import load_tokenizer, quiet_transformers, resolve_model
 from sparse_attn.mappings.syntax import parse_mapping, parts_of
-from sparse_attn.conversion import PLAN
+from sparse_attn.system.files import named, read_json, write_json
+from sparse_attn.system.run_folders import CONFIG_FILE, check_run_folder, claim_run_folder
 
 RECORD_FILE = "record.json"
 

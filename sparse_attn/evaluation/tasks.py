@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from pipeline import yaml_text
+from sparse_attn.system import yaml_text
 
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
 REGRESSION_METRICS = ("pearson", "spearmanr")

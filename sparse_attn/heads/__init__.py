@@ -1,15 +1,23 @@
 """Output layers over the mappings of the registry."""
 
+from typing import TYPE_CHECKING, Any
+
 from sparse_attn.heads.adaptive import AdaptiveHead
 from sparse_attn.heads.base import Head, parameter_groups
 from sparse_attn.heads.factored import FactoredSphericalHead
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.hf.heads.multilabel import patch_multilabel_head, unpatch_multilabel_head
 from sparse_attn.heads.multilabel_threshold import search_threshold
-from sparse_attn.hf.heads.lm import patch_lm_head, unpatch_lm_head
 from sparse_attn.heads.prior import match_prior
+
+if TYPE_CHECKING:
+    from sparse_attn.hf.heads import (
+        patch_lm_head,
+        patch_multilabel_head,
+        unpatch_lm_head,
+        unpatch_multilabel_head,
+    )
 
 __all__ = [
     "AdaptiveHead",
@@ -26,3 +34,13 @@ __all__ = [
     "unpatch_lm_head",
     "unpatch_multilabel_head",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """What puts a head into a model: above this package, which knows no Transformers."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from sparse_attn.hf import heads
+
+        return getattr(heads, name)

@@ -13,8 +13,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.hooks import drop_hooks, keep_key
 from sparse_attn.hf.config import HEAD, KEYS, MULTILABEL, patch_of
+from sparse_attn.hf.hooks import drop_hooks, keep_key
 
 # what an adapter of a patched base excludes: the entry's key, and a module that the patch added
 MARKS = {NAME: (NAME,), HEAD: (HEAD, "mapping"), MULTILABEL: (MULTILABEL, "mapping")}

@@ -9,9 +9,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME, Unsaved
-from sparse_attn.hf.hooks import asks_for_weights
-from sparse_attn.hf.layers import AttentionLayer, attention_layers
-from sparse_attn.mappings import Mapping
 from sparse_attn.hf.config import (
     INSTALLED,
     PATCHERS,
@@ -21,6 +18,9 @@ from sparse_attn.hf.config import (
     patch_of,
     snapshot,
 )
+from sparse_attn.hf.hooks import asks_for_weights
+from sparse_attn.hf.layers import AttentionLayer, attention_layers
+from sparse_attn.mappings import Mapping
 
 
 def mappings_of(layer: AttentionLayer) -> list[Mapping]:

@@ -15,15 +15,6 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.entries import AS_WRITTEN, check_entry
-from sparse_attn.hf.heads.multilabel import (
-    multilabel_parameters,
-    restore_multilabel_head,
-    unpatch_multilabel_head,
-)
-from sparse_attn.hf.heads.lm import head_parameters, restore_head, unpatch_lm_head
-from sparse_attn.hf.wrapper_classes import update_holders
-from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.config import (
     HEAD,
     KEYS,
@@ -35,9 +26,18 @@ from sparse_attn.hf.config import (
     restore_configs,
     with_parts,
 )
+from sparse_attn.hf.entries import AS_WRITTEN, check_entry
+from sparse_attn.hf.heads.lm import head_parameters, restore_head, unpatch_lm_head
+from sparse_attn.hf.heads.multilabel import (
+    multilabel_parameters,
+    restore_multilabel_head,
+    unpatch_multilabel_head,
+)
+from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import install, is_patched, make_mapping, unpatch_model
 from sparse_attn.hf.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.hf.refusals import refuse
+from sparse_attn.hf.wrapper_classes import update_holders
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights

@@ -1,101 +1,35 @@
-"""A model, its tokenizer and a text for it."""
+"""Open a model and its tokenizer: from a folder, the hub, or an installed package."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.resources
 import importlib.util
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoTokenizer,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.utils import logging
 
-from sparse_attn.inspection.tokens import longest
+from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.loading import load_pretrained
-from sparse_attn.hf.config import KEYS
 
 PACKAGE_SCHEME = "pkg://"
 LOADING_ERRORS = (
     *(ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError),
     pickle.UnpicklingError,
 )
-
-
-@dataclass
-class Reading:
-    """Everything for a forward pass of one text, and the tokens to show.
-
-    Attributes:
-        forward: the model, or the part of it that reads text.
-        note: a note on that part for the reader; empty for a whole model.
-    """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    forward: Callable[..., Any]
-    batch: dict[str, Tensor]
-    tokens: list[str]
-    special_mask: list[int]
-    note: str
-
-    def run(self) -> None:
-        """One forward pass.
-
-        Raises:
-            ValueError: the model needs images or sound besides the text.
-        """
-        try:
-            self.forward(**self.batch)
-        except Exception as error:
-            reads: Any = self.model.input_modalities
-            if reads == "text":
-                raise
-            raise ValueError(
-                f"{type(self.model).__name__} reads {' and '.join(reads)}, not text alone "
-                f"({type(error).__name__}: {error}); name a model of text"
-            ) from error
-
-
-def read(options: argparse.Namespace) -> Reading:
-    """Load what the options name and tokenize their text.
-
-    Raises:
-        ValueError: what is wrong with the model or the text.
-    """
-    path, trusted = resolve_model(options.model, "MODEL"), options.trust_remote_code
-    config, tokenizer = load_tokenizer(path, trusted)
-    batch = _encode(options, config, tokenizer)
-    model = load_model(path, config, trust_remote_code=trusted)
-    forward, note = model, ""
-    if getattr(config, "is_encoder_decoder", False):
-        forward = model.get_encoder()
-        note = f"{type(model).__name__}: its encoder reads the text; the decoder does not run"
-    ids = batch["input_ids"][0].tolist()
-    return Reading(
-        model,
-        tokenizer,
-        forward,
-        batch,
-        [_shown(tokenizer, i) for i in ids],
-        tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True),
-        note,
-    )
 
 
 def resolve_model(model: str, option: str = "model") -> str:
@@ -125,7 +59,7 @@ def resolve_model(model: str, option: str = "model") -> str:
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The config and the tokenizer of a model; raises as `read`."""
+    """The config and the tokenizer of a model; raises as `load_model`."""
     with _errors_of(path):
         try:
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -155,29 +89,6 @@ def _errors_of(path: str) -> Iterator[None]:
         if isinstance(error, RecursionError):
             raise ValueError(f"MODEL={path!r}: its files are nested too deeply") from None
         raise ValueError(f"MODEL={path!r}: {' '.join(str(error).split())}") from None
-
-
-def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
-    encoded = tokenizer(options.text, options.pair, return_tensors="pt")
-    count = encoded["input_ids"].shape[1]
-    ids = encoded["input_ids"][0].tolist()
-    if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
-        raise ValueError(
-            "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
-            "that also holds the tokenizer"
-        )
-    check_vocabulary(ids, config)
-    if count > options.max_tokens:
-        raise ValueError(
-            f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
-            "or raise --max-tokens"
-        )
-    limit = longest(config, tokenizer)
-    if count > limit:
-        raise ValueError(
-            f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
-        )
-    return dict(encoded)
 
 
 def check_vocabulary(ids: Iterable[int], config: Any) -> None:
@@ -220,12 +131,6 @@ def load_model(
                 "would be random; use a folder with the complete model"
             )
     return model.eval()
-
-
-def _shown(tokenizer: Any, token: int) -> str:
-    """A token as text, or as spelled in the vocabulary if its bytes are not valid text."""
-    text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
-    return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)
 
 
 @contextmanager

@@ -13,17 +13,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.hf.adapters import release_adapters, watch_adapters
 from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.descriptions import describe, mappings_of, show_parts
-from sparse_attn.hf.wrapper_classes import update_holders
-from sparse_attn.hf.hooks import (
-    add_hooks,
-    add_layer_hooks,
-    drop_hooks,
-    keep_key,
-    remove_hooks,
-)
-from sparse_attn.hf.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
-from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.hf.config import (
     Patch,
     config_states,
@@ -34,7 +23,18 @@ from sparse_attn.hf.config import (
     unmark,
     with_parts,
 )
+from sparse_attn.hf.descriptions import describe, mappings_of, show_parts
+from sparse_attn.hf.hooks import (
+    add_hooks,
+    add_layer_hooks,
+    drop_hooks,
+    keep_key,
+    remove_hooks,
+)
+from sparse_attn.hf.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
 from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
+from sparse_attn.hf.wrapper_classes import update_holders
+from sparse_attn.mappings import Mapping, get_spec
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 

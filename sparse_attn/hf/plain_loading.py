@@ -18,8 +18,8 @@ from transformers.utils import find_adapter_config_file
 
 from sparse_attn.hf.adapters import ADAPTERS, refuse_adapters
 from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.descriptions import refuse_copied
 from sparse_attn.hf.config import KEYS, ONLY_BY_US, patch_of
+from sparse_attn.hf.descriptions import refuse_copied
 
 # where the files of a model are, and which of them hold its weights
 PLACE_ARGUMENTS = (

@@ -9,10 +9,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.config import HEAD, MULTILABEL, PatchConfig, Snapshot, patch_of
 from sparse_attn.hf.entries import check_entry
 from sparse_attn.hf.layers import MASK_READERS, AttentionLayer, computes_softmax, unseen_sinks
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.hf.config import HEAD, MULTILABEL, PatchConfig, Snapshot, patch_of
 
 
 def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:

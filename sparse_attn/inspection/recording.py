@@ -13,14 +13,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
+from sparse_attn.hf.config import configs_of, hide, patch_of
+from sparse_attn.hf.layers import AttentionLayer, attention_layers, root_of
+from sparse_attn.hf.patching import is_patched, patched
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import received_mass
-from sparse_attn.hf.layers import AttentionLayer, attention_layers, root_of
-from sparse_attn.hf.config import configs_of, hide, patch_of
-from sparse_attn.hf.patching import is_patched, patched
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:

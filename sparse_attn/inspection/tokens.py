@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from sparse_attn.inspection.hooks import Hook
 from sparse_attn.hf.layers import AttentionLayer
+from sparse_attn.inspection.hooks import Hook
 
 SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention has its keys from
 

@@ -39,7 +39,7 @@ def compare(
     The difference is a share, not in percent; `n` is the number of seeds.
 
     Args:
-        metric: a name in `sparse_attn.evaluation.metric.METRICS`, or a function of labels and predictions.
+        metric: a name in `evaluation.metric.METRICS`, or a function of labels and predictions.
         labels: (examples,)
         mapping, baseline: (seeds, examples), predictions; row i of both has the same seed.
         resamples: B, RESAMPLES by default.

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from sparse_attn.system.files import whole
 from sparse_attn.inspection.plot_style import GREY as GREY
 from sparse_attn.inspection.plot_style import Axes, name, single, styles
 from sparse_attn.inspection.plot_style import label_ends as label_ends
 from sparse_attn.inspection.plot_style import legend_below as legend_below
 from sparse_attn.inspection.plot_style import panels as panels
+from sparse_attn.system.files import whole
 
 _DPI = 150
 

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from sparse_attn.system.files import write_text
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.table import Report, Table, markdown
+from sparse_attn.system.files import write_text
 
 __all__ = ["Block", "Bullets", "Heading", "Page", "Plot", "Report", "Status", "Table"]
 

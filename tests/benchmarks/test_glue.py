@@ -10,8 +10,8 @@ from transformers import Trainer
 
 from benchmarks import glue as suite
 from benchmarks.glue import OURS, RECIPE, Glue
-from glue.trainer import EpochTrainer
 from engine.batches import EpochSampler
+from glue.trainer import EpochTrainer
 from sparse_attn.hf.patching import is_patched
 
 NAMES = [RECIPE, OURS, "ours r-softmax"]

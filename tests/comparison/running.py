@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_attn.comparison.options import parse
 from sparse_attn.comparison.comparison import compare
+from sparse_attn.comparison.options import parse
 
 
 class Models(NamedTuple):

@@ -19,12 +19,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from sparse_attn.comparison.options import parse
-from sparse_attn.comparison.comparison import compare
-from glue.data import read_split
-from glue.report import statistics
-from sparse_attn.evaluation.tasks import TASKS
 from sparse_attn import patch_model, patched
+from sparse_attn.comparison.comparison import compare
+from sparse_attn.comparison.options import parse
+from sparse_attn.evaluation.data import read_split
+from sparse_attn.evaluation.tasks import TASKS
+from sparse_attn.reports import bootstrap
 from tests.comparison.running import Models, compared, pair_file, text_file, texts
 from tests.glue.make_glue import write_task
 
@@ -35,7 +35,7 @@ ENTMAX = ("--mappings", "entmax:alpha=1.5")
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 999)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 999)
 
 
 def alone(cls: Any, folder: Path, mapping: str, lines: list[str], **values: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from sparse_attn.cli.compare import main
 from sparse_attn.comparison.page import findings, make_page, table
-from glue.report import statistics
+from sparse_attn.reports import bootstrap
 from tests.commands import refusal
 from tests.comparison.running import Models, pair_file, text_file, texts
 
@@ -20,7 +20,7 @@ def test_texts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 99)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 99)
     out = tmp_path / "out"
     lines = text_file(tmp_path, texts(30))
     main([str(models.causal), "--texts", str(lines), "--out", str(out)])
@@ -41,7 +41,7 @@ def test_texts(
 
 
 def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 99)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 99)
     rows = [(text, text[::-1] + "a", number % 7) for number, text in enumerate(texts(30))]
     path, out = pair_file(tmp_path, rows), tmp_path / "out"
     main([str(models.encoder), "--pairs", str(path), "--mappings", "sparsemax", "--out", str(out)])

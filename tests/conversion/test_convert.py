@@ -19,11 +19,12 @@ from transformers import (
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from sparse_attn import convert, load_pretrained, patch_model
-from sparse_attn.conversion import healing, plan, sample_of, tokenized
+from sparse_attn.conversion import healing, plan
+from sparse_attn.conversion.converting import sample_of, tokenized
 from sparse_attn.conversion.healing import Healer, InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
-from sparse_attn.inspection.tokens import longest
 from sparse_attn.hf.layers import attention_layers
+from sparse_attn.inspection.tokens import longest
 from tests.comparison.running import Models, texts
 
 TEXTS = texts(80)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
 
-from engine.usage import LineParser
+from sparse_attn.cli.parser import LineParser
 from sparse_attn.cli.programs import PROGRAMS
 from tests.commands import ROOT, python
 from website import code

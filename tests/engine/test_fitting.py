@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.fitting import DivergedError, Progress, epoch_generator, fit
+from engine.fitting import Progress, epoch_generator, fit
+from sparse_attn.evaluation.predictions import DivergedError
 
 INPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 TARGETS = INPUTS @ torch.tensor([1.0, -2.0, 0.5])

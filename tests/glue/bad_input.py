@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glue.data import load_task, read_split
 from glue.sweep import CandidateConfig
+from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from tests.bad_input import Wrong
 from tests.glue.make_glue import ENTRY, edit, own_task, write_task, written_task

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glue.data import load_task, read_split, subset
+from glue.data import subset
+from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.tasks import TASKS
 from tests.commands import ROOT, run
 from tests.glue.make_glue import COLUMNS, edit, label, own_task, text, write_task
@@ -282,7 +283,7 @@ def test_the_hub_gives_the_same_columns(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_without_a_network_the_error_names_data_dir(tmp_path: Path):
-    code = "from glue.data import load_task; from sparse_attn.evaluation.tasks import TASKS; load_task(TASKS['RTE'])"
+    code = "from sparse_attn.evaluation import data, tasks; data.load_task(tasks.TASKS['RTE'])"
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     last = run("-W", "error", "-c", code, env=offline).stderr.strip().splitlines()[-1]
     assert last.startswith("ConnectionError: could not get RTE from the data set nyu-mll/glue")

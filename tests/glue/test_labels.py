@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
-from sparse_attn.evaluation.labels import class_order
 from glue.model import load_model
+from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import TASKS
 from tests.glue.make_glue import own_task
 

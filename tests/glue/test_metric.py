@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import EvalPrediction
 
-from sparse_attn.evaluation.metric import GLUE, METRICS
 from glue.scoring import SCRIPT, compute_metrics, load_metric
+from sparse_attn.evaluation.metric import GLUE, METRICS
 from sparse_attn.evaluation.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS, TASKS, get_task
 from tests.commands import ROOT, python
 

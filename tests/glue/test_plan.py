@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from glue.plan import make_plan
-from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from engine.command import from_dict
 from engine.sweep.plan import Plan, PlannedRun
 from engine.sweep.records import Record
+from glue.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from tests.glue.running import MAPPINGS, RAMP, sweep
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
+from engine.config import ScheduleConfig
 from glue.__main__ import main
 from glue.config import MappingConfig, RunConfig
 from glue.progress import lines
 from glue.scoring import baseline
 from glue.summary import summary
 from sparse_attn.evaluation.tasks import TASKS
-from engine.config import ScheduleConfig
 from tests.glue.running import Asked, prepared, trained
 
 R_SOFTMAX = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3"]

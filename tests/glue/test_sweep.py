@@ -13,12 +13,12 @@ import psutil
 import pytest
 import yaml
 
-from glue.__main__ import EXPERIMENT, main
-from glue.plan import make_plan
 from engine.experiment import execute
 from engine.sweep import run as sweep_run
 from engine.sweep.plan import PlannedRun
 from engine.sweep.records import FOLDER, Record, read_records
+from glue.__main__ import EXPERIMENT, main
+from glue.plan import make_plan
 from tests import commands
 from tests.engine.sweep.inline import Inline
 

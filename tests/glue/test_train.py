@@ -15,17 +15,17 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
+from engine.batches import EpochSampler
 from glue.config import RunConfig, TrainConfig
-from glue.data import load_task, read_split
 from glue.model import encode
 from glue.scoring import compute_metrics
-from sparse_attn.evaluation.tasks import TASKS, get_task
 from glue.train import warn_of_slow_bf16
 from glue.trainer import trackers, training_arguments
-from engine.batches import EpochSampler
 from sparse_attn import load_pretrained, patch_model
-from sparse_attn.hf.opening import resolve_model
+from sparse_attn.evaluation.data import load_task, read_split
+from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.hf.layers import attention_layers
+from sparse_attn.hf.opening import resolve_model
 from tests.commands import ROOT, python, wait_for
 from tests.glue.running import Asked, prepared, trained
 

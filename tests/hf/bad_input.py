@@ -8,9 +8,9 @@ from torch.nn import DataParallel
 from transformers import AutoModel
 
 from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
+from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from sparse_attn.hf.attention import sparse_attention
 from sparse_attn.system.files import UnwrittenError
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from tests.bad_input import Wrong
 
 from .families import BY_NAME, tokens

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel
 
-from sparse_attn import Mapping, descriptions, mapping_names, patch_model, patching
+from sparse_attn import Mapping, mapping_names, patch_model
+from sparse_attn.hf import descriptions, patching
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
 

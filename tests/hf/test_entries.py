@@ -8,11 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from sparse_attn import Mapping, load_pretrained, patch_model
-from sparse_attn.hf.attention import NAME
 from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, patch_multilabel_head
+from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.config import HEAD, MULTILABEL
 from sparse_attn.mappings import MappingSpec, ParameterSpec, register_mapping
 from sparse_attn.mappings.registry import _SPECS
-from sparse_attn.hf.config import HEAD, MULTILABEL
 
 from .families import BY_NAME
 

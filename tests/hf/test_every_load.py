@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig
 
 from sparse_attn import load_pretrained, patch_model
-from sparse_attn.hf.attention import NAME
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn.hf.attention import NAME
 from tests.commands import python
 
 from .families import BY_NAME

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from sparse_attn import Mapping, export_model, exporting, patch_model
-from sparse_attn.system.files import UnwrittenError
+from sparse_attn import Mapping, export_model, patch_model
 from sparse_attn.heads import patch_lm_head
+from sparse_attn.hf import exporting
 from sparse_attn.kernels import attention
+from sparse_attn.system.files import UnwrittenError
 from tests.commands import python
 
 from .families import BY_NAME, padding, tokens

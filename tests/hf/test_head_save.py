@@ -14,13 +14,13 @@ from transformers import (
 )
 
 from sparse_attn import SparsitySchedule, load_pretrained, patch_model, unpatch_model
-from sparse_attn.hf.attention import NAME
 from sparse_attn.heads import (
     patch_lm_head,
     patch_multilabel_head,
     unpatch_lm_head,
     unpatch_multilabel_head,
 )
+from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL
 from sparse_attn.hf.patching import is_patched
 

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
 from sparse_attn import Mapping, SparsitySchedule, load_pretrained, patch_model, unpatch_model
-from sparse_attn.hf.attention import NAME
 from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import MULTILABEL
 from sparse_attn.hf.patching import set_parameter
 

@@ -8,8 +8,8 @@ import transformers
 from torch import nn
 
 from sparse_attn import MappingSpec, functional, patch_model, patched, unpatch_model
-from sparse_attn.mappings import registry
 from sparse_attn.hf.patching import attention_layers, is_patched, set_parameter
+from sparse_attn.mappings import registry
 
 from .families import BY_NAME, FAMILIES, HEADS
 from .helpers import assert_near, mappings_of

@@ -12,8 +12,8 @@ from transformers import AutoModel
 
 from sparse_attn import load_pretrained, patch_model, patched, unpatch_model
 from sparse_attn.hf.attention import NAME
-from sparse_attn.inspection import record_attention
 from sparse_attn.hf.patching import is_patched
+from sparse_attn.inspection import record_attention
 
 from .families import BY_NAME
 from .helpers import learned, learning

@@ -12,9 +12,9 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.hf.attention import NAME
-from sparse_attn.inspection import record_attention
 from sparse_attn.hf.layers import attention_layers, computes_softmax
 from sparse_attn.hf.patching import is_patched
+from sparse_attn.inspection import record_attention
 
 from . import families
 from .families import BY_NAME, HEADS, REFUSED, VOCABULARY, build_refused, padding, tokens

@@ -15,10 +15,10 @@ from sparse_attn import (
     unpatch_model,
 )
 from sparse_attn.hf.attention import sparse_attention
-from sparse_attn.inspection import record_attention
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.mappings import get_spec
 from sparse_attn.hf.patching import is_patched
+from sparse_attn.inspection import record_attention
+from sparse_attn.mappings import get_spec
 
 from .families import BY_NAME, LLAMA, tokens
 from .helpers import (

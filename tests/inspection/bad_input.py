@@ -10,9 +10,9 @@ from sparse_attn import Mapping, patch_model
 from sparse_attn.inspection import AttentionRecord, pictures, record_attention
 from sparse_attn.inspection.page import attention_page
 from tests.bad_input import Wrong
+from tests.hf.families import build_refused
 from tests.inspection.page_data import Record
 from tests.inspection.tiny import IDS, TOKENS, bert, recorded, sharp_bert
-from tests.hf.families import build_refused
 
 EVEN, EYE = torch.full((1, 1, 2, 2), 0.5), torch.eye(2)
 WIDE = Record([torch.zeros(1, 1, 1, 1).expand(1, 32, 100, 100)] * 32)

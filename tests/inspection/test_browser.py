@@ -16,8 +16,8 @@ from transformers import BertConfig, BertModel
 from sparse_attn import patch_model, patched
 from sparse_attn.inspection import AttentionRecord, record_attention
 from sparse_attn.inspection.page import attention_page
-from tests.inspection.page_data import Record
 from tests.hf.families import BERT
+from tests.inspection.page_data import Record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(

@@ -35,8 +35,8 @@ from transformers import (
 
 from sparse_attn import patch_model
 from sparse_attn.cli import main
-from tests.inspection.page_data import Page
 from tests.hf.families import BERT, BY_NAME, LLAMA
+from tests.inspection.page_data import Page
 
 TEXT = "the cat sat"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "on", "a", "mat"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sparse_attn.mappings.syntax import describe, parse_mapping, parse_mappings
 from sparse_attn.mappings import Mapping, mapping_names
+from sparse_attn.mappings.syntax import describe, parse_mapping, parse_mappings
 
 
 @pytest.mark.parametrize(

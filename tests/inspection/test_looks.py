@@ -5,7 +5,7 @@ import itertools
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from sparse_attn.inspection import looks
+from sparse_attn.inspection import plot_style
 from sparse_attn.mappings import (
     controls,
     monotone,
@@ -18,26 +18,26 @@ from sparse_attn.mappings import (
 
 
 def colours(*labels: str) -> list[str]:
-    return [look["color"] for look in looks.styles(labels)]
+    return [look["color"] for look in plot_style.styles(labels)]
 
 
 def test_every_mapping_has_a_colour_of_its_own() -> None:
     modules = (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
     names = [spec.name for module in modules for spec in module.SPECS]
-    assert set(looks.PALETTE) == set(names)
-    assert colours(*names) == [looks.PALETTE[name] for name in names]
+    assert set(plot_style.PALETTE) == set(names)
+    assert colours(*names) == [plot_style.PALETTE[name] for name in names]
     assert len(set(colours(*names))) == len(names)
 
 
 def test_labels_speak_of_a_mapping() -> None:
     labels = ("entmax-1.5", "taylor", "sparsemax-hinge", "ours r-softmax [flex]", "softmax (slow)")
     names = ("entmax", "taylor-softmax", "sparsemax", "r-softmax", "softmax")
-    assert colours(*labels) == [looks.PALETTE[name] for name in names]
+    assert colours(*labels) == [plot_style.PALETTE[name] for name in names]
     assert colours("mixed-sparsemax") == colours("sparsemax")
 
 
 def test_labels_of_one_mapping_differ_in_marker_and_line() -> None:
-    one, two, other = looks.styles(["softmax", "softmax-fine", "r-softmax"])
+    one, two, other = plot_style.styles(["softmax", "softmax-fine", "r-softmax"])
     assert one["color"] == two["color"] != other["color"]
     assert one["marker"] != two["marker"]
     assert one["linestyle"] != two["linestyle"]
@@ -47,13 +47,13 @@ def test_other_labels_get_what_is_left() -> None:
     found = colours("mos", "softmax", "lms", "r-softmax")
     assert found[1::2] == colours("softmax", "r-softmax")
     assert len(set(found)) == 4
-    assert set(colours(*(f"loss {i}" for i in range(40)))) == set(looks.PALETTE.values())
+    assert set(colours(*(f"loss {i}" for i in range(40)))) == set(plot_style.PALETTE.values())
 
 
 def test_names_at_the_ends_of_lines_do_not_overlap() -> None:
-    figure, axes = looks.single()
+    figure, axes = plot_style.single()
     ends = {"a": 1.0, "b": 0.99, "c": 0.5, "d": 1.0}
-    looks.label_ends(axes, {n: axes.plot([0, 1], [0, y])[0] for n, y in ends.items()})
+    plot_style.label_ends(axes, {n: axes.plot([0, 1], [0, y])[0] for n, y in ends.items()})
     FigureCanvasAgg(figure).draw()
     boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
     assert sorted(boxes, key=lambda n: boxes[n].y0) == ["c", "b", "a", "d"]

@@ -16,8 +16,8 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 from sparse_attn import patched
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.page import attention_page, write_page
-from tests.inspection.page_data import Page, Record, numbers
 from tests.hf.families import BERT, LLAMA
+from tests.inspection.page_data import Page, Record, numbers
 
 HOSTILE = [
     "</script><script>alert(1)</script>",

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from transformers import T5Config, T5Model
 
 from sparse_attn import Mapping, mapping_names, patch_model
-from sparse_attn.inspection import pictures, record_attention
 from sparse_attn.hf.patching import set_parameter
+from sparse_attn.inspection import pictures, record_attention
 from tests.figures import blank_panels
 from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
 

@@ -20,14 +20,14 @@ from transformers import (
 
 from sparse_attn import Mapping, load_pretrained, patch_model, patched
 from sparse_attn.heads import patch_multilabel_head
+from sparse_attn.hf.patching import is_patched
 from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels import reference
 from sparse_attn.kernels.inputs import AttentionInputs
-from sparse_attn.hf.patching import is_patched
-from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
 from tests.hf.families import BY_NAME, FAMILIES, LLAMA, Family
 from tests.hf.helpers import CACHE
+from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from sparse_attn import load_pretrained, patch_model
-from tests.letters import letter_tokenizer
 from tests.hf.helpers import jitter, peft_warns
+from tests.letters import letter_tokenizer
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm_eval")
 from lm_eval.tasks import TaskManager  # noqa: E402

@@ -10,7 +10,7 @@ from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_ma
 from sparse_attn import functional as maps
 from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
-from sparse_attn.inspection import looks
+from sparse_attn.inspection import plot_style
 from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
@@ -184,7 +184,7 @@ def test_the_command_line_tells_of_it(capsys):
 
 
 def test_its_colour_is_that_of_its_record():
-    (look,) = looks.styles(["scaled"])
+    (look,) = plot_style.styles(["scaled"])
     assert look["color"] == "#7F3C8D"
 
 

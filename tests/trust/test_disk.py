@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glue.__main__ import main
-from glue.report import statistics
+from sparse_attn.reports import bootstrap
 from tests.commands import refusal
 from tests.glue.report.make_sweep import LABELS, add, make_config, write_sweep
 from tests.trust.trainings import Undisturbed, check_files, check_words
@@ -56,7 +56,7 @@ def test_no_space_left(undisturbed: Undisturbed, small_disk: Path) -> None:
 def test_the_report_before_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 199)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 199)
     monkeypatch.setattr("glue.report.page.make_plots", lambda sweep, task: [])
     write_sweep(tmp_path, make_config())
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS)

@@ -14,9 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from sparse_attn.cli.compare import main as main_of_compare
-from sparse_attn.comparison.options import parse
-from sparse_attn.comparison.data import read_data
+from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
 from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
@@ -30,11 +28,13 @@ from experiments.multilabel.data.text import load_tokenizer
 from experiments.multilabel.models import text_model
 from glue import __main__ as glue
 from glue.model import load_model
-from sparse_attn.evaluation.tasks import TASKS, get_task
-from pipeline import yaml_text
-from engine.fitting import fit
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
+from sparse_attn.cli.compare import main as main_of_compare
+from sparse_attn.comparison.data import read_data
+from sparse_attn.comparison.options import parse
+from sparse_attn.evaluation.tasks import TASKS, get_task
+from sparse_attn.system import yaml_text
 from tests.comparison.running import text_file
 from tests.conversion.command.running import converted
 from tests.experiments.multilabel.tiny import tiny_bert

@@ -13,7 +13,7 @@ from experiments.images.config import SweptLoss
 from experiments.multilabel.config import MethodConfig, SweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from experiments.multilabel.data.images import read_coco, read_folder, read_voc
-from glue.data import load_task
+from sparse_attn.evaluation.data import load_task
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.system.paths import below
 from tests.glue.report.make_sweep import make_config

@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sparse_attn.comparison.page import differences as compared
-from sparse_attn.comparison.page import measure_of
+from engine.experiment import Experiment
+from engine.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
+from engine.sweep.results import Results, Value
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -22,14 +23,13 @@ from experiments.multilabel.report import baseline as softmax_of
 from glue.__main__ import EXPERIMENT as GLUE
 from glue.report.runs import Sweep
 from glue.report.table import majority, make_rows
-from engine.experiment import Experiment
-from sparse_attn.system.files import read_json
-from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import LEVEL, Difference, paired
-from engine.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE
-from engine.sweep.results import Results, Value
+from sparse_attn.comparison.page import differences as compared
+from sparse_attn.comparison.page import measure_of
 from sparse_attn.inspection.plot_style import mapping_in
 from sparse_attn.mappings import get_spec
+from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import LEVEL, Difference, paired
+from sparse_attn.system.files import read_json
 from website.differences.entries import BASELINE, Entry, Kind, check, read
 
 REMEDY = "mend it or take it out"

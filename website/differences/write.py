@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sparse_attn.system.files import write_text
 from sparse_attn.reports import canvas
 from sparse_attn.reports.page import Plot
+from sparse_attn.system.files import write_text
 from website.differences.page import make_page
 from website.differences.studies import read_entries, without_entries
 

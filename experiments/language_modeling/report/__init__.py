@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.sweep.results import Results
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.plots import PLOTS, differences, plot_differences
 from experiments.language_modeling.report.published import published_tables
@@ -17,7 +18,6 @@ from experiments.language_modeling.report.tables import (
 from sparse_attn.reports import text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status
 from sparse_attn.reports.seed_statistics import verdict
-from engine.sweep.results import Results
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "

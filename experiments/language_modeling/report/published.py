@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.report.runs import at, config_of, keys
 from experiments.language_modeling.sections import StageConfig
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results
 
 _FILE = Path(__file__).with_name("published.yaml")
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"

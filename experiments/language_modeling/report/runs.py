@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from experiments.language_modeling.config import BASELINE
-from experiments.language_modeling.sections import HeadConfig
-from sparse_attn.system.files import differences, read_json
-from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
-from sparse_attn.reports import text
 from engine.sweep.plan import Cell
 from engine.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
 from engine.sweep.results import Results, Value
+from experiments.language_modeling.config import BASELINE
+from experiments.language_modeling.sections import HeadConfig
+from sparse_attn.reports import text
+from sparse_attn.system.files import differences, read_json
+from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
 
 
 def read_runs(folder: Path) -> Results:

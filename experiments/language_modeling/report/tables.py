@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.sweep.plan import Cell
+from engine.sweep.results import Results, ended
 from experiments.language_modeling.report.published import PublishedTable
 from experiments.language_modeling.report.runs import (
     baseline,
@@ -16,8 +18,6 @@ from experiments.language_modeling.report.runs import (
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import holm
 from sparse_attn.reports.table import Table
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results, ended
 
 # format of a measure; two decimals by default
 _PATTERNS = {

@@ -22,9 +22,10 @@ from experiments.multilabel.data.tables import (
     split_names,
 )
 from glue import model as models
-from glue.data import load_task, subset
-from sparse_attn.evaluation.tasks import get_task
+from glue.data import subset
+from sparse_attn.evaluation.data import load_task
 from sparse_attn.evaluation.rows import Row, require
+from sparse_attn.evaluation.tasks import get_task
 from sparse_attn.hf.opening import resolve_model
 
 Texts = list[tuple[str, ...]]  # a text or a pair for each row

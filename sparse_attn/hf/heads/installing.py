@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 from torch import nn
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.adapters import release_adapters, watch_adapters
-from sparse_attn.hf.heads.guard import install_guard, remove_guard
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
+from sparse_attn.hf.adapters import release_adapters, watch_adapters
 from sparse_attn.hf.config import INSTALLED, Description, Patch, own_configs, unmark
+from sparse_attn.hf.heads.guard import install_guard, remove_guard
 
 PatchedHead = LinearHead | MixtureHead | MultiLabelHead
 HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)

@@ -10,6 +10,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import positive
+from sparse_attn.heads.linear import LinearHead
+from sparse_attn.heads.mixture import MixtureHead
+from sparse_attn.hf.config import (
+    HEAD,
+    Description,
+    hide,
+    patch_of,
+)
 from sparse_attn.hf.heads.guard import refuse_changed_logits
 from sparse_attn.hf.heads.installing import (
     added_parameters,
@@ -18,20 +26,12 @@ from sparse_attn.hf.heads.installing import (
     remove_head,
     wrap,
 )
-from sparse_attn.heads.linear import LinearHead
 from sparse_attn.hf.heads.log_zero import unwatch_zeros, watch_zeros
-from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.hf.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.hf.layers import attention_layers, root_of
-from sparse_attn.mappings import Mapping
-from sparse_attn.hf.config import (
-    HEAD,
-    Description,
-    hide,
-    patch_of,
-)
 from sparse_attn.hf.patching import ModelT
 from sparse_attn.hf.refusals import refuse_lost_head
+from sparse_attn.mappings import Mapping
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.heads.guard import last_call
-from sparse_attn.hf.heads.installing import added_parameters, install_head, remove_head, wrap
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.hf.hooks import drop_hooks, keep_key
-from sparse_attn.hf.layers import root_of
-from sparse_attn.mappings import Mapping
 from sparse_attn.hf.config import (
     MULTILABEL,
     Description,
     hide,
     patch_of,
 )
+from sparse_attn.hf.heads.guard import last_call
+from sparse_attn.hf.heads.installing import added_parameters, install_head, remove_head, wrap
+from sparse_attn.hf.hooks import drop_hooks, keep_key
+from sparse_attn.hf.layers import root_of
 from sparse_attn.hf.patching import ModelT
 from sparse_attn.hf.refusals import refuse_lost_head
+from sparse_attn.mappings import Mapping
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
 # a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would

@@ -12,9 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from sparse_attn.system.files import whole
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
+from sparse_attn.system.files import whole
 
 PARTS = Path(__file__).parent
 

@@ -6,7 +6,7 @@ Needs matplotlib: `pip install 'sparse-attn[plots]'`.
 """
 
 # first, as it says what to install where matplotlib is missing
-from sparse_attn.inspection import looks as looks  # isort: skip
+from sparse_attn.inspection import plot_style as plot_style  # isort: skip
 from sparse_attn.inspection.pictures.mappings import draw_curves, draw_simplex
 from sparse_attn.inspection.pictures.records import draw_parameters, draw_sparsity, draw_support
 from sparse_attn.inspection.pictures.weights import draw_attention, draw_weights

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from sparse_attn.inspection import looks
+from sparse_attn.inspection import plot_style
 from sparse_attn.mappings import Mapping
 
 _REACH = 5.0  # scores of the curves go from -5 to 5
@@ -26,7 +26,7 @@ _KEPT = {
     3: ("#0072B2", "o", "no zero"),
     2: ("#E69F00", "^", "one zero: an edge"),
     1: ("#D55E00", "s", "two zeros: a corner"),
-    0: (looks.GREY, "X", "all zero"),
+    0: (plot_style.GREY, "X", "all zero"),
 }
 
 
@@ -48,11 +48,11 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     held = [_as_mapping(mapping) for mapping in mappings]
     z = np.linspace(-_REACH, _REACH, 2001)
     found = [_probabilities(mapping, np.stack([z, np.zeros_like(z)], -1)) for mapping in held]
-    styles = looks.styles([mapping.name for mapping in held])
+    styles = plot_style.styles([mapping.name for mapping in held])
     lines = [{"color": look["color"], "linestyle": look["linestyle"], "lw": 2} for look in styles]
     sparse = any((p == 0).any() for p in found)
     heights = (3.0, 0.36 * len(held)) if sparse else (3.0,)
-    figure = Figure(figsize=(looks.WIDTH, 1.15 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(plot_style.WIDTH, 1.15 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(heights), height_ratios=heights, sharex=True, squeeze=False)[:, 0]
     for mapping, p, line in zip(held, found, lines, strict=True):
         jumps = np.flatnonzero(np.abs(np.diff(p[:, 0])) > _JUMP) + 1
@@ -61,12 +61,12 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     panels[0].set_ylabel("$p_1$", fontsize=11)
     top = max(1.0, *(p[:, 0].max() for p in found))  # more where rows need not sum to one
     panels[0].set_ylim(-0.04 * top, 1.04 * top)
-    looks.tidy(panels[0])
+    plot_style.tidy(panels[0])
     if sparse:
         _zero_rows(panels[1], z, found, lines)
         panels[1].set_yticks(range(len(held)), [_label(m, "\n") for m in held], fontsize=9)
     else:
-        looks.legend_below(figure, panels[0])
+        plot_style.legend_below(figure, panels[0])
     panels[-1].set_xlabel("score $z$ of the first; the second has score 0", fontsize=11)
     panels[-1].set_xlim(-_REACH, _REACH)
     return figure
@@ -76,7 +76,7 @@ def _zero_rows(
     axes: Axes, z: np.ndarray, found: list[np.ndarray], lines: list[dict[str, Any]]
 ) -> None:
     """A row for each mapping: a sample of its line, thick where one of the two is exactly 0."""
-    looks.tidy(axes)
+    plot_style.tidy(axes)
     beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
     for row, (p, line) in enumerate(zip(found, lines, strict=True)):
         dropped = np.where((p == 0).any(-1), row, np.nan)
@@ -106,7 +106,7 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
     held = _as_mapping(mapping)
     scores, _ = _lattice()
     p = _probabilities(held, scores)
-    figure = Figure(figsize=(looks.WIDTH, 4.3), layout="constrained")
+    figure = Figure(figsize=(plot_style.WIDTH, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     _plane(left, "scores $z$", scores, p, reach=4.0)
     _plane(right, "probabilities $p$", p, p, reach=1.0)
@@ -115,7 +115,7 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
         near: dict[str, Any] = {"ha": "center", "va": "bottom" if y > 0 else "top", "fontsize": 10}
         left.text(4 * x, (4.2 if y > 0 else 5.3) * y, f"$z_{place}$ high", **near)
         right.text(x, 1.08 * y, f"$p_{place} = 1$", **near)
-    looks.legend_below(figure, left)
+    plot_style.legend_below(figure, left)
     figure.suptitle(_label(held, ", "))
     return figure
 
@@ -137,7 +137,7 @@ def _label(mapping: Mapping, between: str) -> str:
     values = {p.name: mapping.value(p.name) for p in mapping.spec.parameters}
     single = {n: torch.as_tensor(v) for n, v in values.items() if v is not None}
     shown = [f"{name} = {value.item():.3g}" for name, value in single.items() if value.numel() == 1]
-    return between.join([looks.name(mapping.name), *([", ".join(shown)] if shown else [])])
+    return between.join([plot_style.name(mapping.name), *([", ".join(shown)] if shown else [])])
 
 
 def _probabilities(mapping: Mapping, scores: np.ndarray) -> np.ndarray:

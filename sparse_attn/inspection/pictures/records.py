@@ -12,7 +12,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sparse_attn.inspection import looks
+from sparse_attn.inspection import plot_style
 from sparse_attn.inspection.record import AttentionRecord
 
 _MOST_NUMBERED = 16  # heads beside each other whose cells have room for a number
@@ -34,9 +34,9 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     _check_seen(record)
     zeros = 100 * record.zeros.numpy()
     layers, heads = zeros.shape
-    figure = Figure(figsize=(looks.WIDTH, 1.5 + 0.34 * layers), layout="constrained")
+    figure = Figure(figsize=(plot_style.WIDTH, 1.5 + 0.34 * layers), layout="constrained")
     axes = figure.add_subplot()
-    axes.patch.set(**looks.HATCHED)
+    axes.patch.set(**plot_style.HATCHED)
     image = axes.imshow(
         np.ma.masked_invalid(zeros), cmap="cividis", vmin=0, vmax=100, aspect="auto"
     )
@@ -69,7 +69,7 @@ def draw_support(record: AttentionRecord) -> Figure:
     """
     _check_seen(record)
     support = _mean_over_heads(record.support_by_position.transpose(1, 2).numpy())
-    figure, axes = looks.single()
+    figure, axes = plot_style.single()
     colours = _layer_colours(len(support))
     for values, colour in zip(support, colours, strict=True):
         axes.plot(values, color=colour, lw=1.8, marker="." if len(values) < 40 else "")
@@ -104,12 +104,12 @@ def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
     if name is not None and name not in found:
         raise ValueError(f"name={name!r}: expected one of {', '.join(found)}, or None for all")
     chosen = found if name is None else {name: found[name]}
-    figure, panels = looks.panels([""] * len(chosen), 3.4 if len(chosen) == 1 else 2.6)
+    figure, panels = plot_style.panels([""] * len(chosen), 3.4 if len(chosen) == 1 else 2.6)
     apart = False
     for axes, (label, values) in zip(panels, chosen.items(), strict=True):
         apart |= _parameter_lines(axes, np.array(record.calls), values.numpy())
         axes.set_xlabel("forward call", fontsize=11)
-        axes.set_ylabel(looks.name(label), fontsize=11)
+        axes.set_ylabel(plot_style.name(label), fontsize=11)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     if apart:
         _layer_bar(figure, panels, record.layers)
@@ -196,5 +196,5 @@ def _layer_bar(figure: Figure, panels: Sequence[Axes], layers: Sequence[str]) ->
 
 def _title(figure: Figure, record: AttentionRecord, what: str) -> None:
     mappings = sorted(set(record.mappings))
-    names = ", ".join(map(looks.name, mappings)) if len(mappings) < 3 else "several mappings"
+    names = ", ".join(map(plot_style.name, mappings)) if len(mappings) < 3 else "several mappings"
     figure.suptitle(f"{names}: {what}", fontsize=12)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from sparse_attn.inspection import looks
+from sparse_attn.inspection import plot_style
 from sparse_attn.inspection.record import AttentionRecord, largest_weight
 
 MOST_TOKENS = 60
@@ -109,7 +109,7 @@ def draw_weights(
     zeros = ((p == 0) & pairs).sum().item() / max(pairs.sum().item(), 1)
 
     cell = np.clip(4.6 / max(len(keys), len(tokens)), 0.16, 0.4)
-    size = (max(looks.WIDTH, cell * len(keys) + 1.8), cell * len(tokens) + 2.4)
+    size = (max(plot_style.WIDTH, cell * len(keys) + 1.8), cell * len(tokens) + 2.4)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     figure.suptitle(f"{title}: {100 * zeros:.0f} % exact zeros", fontsize=12, parse_math=False)
@@ -143,8 +143,10 @@ def _hatch(axes: Axes, cells: np.ndarray) -> Patch:
     """Hatch these cells (Q, K) and return a patch for the legend."""
     edges = [np.arange(n + 1) - 0.5 for n in reversed(cells.shape)]
     chosen = np.ma.array(np.zeros(cells.shape), mask=~cells)
-    axes.pcolor(*edges, chosen, cmap=ListedColormap([looks.HATCHED["facecolor"]]), **looks.HATCHED)
-    return Patch(**looks.HATCHED, label="masked")
+    axes.pcolor(
+        *edges, chosen, cmap=ListedColormap([plot_style.HATCHED["facecolor"]]), **plot_style.HATCHED
+    )
+    return Patch(**plot_style.HATCHED, label="masked")
 
 
 def _label(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:

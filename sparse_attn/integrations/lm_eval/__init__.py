@@ -11,12 +11,12 @@ except ImportError as error:
     raise ImportError("lm-evaluation-harness is needed: pip install 'lm_eval[hf]'") from error
 
 from sparse_attn.hf.attention import NAME
-from sparse_attn.mappings.syntax import parse_mapping, parts_of
+from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.hf.patching import patch_model
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import parameters_of
-from sparse_attn.hf.config import KEYS
-from sparse_attn.hf.patching import patch_model
+from sparse_attn.mappings.syntax import parse_mapping, parts_of
 
 __all__ = ["PatchedLM"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glue.report import statistics
+from sparse_attn.reports import bootstrap
 from tests.comparison.conftest import models
 
 __all__ = ["models"]
@@ -10,4 +10,4 @@ __all__ = ["models"]
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 99)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 99)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.comparison.page import table
+from sparse_attn import convert
 from sparse_attn.cli.convert import main
+from sparse_attn.comparison.page import table
 from sparse_attn.conversion.options import Options
 from sparse_attn.conversion.page import make_page
-from sparse_attn import convert
 from tests.commands import python, refusal
 from tests.comparison.running import Models, text_file
 from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted

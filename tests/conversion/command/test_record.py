@@ -12,9 +12,9 @@ import scipy.stats
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from sparse_attn.conversion.options import parse
-from sparse_attn.conversion.inputs import read_inputs
 from sparse_attn import convert, load_pretrained, patch_model
+from sparse_attn.conversion.inputs import read_inputs
+from sparse_attn.conversion.options import parse
 from sparse_attn.hf.layers import attention_layers
 from tests.comparison.running import Models, pair_file, text_file, texts
 from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted

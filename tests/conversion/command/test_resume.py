@@ -9,10 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from convert import stages
-from glue.report import statistics
 from sparse_attn import conversion
-from sparse_attn.conversion import healing
+from sparse_attn.conversion import healing, stages
+from sparse_attn.reports import bootstrap
 from tests.comparison.running import Models
 from tests.conversion.command.running import SPARSE, converted
 
@@ -51,7 +50,7 @@ def whole(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def often(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(healing, "SAVE_EVERY", 3)
     patch.setattr(healing, "EVERY", 2)
-    patch.setattr(statistics, "RESAMPLES", 99)
+    patch.setattr(bootstrap, "RESAMPLES", 99)
     patch.setattr(Figure, "savefig", lambda self, to, **_: isinstance(to, Path) and to.touch())
 
 

@@ -11,7 +11,7 @@ from experiments.bottleneck.config import Options
 from experiments.bottleneck.heads import HEADS, make_head
 from experiments.bottleneck.run import assemble, fit, measure
 from experiments.bottleneck.targets import draw
-from engine.fitting import DivergedError
+from sparse_attn.evaluation.predictions import DivergedError
 from tests.experiments.bottleneck.tiny import one
 
 CPU = torch.device("cpu")

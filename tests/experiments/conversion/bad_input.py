@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config,
 from experiments.conversion.__main__ import EXPERIMENT
 from experiments.conversion.config import SweepConfig
 from experiments.conversion.ways import FROZEN, LEARNED
-from engine.fitting import DivergedError
+from sparse_attn.evaluation.predictions import DivergedError
 from tests.bad_input import Wrong
 from tests.experiments.conversion.tiny import BUDGET, one, write
 from tests.letters import letter_tokenizer

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.conversion.__main__ import EXPERIMENT, main
-from experiments.conversion.config import SweepConfig
-from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
 from engine.command import from_dict
 from engine.sweep.config import Resources
 from engine.sweep.plan import PlannedRun
 from engine.sweep.records import Record, read_records, write_record
+from experiments.conversion.__main__ import EXPERIMENT, main
+from experiments.conversion.config import SweepConfig
+from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
 from tests.experiments.conversion.tiny import BUDGET, write
 
 CONFIG = Path(__file__).parents[3] / "configs/conversion/minilm.yaml"

@@ -8,7 +8,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from experiments.conversion.config import RunConfig
-from sparse_attn.conversion import LEAST
+from sparse_attn.conversion.converting import LEAST
 from tests.letters import letter_tokenizer
 
 PAIRS = 12

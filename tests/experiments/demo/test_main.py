@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo import __main__ as demo
+from experiments.demo import __main__ as demo
 from tests.commands import ROOT, python, wait_for
 
 
@@ -40,7 +40,7 @@ def test_an_earlier_demo_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_interrupted_training_ends_in_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from demo import __main__ as demo
+from experiments.demo import __main__ as demo
 demo.FOLDER = Path({str(tmp_path)!r}, "demo")
 demo.act = lambda: demo.train("softmax")
 demo.main([])

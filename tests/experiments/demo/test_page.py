@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.comparison.measure import CONTROL
 from experiments.demo.page import finding, forgetting, make_page, retrieval_table, training_table
 from experiments.demo.retrieval import settings
-from sparse_attn.system.files import differences
+from sparse_attn.comparison.measure import CONTROL
 from sparse_attn.mappings.syntax import describe
+from sparse_attn.system.files import differences
 from tests.commands import ROOT
 from tests.glue.running import parsed
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sparse_attn.comparison.measure import Variant, measure
-from sparse_attn.comparison.reader import open_reader
 from experiments.demo.retrieval import CONTROL, MODEL, _row, answered
 from sparse_attn import Mapping
+from sparse_attn.comparison.measure import Variant, measure
+from sparse_attn.comparison.reader import open_reader
 
 TEXTS = ["What is hail?", "Who wrote Faust?"]
 TEXTS += ["Hail is lumps of ice that fall from thunderclouds.", "Goethe worked on Faust."]

@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from engine.command import from_dict
+from engine.config import ReportConfig
+from engine.experiment import execute
+from engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from engine.sweep.plan import PlannedRun
+from engine.sweep.records import FOLDER, Record, write_record
 from experiments.images.__main__ import EXPERIMENT
 from experiments.images.config import (
     DataConfig,
@@ -21,12 +27,6 @@ from experiments.images.config import (
     TrainConfig,
 )
 from experiments.images.published import published
-from engine.command import from_dict
-from engine.config import ReportConfig
-from engine.experiment import execute
-from engine.sweep.config import FIRST_TRIAL_SEED, Resources
-from engine.sweep.plan import PlannedRun
-from engine.sweep.records import FOLDER, Record, write_record
 from tests.commands import ROOT, wait_for
 
 CONFIGS = ROOT / "configs/images"

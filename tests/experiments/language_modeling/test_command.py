@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch import nn
 
+from engine.command import from_dict
 from experiments.language_modeling.__main__ import EXPERIMENT, main
 from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
 from experiments.language_modeling.models import build_head
 from experiments.language_modeling.sections import DynamicConfig, HeadConfig, StageConfig
-from engine.command import from_dict
 from tests.experiments.language_modeling.toys import write_ptb
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"

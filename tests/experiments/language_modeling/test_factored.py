@@ -20,7 +20,7 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
-from engine.fitting import DivergedError
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.losses import bouchard_loss
 from tests.experiments.language_modeling.toys import write_ptb
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from engine.config import ReportConfig
 from experiments.language_modeling.__main__ import EXPERIMENT
 from experiments.language_modeling.config import RunConfig
 from experiments.language_modeling.report.plots import function, learning
 from experiments.language_modeling.report.published import CONFIGS, PublishedRow, published_tables
 from experiments.language_modeling.sections import HeadConfig, StageConfig
-from engine.config import ReportConfig
 from tests.figures import blank_panels
 
 # as printed; in the code they would look like x and -

@@ -31,7 +31,7 @@ from experiments.language_modeling.sections import (
     StageConfig,
 )
 from experiments.language_modeling.train import measure
-from engine.fitting import DivergedError
+from sparse_attn.evaluation.predictions import DivergedError
 from tests.experiments.language_modeling.toys import write_ptb
 
 AWD = ModelConfig(

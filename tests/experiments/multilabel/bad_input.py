@@ -10,6 +10,7 @@ from datasets import Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.backbones import resnet
 from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
@@ -23,7 +24,6 @@ from experiments.multilabel.data.images import load_images
 from experiments.multilabel.data.text import load_text
 from experiments.multilabel.models import make_head, text_model
 from experiments.multilabel.run import load
-from engine.config import ScheduleConfig
 from tests.bad_input import Wrong
 from tests.experiments.multilabel.tiny import (
     TABLE,

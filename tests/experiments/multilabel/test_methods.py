@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from engine.command import from_dict
+from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import EXPERIMENT
 from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig, ImageConfig, SyntheticConfig
 from experiments.multilabel.models import SigmoidHead, make_head
-from engine.command import from_dict
-from engine.config import ScheduleConfig
 from tests.experiments.multilabel.tiny import METHODS, run_config
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "multilabel"

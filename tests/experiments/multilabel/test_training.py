@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import MethodConfig, RunConfig
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.models import head_of, make_head
 from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
-from engine.config import ScheduleConfig
 from sparse_attn import register_mapping
 from sparse_attn.heads import MultiLabelHead
 from sparse_attn.losses import label_count_loss, r_softmax_multilabel_loss

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sparse_attn.evaluation.metric import METRICS
-from glue.plan import make_plan
-from glue.sweep import CandidateConfig, SweepConfig
-from sparse_attn.evaluation.tasks import get_task
 from engine.command import from_dict
 from engine.config import ScheduleConfig
 from engine.sweep.plan import Plan, PlannedRun
 from engine.sweep.records import FORMAT, Record, read_records, write_record
+from glue.plan import make_plan
+from glue.sweep import CandidateConfig, SweepConfig
+from sparse_attn.evaluation.metric import METRICS
+from sparse_attn.evaluation.tasks import get_task
 
 LABELS = np.random.default_rng(1).permutation([0] * 60 + [1] * 90)
 

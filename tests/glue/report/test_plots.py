@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.sweep.records import write_record
 from glue.report import plots
 from glue.report.runs import Sweep
-from sparse_attn.reports.bootstrap import expected_best
 from glue.sweep import CandidateConfig
-from engine.sweep.records import write_record
+from sparse_attn.reports.bootstrap import expected_best
 from tests.glue.report.make_sweep import (
     LABELS,
     add,

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from glue.config import TrainConfig
-from glue.report import statistics
 from glue.report.published import published
 from glue.report.table import majority, make_rows
 from glue.report.verdict import verdict
 from glue.sweep import CandidateConfig
+from sparse_attn.reports import bootstrap
 from sparse_attn.reports.seed_statistics import Difference
 from tests.glue.report.make_sweep import (
     LABELS,
@@ -37,7 +37,7 @@ from tests.glue.running import read_sweep, report
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few resamples, and no plots, which test_plots.py is about."""
-    monkeypatch.setattr(statistics, "RESAMPLES", 199)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 199)
     monkeypatch.setattr("glue.report.page.make_plots", lambda sweep, task: [])
 
 

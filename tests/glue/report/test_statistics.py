@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from sparse_attn.evaluation.metric import METRICS
-from glue.report import statistics
+from sparse_attn.reports import bootstrap
 from tests.glue.report.make_sweep import guesses
 
 SEEDS, EXAMPLES = 4, 300
@@ -25,20 +25,20 @@ def runs(labels: np.ndarray, right: float, first: int) -> np.ndarray:
 
 
 def test_a_large_difference_is_found_and_covered(labels: np.ndarray) -> None:
-    found = statistics.compare("accuracy", labels, runs(labels, 0.85, 10), runs(labels, 0.7, 20))
+    found = bootstrap.compare("accuracy", labels, runs(labels, 0.85, 10), runs(labels, 0.7, 20))
     assert found.n == SEEDS
     assert 0 < found.low < 0.15 < found.high < 0.3
     assert found.low < found.value < found.high
     # as small as four pairs of runs can make it
     assert found.p < 0.01
-    down = statistics.compare("accuracy", labels, runs(labels, 0.7, 20), runs(labels, 0.85, 10))
+    down = bootstrap.compare("accuracy", labels, runs(labels, 0.7, 20), runs(labels, 0.85, 10))
     assert (down.value, down.p) == (-found.value, found.p)
     assert down.high < 0
 
 
 def test_no_difference_is_not_found(labels: np.ndarray) -> None:
     p = [
-        statistics.compare(
+        bootstrap.compare(
             "accuracy", labels, runs(labels, 0.8, 100 * k), runs(labels, 0.8, 100 * k + 50), 499
         ).p
         for k in range(1, 21)
@@ -50,7 +50,7 @@ def test_no_difference_is_not_found(labels: np.ndarray) -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "matthews_correlation", "spearmanr"])
 def test_the_same_predictions_differ_by_nothing(labels: np.ndarray, metric: str) -> None:
     same = runs(labels, 0.8, 1)
-    found = statistics.compare(metric, labels, same, same, 99)
+    found = bootstrap.compare(metric, labels, same, same, 99)
     assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
     assert found.detectable is None
 
@@ -59,9 +59,9 @@ def test_the_same_predictions_differ_by_nothing(labels: np.ndarray, metric: str)
 def test_interval_agrees_with_a_crossed_bootstrap_in_numpy(
     labels: np.ndarray, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)  # the bootstrap alone
+    monkeypatch.setattr(bootstrap, "paired", lambda ours, theirs: None)  # the bootstrap alone
     ours, base = runs(labels, 0.8, 1), runs(labels, 0.75, 30)
-    found = statistics.compare(metric, labels, ours, base, 999)
+    found = bootstrap.compare(metric, labels, ours, base, 999)
     rng = np.random.default_rng(3)
     drawn = []
     for _ in range(999):
@@ -76,7 +76,7 @@ def test_interval_agrees_with_a_crossed_bootstrap_in_numpy(
     assert found.low == pytest.approx(low, abs=chance)
     assert found.high == pytest.approx(high, abs=chance)
     tail = min(np.mean(np.array(drawn) <= 0), np.mean(np.array(drawn) >= 0))
-    p = statistics.p_value(np.array(drawn))
+    p = bootstrap.p_value(np.array(drawn))
     assert p == pytest.approx(2 * tail, abs=0.01)
     everything = [[_score(metric, labels, run) for run in side] for side in (ours, base)]
     # the part of compare's p that is the bootstrap's
@@ -102,14 +102,14 @@ def test_neither_p_nor_interval_is_surer_than_a_paired_t_test(
     place: int,
 ) -> None:
     ours, base = runs(labels, right, first), runs(labels, other, place)
-    found = statistics.compare("accuracy", labels, ours, base, 999)
+    found = bootstrap.compare("accuracy", labels, ours, base, 999)
     test = scipy.stats.ttest_rel((ours == labels).mean(1), (base == labels).mean(1))
     assert found.p == pytest.approx(test.pvalue, rel=1e-6)
     ends = test.confidence_interval()
     assert found.low <= ends.low + 1e-12
     assert found.high >= ends.high - 1e-12
-    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)
-    alone = statistics.compare("accuracy", labels, ours, base, 999)
+    monkeypatch.setattr(bootstrap, "paired", lambda ours, theirs: None)
+    alone = bootstrap.compare("accuracy", labels, ours, base, 999)
     assert alone.p < test.pvalue
     assert found.interval == pytest.approx((min(alone.low, ends.low), max(alone.high, ends.high)))
 
@@ -126,7 +126,7 @@ def test_few_seeds_raise_no_false_alarm() -> None:
         luck = rng.random((6, len(labels)))
         luck[:, ::2] = luck[0, ::2]  # half of the rows are as hard for one run as for the others
         predicted = (luck < rng.normal(0.8, 0.02, (6, 1))).astype(int)
-        alarms += statistics.compare("accuracy", labels, predicted[:3], predicted[3:], 99).p < 0.05
+        alarms += bootstrap.compare("accuracy", labels, predicted[:3], predicted[3:], 99).p < 0.05
     assert 0 < alarms <= 0.07 * 300
 
 
@@ -136,18 +136,18 @@ def test_seeds_count_as_a_source_of_chance(
     # every example is wrong in one run and right in another: only the seeds vary
     ours = np.stack([labels, labels, 1 - labels, 1 - labels])
     base = np.stack([labels, 1 - labels, labels, 1 - labels])
-    found = statistics.compare("accuracy", labels, ours, base, 999)
+    found = bootstrap.compare("accuracy", labels, ours, base, 999)
     assert found.value == 0
     # the differences of the four pairs are 0, 1, -1 and 0
     half = scipy.stats.t.ppf(0.975, 3) * np.sqrt(2 / 3) / 2
     assert found.interval == pytest.approx((-half, half))
-    monkeypatch.setattr(statistics, "paired", lambda ours, theirs: None)
-    assert statistics.compare("accuracy", labels, ours, base, 999).interval == (-0.75, 0.75)
+    monkeypatch.setattr(bootstrap, "paired", lambda ours, theirs: None)
+    assert bootstrap.compare("accuracy", labels, ours, base, 999).interval == (-0.75, 0.75)
 
 
 def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
     ours, base = runs(labels, 0.8, 1)[:1], runs(labels, 0.7, 9)[:1]
-    found = statistics.compare("accuracy", labels, ours, base, 1999)
+    found = bootstrap.compare("accuracy", labels, ours, base, 1999)
     gained = (ours == labels)[0] * 1.0 - (base == labels)[0]
     error = gained.std() / np.sqrt(EXAMPLES)
     assert found.n == 1
@@ -158,7 +158,7 @@ def test_one_seed_draws_examples_alone(labels: np.ndarray) -> None:
 def test_means_of_values() -> None:
     rng = np.random.default_rng(0)
     ours, base = rng.normal(0.3, 1, (1, 400)), rng.normal(0, 1, (1, 400))
-    found = statistics.compare_means(ours, base, 1999)
+    found = bootstrap.compare_means(ours, base, 1999)
     gained = (ours - base)[0]
     half = 1.96 * gained.std() / np.sqrt(400)
     assert found.value == pytest.approx(gained.mean())
@@ -166,16 +166,16 @@ def test_means_of_values() -> None:
         (gained.mean() - half, gained.mean() + half), abs=0.1 * half
     )
     right, wrong = np.ones((1, 3)), np.zeros((1, 3))
-    assert statistics.compare_means(right, wrong, 99).value == 1
+    assert bootstrap.compare_means(right, wrong, 99).value == 1
 
 
 def test_one_example_tells_nothing() -> None:
-    found = statistics.compare("accuracy", np.ones(1), np.ones((2, 1)), np.zeros((2, 1)))
+    found = bootstrap.compare("accuracy", np.ones(1), np.ones((2, 1)), np.zeros((2, 1)))
     assert (found.value, found.p) == (1, 1)
 
 
 def weighted(metric: str, counts: np.ndarray, labels: np.ndarray, side: np.ndarray) -> float:
-    return float(statistics.weighted_metric(metric, labels)(counts[None], labels, side[None])[0, 0])
+    return float(bootstrap.weighted_metric(metric, labels)(counts[None], labels, side[None])[0, 0])
 
 
 @pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "spearmanr"])
@@ -215,7 +215,7 @@ def test_a_sample_that_is_constant_but_for_rounding_does_not_correlate(metric: s
 def test_spearman_of_scores_with_ties() -> None:
     rng = np.random.default_rng(0)
     scores, ours, base = rng.integers(0, 9, 50) / 4, rng.normal(size=50), rng.integers(-4, 4, 50)
-    found = statistics.compare("spearmanr", scores, ours[None], base[None], 1999)
+    found = bootstrap.compare("spearmanr", scores, ours[None], base[None], 1999)
     rho = [scipy.stats.spearmanr(scores, side).statistic for side in (ours, base)]
     assert found.value == pytest.approx(rho[0] - rho[1], abs=1e-12)
     drawn = []
@@ -246,11 +246,11 @@ def test_three_classes_keep_the_general_formula() -> None:
     ],
 )
 def test_p_value_by_hand(distribution: list[float], p: float) -> None:
-    assert statistics.p_value(np.array(distribution)) == pytest.approx(p)
+    assert bootstrap.p_value(np.array(distribution)) == pytest.approx(p)
 
 
 def test_expected_best_agrees_with_every_draw() -> None:
     scores = [0.3, 0.9, 0.5, 0.5]
-    for k, value in enumerate(statistics.expected_best(scores), start=1):
+    for k, value in enumerate(bootstrap.expected_best(scores), start=1):
         draws = [max(draw) for draw in itertools.product(scores, repeat=k)]
         assert value == pytest.approx(np.mean(draws), abs=1e-12)

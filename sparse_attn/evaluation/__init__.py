@@ -1,0 +1,1 @@
+"""What a model is measured on: tasks, their data, labels and metrics."""

@@ -1,0 +1,51 @@
+"""Where modules lay before; pickles and other programs name them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    **{
+        f"sparse_attn.{name}": f"sparse_attn.hf.{name}"
+        for name in (
+            *("adapters", "attention", "checkpoints", "descriptions", "entries", "exporting"),
+            *("hooks", "layers", "loading", "patching", "plain_loading", "refusals", "schedules"),
+        )
+    },
+    **{
+        f"sparse_attn.heads.{name}": f"sparse_attn.hf.heads.{name}"
+        for name in ("guard", "installing", "log_zero", "own_loss")
+    },
+    "sparse_attn.commands": "sparse_attn.cli",
+    "sparse_attn.files": "sparse_attn.system.files",
+    "sparse_attn.heads.multilabel_patching": "sparse_attn.hf.heads.multilabel",
+    "sparse_attn.heads.patching": "sparse_attn.hf.heads.lm",
+    "sparse_attn.holders": "sparse_attn.hf.wrapper_classes",
+    "sparse_attn.patch_config": "sparse_attn.hf.config",
+}
+
+
+class Moved(MetaPathFinder, Loader):
+    """Finds a module under its earlier name: the same object as under its name now."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(MOVED[spec.name])
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # the import system has just set that of the earlier name
+        module.__spec__ = self._spec
+
+
+sys.meta_path.append(Moved())

@@ -1,0 +1,1 @@
+"""Files, folders, the hub and the machine."""
