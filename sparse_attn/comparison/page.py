@@ -21,8 +21,8 @@ AGREEMENTS = {
     ),
     "KL, nats": (
         -1,
-        "KL: divergence of the model's probabilities from those under softmax, mean over tokens, "
-        "then texts; 0 is equal.",
+        "KL: divergence of the model's probabilities from those under softmax, mean over a "
+        "text's tokens, if it has one for each, then over texts; 0 is equal.",
     ),
     "|difference|": (
         -1,

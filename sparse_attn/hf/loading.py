@@ -163,9 +163,9 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
         return {}
     if not saved:
         raise ValueError(
-            f"path={str(path)!r}: its config has neither {' nor '.join(map(repr, KEYS))}: "
-            "nothing was patched when it was saved; use from_pretrained, then patch_model, "
-            "patch_multilabel_head or patch_lm_head"
+            f"path={str(path)!r}: its config, or the one given as config, has neither "
+            f"{' nor '.join(map(repr, KEYS))}. If nothing was patched when it was saved, use "
+            "from_pretrained, then patch_model, patch_multilabel_head or patch_lm_head"
         )
     # the file has the name, and so does the config of a model in memory
     asked = {config._attn_implementation, vars(config).get("attn_implementation")}

@@ -107,7 +107,10 @@ def unpatch_model(model: ModelT) -> ModelT:
     root = root_of(model)
     patch = patch_of(root, NAME)
     if patch is None:
-        raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
+        remedy = "call patch_model first"
+        if NAME in vars(root.config):  # of a patched model that was loaded plainly
+            remedy = "load it with sparse_attn.load_pretrained"
+        raise ValueError(f"{type(root).__name__} is not patched; {remedy}")
     found = attention_layers(root)
     remove_hooks(root, found)
     drop_hooks(root, _check_layers)
@@ -228,7 +231,7 @@ def _select(
             f"its {root.config.num_hidden_layers} layers; leave out layers"
         )
     for number in wanted:
-        if number not in blocks:
+        if type(number) is not int or number not in blocks:
             raise ValueError(
                 f"layers={wanted}: {type(root).__name__} has no layer {number!r}; expected numbers "
                 f"from {blocks[0]} to {blocks[-1]}"

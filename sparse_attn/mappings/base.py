@@ -310,6 +310,8 @@ def _prepare(
     checks: tuple[ParameterSpec, ...],
 ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
     """Rows last, in at least float32, the boolean mask, and parameters shaped (..., 1) or None."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores: expected a floating-point tensor, got {type(scores).__name__}")
     if not scores.is_floating_point():
         raise TypeError(
             f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"

@@ -54,6 +54,8 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
+        if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
+            raise TypeError(f"learn={learn!r}: expected the name of a parameter, or several names")
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
         if parameters.get(SINK.name, ...) is None:
             del parameters[SINK.name]

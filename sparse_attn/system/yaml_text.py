@@ -19,10 +19,29 @@ def load(text: str, load: Any = yaml.safe_load) -> Any:
 
     Raises:
         yaml.YAMLError: it is not YAML, has more than MOST_LEVELS levels, or more than MOST_VALUES
-            values.
+            values, or gives a key twice.
     """
     _check_size(text)
+    _check_keys(yaml.compose(text, Loader=yaml.SafeLoader))
     return load(text)
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """Refuse a key that a table gives twice: YAML would keep the last."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(item)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen = set()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key.value!r} stands there twice; leave one out",
+                problem_mark=key.start_mark,
+            )
+        seen.add((key.tag, key.value) if isinstance(key, yaml.ScalarNode) else key)
+        _check_keys(value)
 
 
 @dataclass

@@ -129,6 +129,7 @@ def test_a_section_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         ("train", "train: {seed: abc}", "train.seed=abc: expected int"),
         ("train", "task: [RTE\n", "not YAML (line 2: expected ',' or ']'"),
+        ("train", "task: RTE\ntask: CoLA\n", "not YAML (line 2: the key 'task' stands there twice"),
         ("train", "[1, 2]", "expected keys and values, got a list"),
         (
             "sweep",

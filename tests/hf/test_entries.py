@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from sparse_attn import Mapping, load_pretrained, patch_model
+from sparse_attn import Mapping, load_pretrained, patch_model, unpatch_model
 from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, patch_multilabel_head
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL
@@ -94,6 +94,27 @@ def test_patching_a_plain_load_with_a_malformed_entry(tmp_path):
     plain = AutoModel.from_pretrained(tmp_path, config=config)
     with pytest.raises(ValueError, match=r"config\.sparse_attn\.mappings: expected a table with"):
         patch_model(plain, "sparsemax")
+
+
+def test_only_a_whole_number_of_components():
+    with pytest.raises(ValueError, match=r"components=2\.0: expected a whole number"):
+        MixtureHead(2, 3, "softmax", components=2.0)
+
+
+@pytest.mark.parametrize("number", [True, 0.0])
+def test_only_whole_numbers_of_layers(number):
+    with pytest.raises(ValueError, match=f"has no layer {number!r}; expected numbers from 0"):
+        patch_model(BERT.build("BertModel"), "sparsemax", layers=[number])
+
+
+def test_a_remedy_for_a_plain_load(tmp_path):
+    model = patch_model(BERT.build("BertModel"), "sparsemax")
+    config = copy.deepcopy(unpatch_model(model).config)
+    patch_model(model, "sparsemax").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"not patched; load it with sparse_attn\.load_pretrained"):
+        unpatch_model(type(model).from_pretrained(tmp_path))
+    with pytest.raises(ValueError, match="the one given as config, has neither"):
+        load_pretrained(type(model), tmp_path, config=config)
 
 
 def test_sizes_are_bounded_for_every_mapping_and_head():
