@@ -14,7 +14,7 @@ from glue.report.statistics import compare
 from glue.scoring import baseline
 from glue.sweep import BASELINE
 from glue.tasks import REGRESSION_METRICS
-from pipeline.report.spread import LEVEL, Difference, holm
+from pipeline.report.spread import LEVEL, VERDICTS, Difference, holm
 from pipeline.sweep.records import Record
 from pipeline.sweep.results import ended
 
@@ -81,6 +81,15 @@ class Row:
     def significant(self) -> bool:
         """Whether it differs after correction over all comparisons."""
         return self.holm is not None and self.holm < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """better or worse after correction, not significant; not judged for one pair of runs."""
+        if self.difference is None or self.difference.n == 1:
+            return VERDICTS[None]
+        if not self.significant:
+            return VERDICTS[0]
+        return VERDICTS[1 if self.difference.value > 0 else -1]
 
 
 def make_rows(sweep: Sweep) -> list[Row]:

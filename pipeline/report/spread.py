@@ -19,6 +19,8 @@ from pipeline.report import text
 
 LEVEL = 0.05
 POWER = 0.8
+# of a difference from the baseline, by its side; None: one pair of runs, or no interval
+VERDICTS = {1: "better", -1: "worse", 0: "not significant", None: "not judged"}
 
 
 class Estimate(NamedTuple):
@@ -76,6 +78,14 @@ class Difference(NamedTuple):
         """1 if the interval is above 0, -1 if below, else 0."""
         low, high = self.interval or (0, 0)
         return 1 if low > 0 else -1 if high < 0 else 0
+
+    def verdict(self, better: int = 1) -> str:
+        """better, worse or not significant by the interval; not judged without one.
+
+        Args:
+            better: 1 if more is better, else -1.
+        """
+        return VERDICTS[better * self.side if self.interval else None]
 
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
