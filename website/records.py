@@ -76,7 +76,7 @@ def pages_with_tables() -> Iterator[tuple[Path, str, list[str]]]:
     Raises:
         ValueError: a marker has no other end, or there is no such table.
     """
-    for path in sorted((ROOT / "docs").rglob("*.md")):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         content = path.read_text(encoding="utf-8")
         names = _TABLE.findall(content)
         if len(_MARKER.findall(content)) != 2 * len(names):

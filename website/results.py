@@ -7,14 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks import variants
 from benchmarks.attention.suite import Attention
 from benchmarks.heads import OURS, PLAIN
 from benchmarks.tables import short
-from compare.page import findings, measure_of, share
+from compare.page import measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
@@ -26,6 +25,7 @@ from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import scores
 from pipeline.report import text
+from pipeline.report.spread import estimate, paired
 from pipeline.report.table import Table, markdown
 from website import ROOT
 
@@ -73,7 +73,7 @@ def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def glue() -> list[str]:
-    """What can be said, differences and scores: the head of the report.
+    """Differences and scores: the head of the report.
 
     The report has worked its intervals out, which takes longest; a test holds it to the records.
     """
@@ -82,33 +82,20 @@ def glue() -> list[str]:
     return head.splitlines()[1:]
 
 
-def _found(report: str, start: str = "") -> list[str]:
-    """What a report says was found, and what its seeds could have shown."""
-    content = (ROOT / "docs" / report / "report.md").read_text(encoding="utf-8")
-    paragraphs = content.split("\n\n")
-    (said,) = [p for p in paragraphs if p.startswith(start) and "% power to detect" in p]
-    return [said, ""]
-
-
 def multilabel() -> list[str]:
     """Micro-F1 of every method on every data set."""
-    return _found("multilabel", "micro-F1") + markdown(
-        scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro")
-    )
+    return markdown(scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro"))
 
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head; the report has the rest."""
     results = LANGUAGE_MODELING.read(RESULTS / "language_modeling/ptb-small-sweep")
-    found = _found("language-models")
-    return found + markdown(
-        heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption="")
-    )
+    return markdown(heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption=""))
 
 
 def images() -> list[str]:
     """Every loss on MNIST beside the paper's table."""
-    return _found("images") + markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
+    return markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
 
 
 def bottleneck() -> list[str]:
@@ -118,8 +105,7 @@ def bottleneck() -> list[str]:
         line
         for alpha in results.sweep.alphas
         for measure in MEASURES
-        for line in _found("bottleneck", measure.title)
-        + markdown(measure_table(results, alpha, measure))
+        for line in markdown(measure_table(results, alpha, measure))
     ]
 
 
@@ -206,43 +192,77 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM."""
-    record = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text(encoding="utf-8"))
-    return [" ".join(findings(record)), "", *markdown(compared(record))]
+    return markdown(compared(_read("compare/minilm-sts-b.json")))
+
+
+def swapped_and_healed() -> list[str]:
+    """Two mappings of MiniLM before and after healing, beside as many zeros at random."""
+    tables = [compared(_read(f"conversion/minilm/{name}.json")) for name in CONVERTED]
+    headers = tables[0].headers
+    places = [headers.index(name) for name in ("mapping", "exact zeros", *headers[3:7])]
+    softmax, *first = tables[0].rows
+    rows = [softmax, *first, *tables[1].rows[1:]]
+    return markdown(Table("", headers, rows).columns(*places, caption=""))
+
+
+CONVERTED = ("entmax-90", "sparsemax")
 
 
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
-    rows, found = [], []
+    rows = []
     for path in sorted((RESULTS / "conversion/minilm").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         swapped, healed = record["mappings"]
         measure = measure_of(record)
         target = record["recipe"]["target_zeros"]
-        found.append(measure.difference(healed["against_softmax"]))
         rows.append(
             [
                 record["recipe"]["mapping"],
                 text.NOTHING if target is None else share(target),
                 share(swapped["zeros"]),
-                measure.difference_text(swapped["against_softmax"]),
+                *measure.judged(swapped["against_softmax"]),
                 share(healed["zeros"]),
-                measure.difference_text(healed["against_softmax"]),
+                *measure.judged(healed["against_softmax"]),
                 share(record["layers"][-1]["healed"]["zeros"]),
                 measure.text(healed["random"]),
                 f"{record['seconds'] / 60:.1f}",
             ]
         )
-    headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "healed: zeros"]
-    headers += ["from softmax [95 %]", "last layer's", "as many at random", "minutes"]
-    sides = [difference.side for difference in found]
-    half = median(difference.half for difference in found)
-    caption = (
-        f"Healed, {sides.count(-1)} of {len(sides)} are worse than softmax and "
-        f"{sides.count(1)} better, by uncorrected intervals; half of one is {half:.2f} wide in the "
-        f"median. {measure.name} on {record['rows']:,} pairs; softmax: "
-        f"{measure.number(record['softmax'])}"
-    )
+    headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "verdict"]
+    headers += ["healed: zeros", "from softmax [95 %]", "verdict", "last layer's"]
+    headers += ["as many at random", "minutes"]
+    caption = f"{measure.name}. Pairs: {record['rows']:,}. Softmax: "
+    caption += f"{measure.number(record['softmax'])}. Intervals are not corrected."
     return markdown(Table(caption, headers, rows))
+
+
+def _read(name: str) -> dict[str, Any]:
+    """A record in results/."""
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def fine_tuned() -> list[str]:
+    """Models converted first and fine-tuned on MRPC then, over seeds."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for run in _read("conversion/mrpc/converted-first.json")["runs"]:
+        for name in ("zeros", "accuracy", "f1"):
+            by_seed = scores.setdefault(run["model"], {}).setdefault(name, {})
+            by_seed[run["seed"]] = 100 * run[name]
+    rows = []
+    for model, found in scores.items():
+        zeros, *means = (estimate(values.values()) for values in found.values())
+        row = [model, str(len(found["accuracy"])), f"{zeros.mean:.1f} %" if zeros else ""]
+        row += [mean.text("{:.1f}") for mean in means if mean]
+        difference = paired(found["accuracy"], scores["softmax"]["accuracy"])
+        if model == "softmax" or difference is None:
+            row += [text.NOTHING] * 2
+        else:
+            row += [difference.text("{:+.1f}"), difference.verdict()]
+        rows.append(row)
+    headers = ["fine-tuned model", "seeds", "exact zeros", "accuracy", "F1"]
+    return markdown(Table("", [*headers, "from softmax [95 %]", "verdict"], rows))
 
 
 def families() -> list[str]:
@@ -251,11 +271,11 @@ def families() -> list[str]:
     record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = record["families"]
     verdicts = Counter(row["verdict"] for some in found.values() for row in some.values())
-    total = f"{sum(verdicts.values()):,} classes of {len(found)} model types"
-    counts = ", ".join(f"{verdicts[name]} {name}" for name in _VERDICTS)
+    total = f"Classes: {sum(verdicts.values()):,}. Model types: {len(found)}. "
+    counts = " ".join(f"{name.capitalize()}: {verdicts[name]}." for name in _VERDICTS)
     rows = [[kind, *_family(some)] for kind, some in found.items()]
     versions = f"Transformers {record['versions']['transformers']}"
-    return markdown(Table(f"{versions}: {total}; {counts}.", ["family", "classes", "why"], rows))
+    return markdown(Table(f"{versions}. {total}{counts}", ["family", "classes", "why"], rows))
 
 
 _VERDICTS = ("accepted", "refused", "refused at the call", "not tried")
@@ -296,6 +316,6 @@ TABLES = {
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
-        compositions,
+        *(swapped_and_healed, fine_tuned, compositions),
     )
 }
