@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -9,10 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks import variants
-from benchmarks.attention.suite import Attention
-from benchmarks.heads import OURS, PLAIN
-from benchmarks.tables import short
 from compare.page import measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
@@ -24,10 +21,11 @@ from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELI
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import scores
+from glue.__main__ import EXPERIMENT as GLUE
 from pipeline.report import text
-from pipeline.report.spread import estimate, paired
+from pipeline.report.spread import VERDICTS, Difference, estimate, paired
 from pipeline.report.table import Table, markdown
-from website import ROOT
+from website import ROOT, speed
 
 RESULTS = ROOT / "results"
 
@@ -93,6 +91,15 @@ def language_modeling() -> list[str]:
     return markdown(heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption=""))
 
 
+def multilabel_rates() -> list[str]:
+    """Micro-F1 of every method at its best rate, with standardised and with raw counts."""
+    return [
+        line
+        for name in ("synthetic-rates", "synthetic-raw")
+        for line in markdown(scores(MULTILABEL.read(RESULTS / "multilabel" / name), "micro"))
+    ]
+
+
 def images() -> list[str]:
     """Every loss on MNIST beside the paper's table."""
     return markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
@@ -100,7 +107,16 @@ def images() -> list[str]:
 
 def bottleneck() -> list[str]:
     """Every measure of every head."""
-    results = BOTTLENECK.read(RESULTS / "bottleneck/small")
+    return _measures("small")
+
+
+def bottleneck_alphas() -> list[str]:
+    """The same at other alphas."""
+    return _measures("small-alphas")
+
+
+def _measures(study: str) -> list[str]:
+    results = BOTTLENECK.read(RESULTS / "bottleneck" / study)
     return [
         line
         for alpha in results.sweep.alphas
@@ -109,70 +125,31 @@ def bottleneck() -> list[str]:
     ]
 
 
-def _benchmark(name: str) -> list[dict[str, Any]]:
-    """The cases of a benchmark's record."""
-    return json.loads((RESULTS / f"benchmarks/{name}.json").read_text())["cases"]
-
-
-def steps() -> list[str]:
-    """Whole training steps with attention of ours and of others."""
-    cases = [case for case in _benchmark("attention-cpu") if case["group"] == "step"]
-    page = "\n\n".join("\n".join(Attention().section(case)) for case in cases)
-    return page.replace("## ", "### ").splitlines()
-
-
-_H200 = {  # headings of cases, passes and what follows the contestant's name
-    "N=128, forward": ("N=128", "forward", ""),
-    "N=128": ("N=128", "forward+backward", ""),
-    "N=512, forward": ("N=512", "forward", ""),
-    "N=512": ("N=512", "forward+backward", ""),
-    "MRPC": ("MRPC", "forward+backward", ""),
-    "MRPC, key_lengths": ("MRPC", "forward+backward", " (key_lengths)"),
-    "causal N=8192": ("causal N=8192", "forward+backward", ""),
-    "BERT-base step": ("BERT-base", "step", ""),
-}
-
-
-def h200() -> list[str]:
-    """Every mapping over SDPA on an H200."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {
-        (case["name"], row["pass"], row["name"]): row
-        for case in _benchmark("attention-nvidia-h200")
-        for row in case["rows"]
-        if row["reason"] is None
-    }
-    names = dict.fromkeys(
-        name for *_, name in found if name.startswith("ours ") and "(" not in name
-    )
+def mrpc_h200() -> list[str]:
+    """Differences from softmax on MRPC with most seeds, by both kinds of interval."""
+    results = GLUE.read(RESULTS / "glue/mrpc-h200")
+    with (ROOT / "docs/glue-mrpc-h200/report.csv").open(encoding="utf-8") as file:
+        found = {row["mapping"]: row for row in csv.DictReader(file) if row["difference"]}
     rows = []
-    for name in names:
-        ratios = [found.get((*case, name + end)) for *case, end in _H200.values()]
-        cells = [f"{row['to']['SDPA']['median']:.2f}" if row else "" for row in ratios]
-        rows.append([name.removeprefix("ours "), *cells])
-    sdpa = [found[*case, "SDPA"]["ms"]["median"] for *case, _ in _H200.values()]
-    rows.append(["SDPA, ms", *map(short, sdpa)])
-    return markdown(Table("", ["mapping", *_H200], rows))
-
-
-def h200_shapes() -> list[str]:
-    """Forward and backward over the shapes that only the first run on an H200 has."""
-    path = RESULTS / "benchmarks/31b9054/variants-nvidia-h200.json"
-    record = json.loads(path.read_text())
-    del record["shapes"]["N=512"]
-    return variants.shapes(record, "forward+backward")
-
-
-def heads() -> list[str]:
-    """Time and memory of our loss beside those of the plain form."""
-    rows = []
-    for case in _benchmark("heads-cpu") + _benchmark("128k/heads-cpu"):
-        by_name = {row["name"]: row for row in case["rows"]}
-        ours, plain = by_name[OURS], by_name[PLAIN]
-        memory = short(ours["memory_mib"] / plain["memory_mib"])
-        time = short(ours["to"][PLAIN]["median"])
-        rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
-    caption = f"{OURS} / {PLAIN}: below 1 is less."
-    return markdown(Table(caption, ["head", "vocabulary", "tokens", "time", "peak memory"], rows))
+    for name, row in found.items():
+        value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
+        seeds = results.difference(("MRPC", name), ("MRPC", "softmax"), lambda run: run["score"])
+        both = Difference(100 * value, (100 * low, 100 * high), int(row["paired_seeds"]))
+        assert seeds is not None
+        rows.append(
+            [
+                name,
+                share(float(row["sparsity"])),
+                row["paired_seeds"],
+                both.text("{:+.2f}"),
+                VERDICTS[both.side * int(row["significant"])],
+                f"± {100 * seeds.half:.2f}",
+                seeds.verdict(),
+            ]
+        )
+    headers = ["mapping", "exact zeros", "seeds", "difference [95 %, seeds and dev examples]"]
+    headers += ["verdict, Holm", "95 %, seeds only", "by seeds only"]
+    return markdown(Table("", headers, rows))
 
 
 def demo() -> list[str]:
@@ -315,7 +292,9 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
-        *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
-        *(swapped_and_healed, fine_tuned, compositions),
+        *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
+        *(swapped_and_healed, fine_tuned, families, compositions),
+        *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
+        *(speed.h200, speed.h200_shapes),
     )
 }
