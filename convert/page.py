@@ -13,7 +13,6 @@ from compare.page import notes, provenance, results, share, table
 from pipeline.report import canvas, text
 from pipeline.report.page import Block, Bullets, Heading, Page, Plot, Table
 
-
 METHODS = (
     "Target zeros: the parameter of each layer is chosen by the least sum of the layers' losses at "
     "that share over all, and held while healing. It is a share in the texts to learn from; longer "
