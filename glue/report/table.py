@@ -66,10 +66,6 @@ class Row:
     ratio: float | None = None
 
     @property
-    def cell(self) -> str:
-        return f"{self.mapping} on {self.task}"
-
-    @property
     def mean(self) -> float | None:
         return _mean(self.scores.values())
 

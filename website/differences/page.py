@@ -101,7 +101,7 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
     table = Table(ATTENTION_CAPTION, [*headers, "Holm: better", "Holm: worse"], rows)
     headers = ["mapping", "task", "study", "use", "difference [95 %]", "by its interval"]
     which = Table("Better or worse by their interval", [*headers, "after Holm's correction"], named)
-    return [table] * bool(rows) + [which] * bool(named)
+    return [block for block in (table, which) if block.rows]
 
 
 def _settled(entries: Sequence[Entry]) -> list[Entry]:
