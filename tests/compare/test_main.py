@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from compare.__main__ import main
+from compare.comparison import LEAST
+from compare.measure import SAMPLE
 from compare.page import make_page, measure_of, table
+from compare.reader import LONGEST
 from glue.report import statistics
-from tests.commands import refusal
+from tests.commands import ROOT, refusal
 from tests.compare.running import Models, pair_file, text_file, texts
 
 
@@ -53,6 +56,13 @@ def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ours[0] == "softmax"
     assert re.fullmatch(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]", sparse[4])
     assert "Intervals: 2, not corrected for their number." in (out / "report.md").read_text()
+
+
+def test_the_guide_names_its_limits() -> None:
+    guide = " ".join((ROOT / "docs/guide/compare.md").read_text(encoding="utf-8").split())
+    assert f"are cut after {LONGEST} tokens" in guide
+    assert f"With fewer than {LEAST} texts" in guide
+    assert f"is set on {SAMPLE} of the texts" in guide
 
 
 @pytest.mark.parametrize(
