@@ -76,9 +76,7 @@ class CandidateConfig:
         if self.schedule is None:
             return self.name == BASELINE or get_spec(self.name).weights is not None
         targets = [self.with_params(p).schedule_of_run() for p in self.combinations]
-        return self.schedule.shape != "constant" and all(
-            target is not None and target.initial != target.final for target in targets
-        )
+        return all(target is not None and target.initial != target.final for target in targets)
 
 
 @dataclass(frozen=True)
