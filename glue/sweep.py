@@ -159,9 +159,9 @@ class SweepConfig:
                     "would never be tried; use more trials or fewer values"
                 )
             if not candidate.is_ramped:
-                from sparse_attn.mappings.derived import MIXED
+                from sparse_attn.mappings.derived import MIXED, SCALED
 
-                name = candidate.name.removeprefix(MIXED)
+                name = candidate.name.removeprefix(MIXED).removeprefix(SCALED)
                 raise ValueError(
                     "the fair protocol ramps every mapping; give it a schedule that moves, such as "
                     "{parameter: r, initial: 0.0} for r-softmax, or {parameter: mix, initial: 0.0} "
