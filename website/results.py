@@ -20,7 +20,7 @@ from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.report import MEASURES, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
-from experiments.images.report import results_table
+from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
@@ -107,8 +107,9 @@ def language_modeling() -> list[str]:
 
 
 def images() -> list[str]:
-    """Every loss on MNIST beside the paper's table."""
-    return _found("images") + markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
+    """Every loss on MNIST beside softmax and the paper's table."""
+    results = IMAGES.read(RESULTS / "images/mnist-few")
+    return [*markdown(differences_table(results)), *markdown(results_table(results))]
 
 
 def bottleneck() -> list[str]:

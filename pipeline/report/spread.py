@@ -77,6 +77,21 @@ class Difference(NamedTuple):
         low, high = self.interval or (0, 0)
         return 1 if low > 0 else -1 if high < 0 else 0
 
+    def verdict(self, better: int, p: float | None = None) -> str:
+        """`better`, `worse` or `not significant`; `one pair` without an interval.
+
+        Significant if the interval leaves out 0 and `p` is below 5 %.
+
+        Args:
+            better: 1 if more is better, else -1.
+            p: Holm's p; None if nothing was corrected.
+        """
+        if self.interval is None:
+            return "one pair"
+        if self.side == 0 or (p is not None and p >= LEVEL):
+            return "not significant"
+        return "better" if self.side == better else "worse"
+
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
         value = text.rounded(self.value, pattern)

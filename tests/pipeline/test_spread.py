@@ -90,6 +90,15 @@ def test_side_of_an_interval() -> None:
     assert [Difference(0.2, interval, 3).side for interval in intervals] == [1, -1, 0, 0]
 
 
+def test_a_verdict_needs_the_interval_and_the_corrected_p() -> None:
+    above = Difference(0.2, (0.1, 0.5), 3, p=0.01)
+    assert [above.verdict(side) for side in (1, -1)] == ["better", "worse"]
+    assert [above.verdict(1, p) for p in (0.049, 0.05)] == ["better", "not significant"]
+    assert Difference(0.2, (-0.1, 0.5), 3).verdict(1) == "not significant"
+    assert Difference(-0.2, (-0.5, -0.1), 3).verdict(-1, 0.01) == "better"
+    assert Difference(0.2, None, 1).verdict(1) == "one pair"
+
+
 def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
     found = {
         "a": Difference(-1.0, (-1.5, -0.5), 3, p=0.01, detectable=0.75),
