@@ -18,7 +18,7 @@ from compare.page import findings, measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
-from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.bottleneck.report import MEASURES, measure_table, verdicts
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
@@ -113,15 +113,10 @@ def images() -> list[str]:
 
 
 def bottleneck() -> list[str]:
-    """Every measure of every head."""
+    """Verdicts, and every measure of every head."""
     results = BOTTLENECK.read(RESULTS / "bottleneck/small")
-    return [
-        line
-        for alpha in results.sweep.alphas
-        for measure in MEASURES
-        for line in _found("bottleneck", measure.title)
-        + markdown(measure_table(results, alpha, measure))
-    ]
+    tables = [measure_table(results, a, m) for a in results.sweep.alphas for m in MEASURES]
+    return [line for table in (verdicts(results)[0], *tables) for line in markdown(table)]
 
 
 def _benchmark(name: str) -> list[dict[str, Any]]:
