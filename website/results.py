@@ -18,13 +18,13 @@ from compare.page import findings, measure_of, share
 from compare.page import table as compared
 from demo.page import retrieval_table
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
-from experiments.bottleneck.report import MEASURES, measure_table, verdicts
+from experiments.bottleneck.report import MEASURES, head_verdicts, measure_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
-from experiments.multilabel.report import scores
+from experiments.multilabel.report import method_verdicts, scores
 from pipeline.report import text
 from pipeline.report.table import Table, markdown
 from website import ROOT
@@ -91,10 +91,9 @@ def _found(report: str, start: str = "") -> list[str]:
 
 
 def multilabel() -> list[str]:
-    """Micro-F1 of every method on every data set."""
-    return _found("multilabel", "micro-F1") + markdown(
-        scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro")
-    )
+    """Verdicts, and micro-F1 of every method on every data set."""
+    results = MULTILABEL.read(RESULTS / "multilabel/synthetic")
+    return [*markdown(method_verdicts(results)[0]), *markdown(scores(results, "micro"))]
 
 
 def language_modeling() -> list[str]:
@@ -116,7 +115,7 @@ def bottleneck() -> list[str]:
     """Verdicts, and every measure of every head."""
     results = BOTTLENECK.read(RESULTS / "bottleneck/small")
     tables = [measure_table(results, a, m) for a in results.sweep.alphas for m in MEASURES]
-    return [line for table in (verdicts(results)[0], *tables) for line in markdown(table)]
+    return [line for table in (head_verdicts(results)[0], *tables) for line in markdown(table)]
 
 
 def _benchmark(name: str) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ MEASURES = (
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     blocks: list[Block] = [
-        *verdicts(results),
+        *head_verdicts(results),
         Heading("Settings"),
         _settings(results),
         results.standing,
@@ -100,7 +100,7 @@ def make_page(results: Results) -> Page:
     return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
 
 
-def verdicts(results: Results) -> list[Table]:
+def head_verdicts(results: Results) -> list[Table]:
     """Verdicts of all differences from softmax: by measure first."""
     found = [
         Measured(
