@@ -10,7 +10,7 @@ from experiments.multilabel.config import BASELINE, SIGMOID
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from pipeline.report import text
-from pipeline.report.page import Block, Heading, Page, Plot, Status, Table
+from pipeline.report.page import Block, Page, Plot, Status, Table
 from pipeline.report.spread import Estimate
 from pipeline.report.verdicts import Measured, verdict_tables
 from pipeline.sweep.plan import Cell
@@ -51,7 +51,6 @@ def make_page(results: Results) -> Page:
     ]
     blocks: list[Block] = [
         *method_verdicts(results),
-        Heading("Settings"),
         _settings(results),
         results.standing,
         *(
