@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels hub-kernel lint clean
+.PHONY: install demo test compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -106,10 +106,6 @@ docs: $(INSTALLED)
 wheels: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m release.wheels
-
-# The kernels as a repository that Hugging Face's `kernels` loads, into build/hub-kernel.
-hub-kernel: $(INSTALLED)
-	$(BIN)/python -m release.hub_kernel
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -64,16 +64,6 @@ SUITES = {
         "what a layer costs the host, with Triton kernels that do nothing",
         {"host": "forward and backward of one chain"},
     ),
-    "pages": Entry(
-        "benchmarks.pages:Pages",
-        "how much of a cache of keys is read where pages of it have bounds; no times",
-        {"pages": "keys of MiniLM's layers"},
-    ),
-    "peak": Entry(
-        "benchmarks.peak:Peak",
-        "which share of the processor's multiply-adds attention reaches",
-        {"peak": "forward and backward, one thread"},
-    ),
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / PUBLISHED
 # pages of records that are not of a suite
 OTHERS = {"variants": variants.page, "gpu": gpu}
+# records of finished studies: their code is removed, their pages are no longer generated
+STUDIES = ("pages-", "peak-")
 
 
 def records() -> list[Path]:
-    """Every record, named by its suite and device."""
-    return sorted(FOLDER.rglob("*.json"))
+    """Every record with a generated page, named by its suite and device."""
+    return sorted(path for path in FOLDER.rglob("*.json") if not path.name.startswith(STUDIES))
 
 
 def made(path: Path) -> tuple[str, dict[Path, Figure]]:

@@ -97,7 +97,7 @@ class ScheduleConfig:
     Args:
         parameter: name of the parameter, such as r, t or alpha.
         initial: its value at the start.
-        shape: linear, cosine, cubic or constant.
+        shape: linear, cosine or cubic.
         begin: fraction of training at which it starts to move.
         end: fraction of training at which it reaches its value.
     """

@@ -76,9 +76,7 @@ class CandidateConfig:
         if self.schedule is None:
             return self.name == BASELINE or get_spec(self.name).weights is not None
         targets = [self.with_params(p).schedule_of_run() for p in self.combinations]
-        return self.schedule.shape != "constant" and all(
-            target is not None and target.initial != target.final for target in targets
-        )
+        return all(target is not None and target.initial != target.final for target in targets)
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,9 @@ class SweepConfig:
                     "would never be tried; use more trials or fewer values"
                 )
             if not candidate.is_ramped:
-                from sparse_attn.mappings.derived import MIXED
+                from sparse_attn.mappings.derived import MIXED, SCALED
 
-                name = candidate.name.removeprefix(MIXED)
+                name = candidate.name.removeprefix(MIXED).removeprefix(SCALED)
                 raise ValueError(
                     "the fair protocol ramps every mapping; give it a schedule that moves, such as "
                     "{parameter: r, initial: 0.0} for r-softmax, or {parameter: mix, initial: 0.0} "

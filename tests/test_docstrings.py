@@ -1,16 +1,13 @@
-"""Public docstrings say what a caller needs: formula, shapes, ranges, errors, source.
+"""Public docstrings say what a caller needs: formula, shapes, ranges, source.
 
 A docstring may hand over to another: "as `softmax`", "log p of `t_softmax`". What that says counts.
 """
 
-import ast
 import doctest
-import functools
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import sparse_attn
@@ -18,7 +15,6 @@ from sparse_attn import functional, heads, inspection, kernels, losses, mappings
 from sparse_attn.mappings import get_spec, mapping_names
 
 PAPERS = r"(?:Kanai|Ganea|Brebisson|Balazy)[^;]*? 20\d\d"  # the four that the library is about
-UNREAL = {("FactoredSphericalHead.to_linear", "TypeError")}  # of a Mapping with unknown parameters
 PLACE = r",? (?:\()?(?:eq\.|tables?|section|alg\.|prop\.|no table)"
 
 
@@ -84,53 +80,6 @@ def parameters(name: str) -> list[str]:
     return [p for p in inspect.signature(thing).parameters if p != hidden]
 
 
-def errors(thing: Any, holder: type | None, depth: int, seen: set[Any]) -> set[str]:
-    """Names of the errors that a function raises, itself or in what it calls of this library."""
-    if inspect.isclass(thing):
-        made = [vars(thing).get(n) for n in ("__init__", "__post_init__")]
-        ours = [f for f in made if getattr(f, "__module__", "") == thing.__module__]
-        return set().union(*(errors(f, thing, depth, seen) for f in ours if has_source(f)))
-    function = inspect.unwrap(thing)
-    if function in seen:
-        return set()
-    seen.add(function)
-    found, calls = contents(function)
-    for call in calls if depth else ():
-        called = resolved(call, function, holder)
-        if isinstance(called, FunctionType | type):
-            found = found | errors(called, holder, depth - 1, seen)
-    return found
-
-
-@functools.cache
-def contents(function: FunctionType) -> tuple[set[str], list[ast.expr]]:
-    """The errors that stand in a function, and what it calls."""
-    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
-    thrown = [n.exc for n in nodes if isinstance(n, ast.Raise)]
-    names = {ast.unparse(error.func) for error in thrown if isinstance(error, ast.Call)}
-    return names, [n.func for n in nodes if isinstance(n, ast.Call)]
-
-
-def has_source(function: Any) -> bool:
-    """Not so for what dataclasses make."""
-    return isinstance(function, FunctionType) and not function.__code__.co_filename.startswith("<")
-
-
-def resolved(called: ast.expr, function: FunctionType, holder: type | None) -> Any:
-    """The function or class of this library that is called, None where that cannot be read."""
-    names = function.__globals__
-    if isinstance(called, ast.Name):
-        found = names.get(called.id)
-    elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
-        base = holder if called.value.id in ("self", "cls") else names.get(called.value.id)
-        known = base is not None and (base is holder or isinstance(base, ModuleType))
-        found = getattr(base, called.attr, None) if known else None
-    else:
-        return None
-    found = getattr(found, "__func__", found)
-    return found if str(getattr(found, "__module__", "")).startswith("sparse_attn") else None
-
-
 def test_nothing_is_without_a_docstring():
     assert len(CALLABLES) > 100
     assert [n for n in CALLABLES if not re.match(r"[^\n]{10,100}", doc(n))] == []
@@ -170,22 +119,6 @@ def test_tensors_that_are_returned_have_a_shape():
         text = whole(name, "return")
         if not re.search(shape, text.replace(section(text, "Args"), "")):
             faults.append(name)
-    assert not faults, "\n".join(faults)
-
-
-def test_errors_are_those_that_are_raised():
-    faults = []
-    for name, (thing, holder) in CALLABLES.items():
-        said = whole(name, "error")
-        missing = {e for e in errors(thing, holder, 9, set()) if e not in said}
-        missing -= {error for unreal, error in UNREAL if unreal == name}
-        faults += [f"{name} does not say that it raises {error}" for error in missing]
-        written = inspect.cleandoc(thing.__doc__ or "")
-        if getattr(thing, "__isabstractmethod__", False):
-            continue
-        listed = re.findall(r"\b(\w+Error)\b(?=[^:\n]*:)", section(written, "Raises"))
-        never = set(listed) - errors(thing, holder, 9, set())
-        faults += [f"{name} never raises {error}" for error in never]
     assert not faults, "\n".join(faults)
 
 

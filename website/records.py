@@ -1,4 +1,4 @@
-"""What docs/ and tests/ hold of the records in results/.
+"""What README, docs/ and tests/ hold of the records in results/.
 
 Run this after adding records (about a minute), and commit what changed:
     python -m website.records
@@ -71,12 +71,12 @@ def digest() -> dict[str, Any]:
 
 
 def pages_with_tables() -> Iterator[tuple[Path, str, list[str]]]:
-    """Every page with tables of website/results.py, what it should hold, and the tables' names.
+    """Every page with tables of `website.results`, what it should hold, and the tables' names.
 
     Raises:
         ValueError: a marker has no other end, or there is no such table.
     """
-    for path in sorted((ROOT / "docs").rglob("*.md")):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         content = path.read_text(encoding="utf-8")
         names = _TABLE.findall(content)
         if len(_MARKER.findall(content)) != 2 * len(names):

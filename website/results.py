@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks import variants
-from benchmarks.attention.suite import Attention
-from benchmarks.heads import OURS, PLAIN
-from benchmarks.tables import short
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
-from experiments.bottleneck.report import MEASURES, measure_table
+from experiments.bottleneck.report import MEASURES, head_verdicts, measure_table
 from experiments.demo.page import retrieval_table
 from experiments.images.__main__ import EXPERIMENT as IMAGES
-from experiments.images.report import results_table
+from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
-from experiments.multilabel.report import scores
-from sparse_attn.comparison.page import findings, measure_of, share
+from experiments.multilabel.report import method_verdicts, scores
+from glue.__main__ import EXPERIMENT as GLUE
+from sparse_attn.comparison.page import measure_of, share
 from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import text
+from sparse_attn.reports.seed_statistics import VERDICTS, Difference, estimate, paired
 from sparse_attn.reports.table import Table, markdown
-from website import ROOT
+from website import ROOT, speed
 
 RESULTS = ROOT / "results"
 
@@ -73,7 +71,7 @@ def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def glue() -> list[str]:
-    """What can be said, differences and scores: the head of the report.
+    """Differences and scores: the head of the report.
 
     The report has worked its intervals out, which takes longest; a test holds it to the records.
     """
@@ -82,111 +80,78 @@ def glue() -> list[str]:
     return head.splitlines()[1:]
 
 
-def _found(report: str, start: str = "") -> list[str]:
-    """What a report says was found, and what its seeds could have shown."""
-    content = (ROOT / "docs" / report / "report.md").read_text(encoding="utf-8")
-    paragraphs = content.split("\n\n")
-    (said,) = [p for p in paragraphs if p.startswith(start) and "% power to detect" in p]
-    return [said, ""]
-
-
 def multilabel() -> list[str]:
-    """Micro-F1 of every method on every data set."""
-    return _found("multilabel", "micro-F1") + markdown(
-        scores(MULTILABEL.read(RESULTS / "multilabel/synthetic"), "micro")
-    )
+    """Verdicts, and micro-F1 of every method on every data set."""
+    results = MULTILABEL.read(RESULTS / "multilabel/synthetic")
+    return [*markdown(method_verdicts(results)[0]), *markdown(scores(results, "micro"))]
 
 
 def language_modeling() -> list[str]:
     """Perplexity and rank of every head; the report has the rest."""
     results = LANGUAGE_MODELING.read(RESULTS / "language_modeling/ptb-small-sweep")
-    found = _found("language-models")
-    return found + markdown(
-        heads_table(results, "ptb").columns(0, 4, 5, 6, 7, 8, 9, 10, caption="")
+    caption = (
+        "Perplexity, mean ± sd over seeds. 80 % power: the true difference that a paired t-test "
+        "detects with this power. The verdict is by p."
     )
+    return markdown(heads_table(results, "ptb").columns(0, *range(4, 13), caption=caption))
 
 
-def images() -> list[str]:
-    """Every loss on MNIST beside the paper's table."""
-    return _found("images") + markdown(results_table(IMAGES.read(RESULTS / "images/mnist-few")))
-
-
-def bottleneck() -> list[str]:
-    """Every measure of every head."""
-    results = BOTTLENECK.read(RESULTS / "bottleneck/small")
+def multilabel_rates() -> list[str]:
+    """Micro-F1 of every method at its best rate, with standardised and with raw counts."""
     return [
         line
-        for alpha in results.sweep.alphas
-        for measure in MEASURES
-        for line in _found("bottleneck", measure.title)
-        + markdown(measure_table(results, alpha, measure))
+        for name in ("synthetic-rates", "synthetic-raw")
+        for line in markdown(scores(MULTILABEL.read(RESULTS / "multilabel" / name), "micro"))
     ]
 
 
-def _benchmark(name: str) -> list[dict[str, Any]]:
-    """The cases of a benchmark's record."""
-    return json.loads((RESULTS / f"benchmarks/{name}.json").read_text())["cases"]
+def images() -> list[str]:
+    """Every loss on MNIST beside softmax and the paper's table."""
+    results = IMAGES.read(RESULTS / "images/mnist-few")
+    return [*markdown(differences_table(results)), *markdown(results_table(results))]
 
 
-def steps() -> list[str]:
-    """Whole training steps with attention of ours and of others."""
-    cases = [case for case in _benchmark("attention-cpu") if case["group"] == "step"]
-    page = "\n\n".join("\n".join(Attention().section(case)) for case in cases)
-    return page.replace("## ", "### ").splitlines()
+def bottleneck() -> list[str]:
+    """Verdicts, and every measure of every head."""
+    return _measures("small")
 
 
-_H200 = {  # headings of cases, passes and what follows the contestant's name
-    "N=128, forward": ("N=128", "forward", ""),
-    "N=128": ("N=128", "forward+backward", ""),
-    "N=512, forward": ("N=512", "forward", ""),
-    "N=512": ("N=512", "forward+backward", ""),
-    "MRPC": ("MRPC", "forward+backward", ""),
-    "MRPC, key_lengths": ("MRPC", "forward+backward", " (key_lengths)"),
-    "causal N=8192": ("causal N=8192", "forward+backward", ""),
-    "BERT-base step": ("BERT-base", "step", ""),
-}
+def bottleneck_alphas() -> list[str]:
+    """The same at other alphas."""
+    return _measures("small-alphas")
 
 
-def h200() -> list[str]:
-    """Every mapping over SDPA on an H200."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {
-        (case["name"], row["pass"], row["name"]): row
-        for case in _benchmark("attention-nvidia-h200")
-        for row in case["rows"]
-        if row["reason"] is None
-    }
-    names = dict.fromkeys(
-        name for *_, name in found if name.startswith("ours ") and "(" not in name
-    )
+def _measures(study: str) -> list[str]:
+    results = BOTTLENECK.read(RESULTS / "bottleneck" / study)
+    tables = [measure_table(results, a, m) for a in results.sweep.alphas for m in MEASURES]
+    return [line for table in (head_verdicts(results)[0], *tables) for line in markdown(table)]
+
+
+def mrpc_h200() -> list[str]:
+    """Differences from softmax on MRPC with most seeds, by both kinds of interval."""
+    results = GLUE.read(RESULTS / "glue/mrpc-h200")
+    with (ROOT / "docs/glue-mrpc-h200/report.csv").open(encoding="utf-8") as file:
+        found = {row["mapping"]: row for row in csv.DictReader(file) if row["difference"]}
     rows = []
-    for name in names:
-        ratios = [found.get((*case, name + end)) for *case, end in _H200.values()]
-        cells = [f"{row['to']['SDPA']['median']:.2f}" if row else "" for row in ratios]
-        rows.append([name.removeprefix("ours "), *cells])
-    sdpa = [found[*case, "SDPA"]["ms"]["median"] for *case, _ in _H200.values()]
-    rows.append(["SDPA, ms", *map(short, sdpa)])
-    return markdown(Table("", ["mapping", *_H200], rows))
-
-
-def h200_shapes() -> list[str]:
-    """Forward and backward over the shapes that only the first run on an H200 has."""
-    path = RESULTS / "benchmarks/31b9054/variants-nvidia-h200.json"
-    record = json.loads(path.read_text())
-    del record["shapes"]["N=512"]
-    return variants.shapes(record, "forward+backward")
-
-
-def heads() -> list[str]:
-    """Time and memory of our loss beside those of the plain form."""
-    rows = []
-    for case in _benchmark("heads-cpu") + _benchmark("128k/heads-cpu"):
-        by_name = {row["name"]: row for row in case["rows"]}
-        ours, plain = by_name[OURS], by_name[PLAIN]
-        memory = short(ours["memory_mib"] / plain["memory_mib"])
-        time = short(ours["to"][PLAIN]["median"])
-        rows.append([case["group"], f"{case['vocab']:,}", f"{case['tokens']:,}", time, memory])
-    caption = f"{OURS} / {PLAIN}: below 1 is less."
-    return markdown(Table(caption, ["head", "vocabulary", "tokens", "time", "peak memory"], rows))
+    for name, row in found.items():
+        value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
+        seeds = results.difference(("MRPC", name), ("MRPC", "softmax"), lambda run: run["score"])
+        both = Difference(100 * value, (100 * low, 100 * high), int(row["paired_seeds"]))
+        assert seeds is not None
+        rows.append(
+            [
+                name,
+                share(float(row["sparsity"])),
+                row["paired_seeds"],
+                both.text("{:+.2f}"),
+                VERDICTS[both.side * int(row["significant"])],
+                f"± {100 * seeds.half:.2f}",
+                seeds.verdict(),
+            ]
+        )
+    headers = ["mapping", "exact zeros", "seeds", "difference [95 %, seeds and dev examples]"]
+    headers += ["verdict, Holm", "95 %, seeds only", "by seeds only"]
+    return markdown(Table("", headers, rows))
 
 
 def demo() -> list[str]:
@@ -206,43 +171,77 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM."""
-    record = json.loads((RESULTS / "compare/minilm-sts-b.json").read_text(encoding="utf-8"))
-    return [" ".join(findings(record)), "", *markdown(compared(record))]
+    return markdown(compared(_read("compare/minilm-sts-b.json")))
+
+
+def swapped_and_healed() -> list[str]:
+    """Two mappings of MiniLM before and after healing, beside as many zeros at random."""
+    tables = [compared(_read(f"conversion/minilm/{name}.json")) for name in CONVERTED]
+    headers = tables[0].headers
+    places = [headers.index(name) for name in ("mapping", "exact zeros", *headers[3:7])]
+    softmax, *first = tables[0].rows
+    rows = [softmax, *first, *tables[1].rows[1:]]
+    return markdown(Table("", headers, rows).columns(*places, caption=""))
+
+
+CONVERTED = ("entmax-90", "sparsemax")
 
 
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
-    rows, found = [], []
+    rows = []
     for path in sorted((RESULTS / "conversion/minilm").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         swapped, healed = record["mappings"]
         measure = measure_of(record)
         target = record["recipe"]["target_zeros"]
-        found.append(measure.difference(healed["against_softmax"]))
         rows.append(
             [
                 record["recipe"]["mapping"],
                 text.NOTHING if target is None else share(target),
                 share(swapped["zeros"]),
-                measure.difference_text(swapped["against_softmax"]),
+                *measure.judged(swapped["against_softmax"]),
                 share(healed["zeros"]),
-                measure.difference_text(healed["against_softmax"]),
+                *measure.judged(healed["against_softmax"]),
                 share(record["layers"][-1]["healed"]["zeros"]),
                 measure.text(healed["random"]),
                 f"{record['seconds'] / 60:.1f}",
             ]
         )
-    headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "healed: zeros"]
-    headers += ["from softmax [95 %]", "last layer's", "as many at random", "minutes"]
-    sides = [difference.side for difference in found]
-    half = median(difference.half for difference in found)
-    caption = (
-        f"Healed, {sides.count(-1)} of {len(sides)} are worse than softmax and "
-        f"{sides.count(1)} better, by uncorrected intervals; half of one is {half:.2f} wide in the "
-        f"median. {measure.name} on {record['rows']:,} pairs; softmax: "
-        f"{measure.number(record['softmax'])}"
-    )
+    headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "verdict"]
+    headers += ["healed: zeros", "from softmax [95 %]", "verdict", "last layer's"]
+    headers += ["as many at random", "minutes"]
+    caption = f"{measure.name}. Pairs: {record['rows']:,}. Softmax: "
+    caption += f"{measure.number(record['softmax'])}. Intervals are not corrected."
     return markdown(Table(caption, headers, rows))
+
+
+def _read(name: str) -> dict[str, Any]:
+    """A record in results/."""
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def fine_tuned() -> list[str]:
+    """Models converted first and fine-tuned on MRPC then, over seeds."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for run in _read("conversion/mrpc/converted-first.json")["runs"]:
+        for name in ("zeros", "accuracy", "f1"):
+            by_seed = scores.setdefault(run["model"], {}).setdefault(name, {})
+            by_seed[run["seed"]] = 100 * run[name]
+    rows = []
+    for model, found in scores.items():
+        zeros, *means = (estimate(values.values()) for values in found.values())
+        row = [model, str(len(found["accuracy"])), f"{zeros.mean:.1f} %" if zeros else ""]
+        row += [mean.text("{:.1f}") for mean in means if mean]
+        difference = paired(found["accuracy"], scores["softmax"]["accuracy"])
+        if model == "softmax" or difference is None:
+            row += [text.NOTHING] * 2
+        else:
+            row += [difference.text("{:+.1f}"), difference.verdict()]
+        rows.append(row)
+    headers = ["fine-tuned model", "seeds", "exact zeros", "accuracy", "F1"]
+    return markdown(Table("", [*headers, "from softmax [95 %]", "verdict"], rows))
 
 
 def families() -> list[str]:
@@ -251,11 +250,11 @@ def families() -> list[str]:
     record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = record["families"]
     verdicts = Counter(row["verdict"] for some in found.values() for row in some.values())
-    total = f"{sum(verdicts.values()):,} classes of {len(found)} model types"
-    counts = ", ".join(f"{verdicts[name]} {name}" for name in _VERDICTS)
+    total = f"Classes: {sum(verdicts.values()):,}. Model types: {len(found)}. "
+    counts = " ".join(f"{name.capitalize()}: {verdicts[name]}." for name in _VERDICTS)
     rows = [[kind, *_family(some)] for kind, some in found.items()]
     versions = f"Transformers {record['versions']['transformers']}"
-    return markdown(Table(f"{versions}: {total}; {counts}.", ["family", "classes", "why"], rows))
+    return markdown(Table(f"{versions}. {total}{counts}", ["family", "classes", "why"], rows))
 
 
 _VERDICTS = ("accepted", "refused", "refused at the call", "not tried")
@@ -295,7 +294,9 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
-        *(steps, h200, h200_shapes, heads, demo, compare, conversion, families),
-        compositions,
+        *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
+        *(swapped_and_healed, fine_tuned, families, compositions),
+        *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
+        *(speed.h200, speed.h200_shapes),
     )
 }

@@ -15,8 +15,9 @@ from engine.sweep.plan import Cell
 from engine.sweep.results import Results
 from experiments.bottleneck.config import task
 from sparse_attn.reports import canvas, text
-from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
-from sparse_attn.reports.seed_statistics import Estimate, estimate, flips, reach, tally
+from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Estimate, estimate
+from sparse_attn.reports.verdicts import Measured, verdict_tables
 
 BASELINE = "softmax"
 FLOOR = {"color": canvas.GREY, "linestyle": "--", "linewidth": 1.6}
@@ -74,8 +75,10 @@ MEASURES = (
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     blocks: list[Block] = [
-        *_found(results),
-        _head(results),
+        *head_verdicts(results),
+        Heading("Settings"),
+        _settings(results),
+        results.standing,
         *map(Status, results.left_out),
     ]
     overview = []
@@ -97,49 +100,40 @@ def make_page(results: Results) -> Page:
     return Page("The softmax bottleneck on Dirichlet targets", blocks, overview)
 
 
-def _found(results: Results) -> list[Block]:
-    """What was found, what would have shown, and where the conclusion depends on the measure."""
-    lines: list[Block] = []
-    sides: list[tuple[str, str, str, int]] = []
-    counts: dict[str, list[str]] = {head: [head] for head in results.mappings if head != BASELINE}
-    for measure in MEASURES:
-        pairs = results.against(BASELINE, measure.of)
-        known = list(filter(None, pairs.values()))
-        said = tally(known, BASELINE, measure.better)
-        said += reach(known, f"{{:.{measure.digits}f}}", measure.unit)
-        lines += [f"{measure.title}: {' '.join(said)}"] * bool(said)
-        some = [(head, size, measure.better * d.side) for (size, head), d in pairs.items() if d]
-        sides += [(head, size, measure.title, side) for head, size, side in some]
-        for head, line in counts.items():
-            of_head = [side for name, _, side in some if name == head]
-            line.append(f"{of_head.count(1)} / {of_head.count(-1)}")
-    sizes = len({name for (name, _), runs in results.cells.items() if runs})
-    caption = (
-        f"At how many of {sizes} sizes a head is better / worse than {BASELINE}: its 95 % t "
-        "interval over pairs of runs leaves out 0. The intervals are not adjusted for their number."
-    )
-    headers = ["head", *(measure.title for measure in MEASURES)]
-    lines.append(Table(caption, headers, list(counts.values())))
-    if turned := flips(sides):
-        lines += ["The conclusion depends on the measure:", Bullets(turned)]
-    return lines
-
-
-def _head(results: Results) -> str:
-    sweep = results.sweep
-    heads = [
-        f"{head} ({', '.join(f'{name} {value}' for name, value in options.items())})"
-        if options
-        else head
-        for head, options in sweep.heads.items()
+def head_verdicts(results: Results) -> list[Table]:
+    """Verdicts of all differences from softmax: by measure first."""
+    found = [
+        Measured(
+            measure.title,
+            measure.unit,
+            f"{{:.{measure.digits}f}}",
+            measure.better,
+            results.against(BASELINE, measure.of),
+        )
+        for measure in MEASURES
     ]
+    return verdict_tables(found, BASELINE)
+
+
+def _settings(results: Results) -> Table:
+    sweep = results.sweep
     rates = ", ".join(f"{rate:g}" for rate in sorted(sweep.learning_rates))
-    return (
-        f"N = {sweep.contexts:,} targets, {sweep.steps:,} steps of {sweep.batch} contexts; "
-        f"{text.counted(sweep.seeds, 'seed')}, mean ± standard deviation over them; the learning "
-        f"rate of each cell is the best of {rates} on targets of another seed. Heads: "
-        f"{', '.join(heads)}. {results.standing}"
+    rows = [
+        ["targets N", f"{sweep.contexts:,}"],
+        ["steps", f"{sweep.steps:,}"],
+        ["contexts a step", str(sweep.batch)],
+        ["seeds", str(sweep.seeds)],
+        ["learning rates tried", rates],
+        *(
+            [head, ", ".join(f"{name} {value}" for name, value in options.items()) or text.NOTHING]
+            for head, options in sweep.heads.items()
+        ),
+    ]
+    caption = (
+        "Below, a cell is the mean ± standard deviation over seeds, at the learning rate that is "
+        "best on targets of another seed."
     )
+    return Table(caption, ["setting", "value"], rows)
 
 
 def measure_table(results: Results, alpha: float, measure: Measure) -> Table:

@@ -13,16 +13,24 @@ from sparse_attn.reports import bootstrap, canvas, text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Difference, paired
 
-NEAR = 0.02  # ways whose shares of zeros differ by less are compared by quality
 CAPTION = (
-    "On the pairs. Zeros: share of exact zeros in attention, in %; Spearman: correlation x 100; "
-    "cosine: of embeddings with softmax's; minutes: of the conversion."
+    "On the pairs. Zeros: share of exact zeros in attention, in %; Spearman: correlation x 100, "
+    "mean ± standard deviation over seeds; verdict: by the interval before rounding, not adjusted "
+    "for their number; cosine: of embeddings with softmax's; minutes: of the conversion."
+)
+SETTINGS = (
+    "All that train have the same texts. No rate was tuned and no run stopped early: the pairs "
+    "chose nothing in a run. Picking the best way on these pairs flatters its difference. "
+    "Intervals: of one run by a paired bootstrap over the pairs, of several by t over the runs."
 )
 PLOT = (
     "Ways with zeros, their intervals against softmax (dashed; dotted: the same training without "
     f"zeros). Without the control, {RANDOM}."
 )
-HEADERS = ("zeros", "last layer's", "Spearman", "from softmax [95 %]", "cosine", "minutes")
+HEADERS = (
+    *("zeros", "last layer's", "Spearman", "from softmax [95 %]", "verdict"),
+    *("cosine", "minutes"),
+)
 Runs = list[dict[str, Any]]
 COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], float], str]] = {
     "zeros": (lambda run: 100 * run["zeros"], "{:.1f}"),
@@ -40,7 +48,7 @@ def make_page(results: Results) -> Page:
     }
     finished = {way: runs for way, runs in found.items() if runs}
     table = _table(results, finished)
-    blocks: list[Block] = [_answer(finished), table, _setting(results, finished)]
+    blocks: list[Block] = [table, _settings(results, finished), results.standing]
     blocks += map(Status, results.left_out)
     blocks.append(Bullets([f"{way}: {WAYS[way].about}." for way in results.mappings]))
     sparse = {way: runs for way, runs in finished.items() if way not in (CONTINUED, RANDOM)}
@@ -68,73 +76,42 @@ def difference(runs: Runs) -> Difference:
     return found._replace(interval=(low, high))
 
 
-def _shown(runs: Runs) -> str:
-    return difference(runs).text("{:+.2f}")
-
-
-def _answer(finished: dict[str, Runs]) -> str:
-    """The best of the ways with the most zeros."""
-    zeros = {
-        way: _mean(runs, "zeros")
-        for way, runs in finished.items()
-        if way not in (CONTINUED, RANDOM)
-    }
-    if not zeros:
-        return "No way with zeros has finished yet."
-    most = max(zeros.values())
-    many = [way for way, share in zeros.items() if share > most - 100 * NEAR]
-    best = max(many, key=lambda way: _mean(finished[way], "Spearman"))
-    others = {
-        "untrained": "nothing trained",
-        CONTINUED: "the same training of softmax",
-        RANDOM: "as many zeros at random",
-    }
-    beside = [
-        f"{said}: {_shown(finished[way])}"
-        for way, said in others.items()
-        if way in finished and way != best
-    ]
-    return (
-        f"At {zeros[best]:.1f} % exact zeros, {best} comes nearest to softmax's "
-        f"{finished[best][0]['softmax']:.2f}: {_shown(finished[best])} points"
-        f"{' (' if beside else ''}{'; '.join(beside)}{')' if beside else ''}."
-    )
-
-
 def _table(results: Results, finished: dict[str, Runs]) -> Table:
     """A row for softmax and one for each way."""
     rows = []
     if finished:
         softmax = next(iter(finished.values()))[0]["softmax"]
-        rows.append(["softmax", "0.0", "0.0", f"{softmax:.2f}", text.NOTHING, "1.000", "0.0"])
+        ends = [text.NOTHING, text.NOTHING, "1.000", "0.0"]
+        rows.append(["softmax", "0.0", "0.0", f"{softmax:.2f}", *ends])
     for cell in results.cells:
         shown = {name: results.text(cell, *column) for name, column in COLUMNS.items()}
-        runs = finished.get(cell[1])
-        shown["from softmax [95 %]"] = _shown(runs) if runs else text.MISSING
+        found = difference(finished[cell[1]]) if cell[1] in finished else None
+        shown["from softmax [95 %]"] = found.text("{:+.2f}") if found else text.MISSING
+        shown["verdict"] = found.verdict(1) if found else text.MISSING
         diverged = results.diverged(cell)
         way = f"{cell[1]} ({diverged} diverged)" if diverged else cell[1]
         rows.append([way, *(shown[name] for name in HEADERS)])
     return Table(CAPTION, ["way", *HEADERS], rows)
 
 
-def _setting(results: Results, finished: dict[str, Runs]) -> str:
+def _settings(results: Results, finished: dict[str, Runs]) -> Table:
     sweep = results.sweep
     run = next(iter(finished.values()), [{}])[0]
-    sizes = f" ({run['texts']:,} texts, {run['rows']:,} pairs)" if run else ""
-    several = (
-        " Mean ± standard deviation over them; intervals cover those of all seeds."
-        if sweep.seeds > 1
-        else ""
-    )
-    return (
-        f"{sweep.mapping} in {sweep.model}, to {100 * sweep.target_zeros:g} % zeros on a sample of "
-        f"{sweep.texts}, measured on {sweep.pairs}{sizes}. All that train have the same texts, "
-        f"{sweep.steps:,} steps of {sweep.batch_size}, learning rate {sweep.learning_rate:g}, none "
-        "tuned, and none stopped early: the pairs chose nothing in a run. The way named above is "
-        "the best on these pairs, which flatters its difference. Intervals: paired bootstrap over "
-        f"the pairs, {bootstrap.RESAMPLES:,} resamples. "
-        f"{text.counted(sweep.seeds, 'seed')}.{several} {results.standing}"
-    )
+    rows = [
+        ["mapping", sweep.mapping],
+        ["model", sweep.model],
+        ["zeros asked, in %", f"{100 * sweep.target_zeros:g}"],
+        ["set on a sample of", sweep.texts],
+        ["measured on", sweep.pairs],
+        ["texts", text.number(run.get("texts"), "{:,}")],
+        ["pairs", text.number(run.get("rows"), "{:,}")],
+        ["steps", f"{sweep.steps:,}"],
+        ["batch size", str(sweep.batch_size)],
+        ["learning rate", text.plain(sweep.learning_rate)],
+        ["resamples", f"{bootstrap.RESAMPLES:,}"],
+        ["seeds", str(sweep.seeds)],
+    ]
+    return Table(SETTINGS, ["setting", "value"], rows)
 
 
 def _plot(finished: dict[str, Runs], sparse: dict[str, Runs]) -> Figure:

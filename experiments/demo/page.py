@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,28 +25,20 @@ def retrieval_table(record: dict[str, Any]) -> Table:
             row["setting"],
             f"{row['zeros']:.1%}",
             f"{row['right']:.1%}",
-            _difference(row) if row["zeros"] else text.NOTHING,
+            *(_judged(row) if row["zeros"] else [text.NOTHING] * 2),
         ]
         for row in record["rows"]
     ]
-    caption = f"{record['questions']} questions, {record['candidates']} candidates, nothing trained"
+    caption = f"Questions: {record['questions']}. Candidates: {record['candidates']}. Untrained."
     headers = ["attention", "exact zeros", "right answer first", "against softmax, points [95 %]"]
+    headers.append("verdict")
     return Table(caption, headers, rows)
 
 
-def _difference(row: dict[str, Any]) -> str:
+def _judged(row: dict[str, Any]) -> list[str]:
     low, high = (100 * end for end in row["interval"])
-    return Difference(100 * row["difference"], (low, high), 1).text("{:+.1f}")
-
-
-def finding(record: dict[str, Any]) -> str:
-    """Cost of the most zeros, with keys chosen by r-softmax or at random."""
-    kept, dropped = (_of(record, mapping)[-1] for mapping in LINES)
-    return (
-        f"With {kept['zeros']:.0%} of its attention at exactly 0, MiniLM still ranks "
-        f"{kept['right']:.0%} of the answers first if r-softmax picks the keys to drop, and "
-        f"{dropped['right']:.0%} if chance does."
-    )
+    difference = Difference(100 * row["difference"], (low, high), 1)
+    return [difference.text("{:+.1f}"), difference.verdict()]
 
 
 def forgetting(record: dict[str, Any]) -> Figure:
@@ -70,7 +61,6 @@ def forgetting(record: dict[str, Any]) -> Figure:
     axes.plot(
         *_points([start]), **looks["softmax"] | {"linestyle": "none"}, label="softmax", zorder=3
     )
-    axes.set_title(textwrap.fill(finding(record), 68), fontsize=10.5, loc="left")
     axes.set(xlabel="exact zeros, % of valid keys", ylabel="right answer first, %")
     axes.set_ylim(0, 100)
     canvas.legend_below(figure, axes)
@@ -91,8 +81,8 @@ def training_table(results: Sequence[dict[str, Any]]) -> Table:
     ]
     count = results[0]["rows"]
     caption = (
-        "A sentence, or its words in random order? Accuracy on "
-        f"{count['dev']} held-out rows, trained on {count['train']}"
+        "A sentence, or its words in random order? Accuracy on held-out rows. "
+        f"Rows: {count['train']} to train on, {count['dev']} held out."
     )
     return Table(caption, ["fine-tuned with", *epochs, "exact zeros", "seconds"], rows)
 
@@ -105,7 +95,6 @@ def make_page(record: dict[str, Any], results: Sequence[dict[str, Any]]) -> Page
     return Page(
         "What can attention forget?",
         [
-            finding(record),
             Plot("forgetting", title, caption, forgetting(record)),
             Heading("Without training"),
             tables[0],

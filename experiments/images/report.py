@@ -13,7 +13,7 @@ from experiments.images.published import SOURCE, Published, published
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
-from sparse_attn.reports.seed_statistics import verdict
+from sparse_attn.reports.seed_statistics import holm
 
 BASELINE = "softmax"
 SPREAD = "Thick line: mean; thin line: one standard deviation to each side."
@@ -22,14 +22,20 @@ SPREAD = "Thick line: mean; thin line: one standard deviation to each side."
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
     found = results_table(results)
-    blocks: list[Block] = [*_answer(results), *_head(results), Heading("Test images"), found]
+    blocks: list[Block] = [
+        *_against_softmax(results),
+        Heading("Settings"),
+        _settings_table(results),
+        results.standing,
+        *map(Status, results.left_out),
+        Heading("Test images"),
+        found,
+    ]
     if any(results.finished(cell) for cell in results.cells):
         blocks += [
             Plot("errors", "Test error of every run", SPREAD, plot_errors(results)),
             Plot("learning", "Validation error by epoch", "", plot_learning(results)),
         ]
-    if baseline(results) is not None:
-        blocks += [Heading("Against softmax"), differences_table(results)]
     blocks += [Heading("Learning rates"), _rates_table(results)]
     caption = "Test images: mean ± standard deviation over the runs."
     title = f"Losses on {results.sweep.data.name}, {results.sweep.data.split} split"
@@ -58,33 +64,31 @@ def baseline(results: Results) -> str | None:
     return next((label for label, loss in losses if loss.name == BASELINE), None)
 
 
-def _answer(results: Results) -> list[Block]:
-    """Losses whose test error differs from plain softmax."""
-    base = baseline(results) or ""
+def _against_softmax(results: Results) -> list[Block]:
+    """Differences from plain softmax; nothing if the sweep has none."""
+    base = baseline(results)
+    if base is None:
+        return []
     pairs = results.against(base, error)
     found = {label: pair for (_, label), pair in pairs.items() if pair}
     figure = forest({"test error": found}, f"points above {base}; less is better")
-    if figure is None:
-        return []
     caption = (
         "Mean difference of test errors and its 95 % t interval, not adjusted for their number."
     )
-    said = verdict(found, base, "{:+.2f}", "points", better=-1)
-    return [said, Plot("differences", f"Difference from {base}", caption, figure)]
+    plots = [Plot("differences", f"Difference from {base}", caption, figure)] if figure else []
+    return [differences_table(results), *plots]
 
 
-def _head(results: Results) -> list[Block]:
-    sweep = results.sweep
+def _settings_table(results: Results) -> Table:
     runs = [run for cell in results.cells for run in results.finished(cell)]
     sizes = sorted({tuple(run["images"].items()) for run in runs})
     images = "; ".join(", ".join(f"{n:,} {part}" for part, n in size) for size in sizes)
-    words = (
-        f"{text.counted(sweep.runs, 'run')} of each loss, run k with the same images in each part, "
-        "first weights and order for every loss; mean ± standard deviation over the runs. The "
-        "learning rate of each loss is the best of those tried on the validation images of another "
-        f"seed. Images: {images or 'none yet'}. {results.standing}"
+    caption = (
+        "Run k of every loss has the same images in each part, first weights and order. The "
+        "learning rate of a loss is the best on the validation images of another seed."
     )
-    return [words, *map(Status, results.left_out)]
+    rows = [["runs of each loss", str(results.sweep.runs)], ["images", images or text.MISSING]]
+    return Table(caption, ["setting", "value"], rows)
 
 
 def results_table(results: Results) -> Table:
@@ -126,17 +130,30 @@ def results_table(results: Results) -> Table:
 def differences_table(results: Results) -> Table:
     """Difference of every loss from plain softmax, which the sweep must include."""
     base = baseline(results) or ""
-    columns = [(results.against(base, error), "{:+.2f}"), (results.against(base, negll), "{:+.4f}")]
+    errors, likelihoods = results.against(base, error), results.against(base, negll)
+    cells = [cell for cell in results.cells if cell[1] != base]
+    pairs = [errors.get(cell) for cell in cells]
+    corrected = holm([pair and pair.p for pair in pairs])
     rows = []
-    for cell in results.cells:
-        if cell[1] != base:
-            pairs = [(found.get(cell), pattern) for found, pattern in columns]
-            rows.append([cell[1], *(p.text(how) if p else text.MISSING for p, how in pairs)])
+    for cell, pair, p in zip(cells, pairs, corrected, strict=True):
+        other = likelihoods.get(cell)
+        rows.append(
+            [
+                cell[1],
+                pair.text("{:+.2f}") if pair else text.MISSING,
+                text.number(pair and pair.detectable, "{:.2f}"),
+                text.probability(p),
+                pair.verdict(-1, p) if pair else text.MISSING,
+                other.text("{:+.4f}") if other else text.MISSING,
+            ]
+        )
     return Table(
         f"Loss minus {base}, mean over runs with the same seed and 95 % t interval; below 0 the "
-        "loss is better. The intervals are not adjusted for their number, and speak of other seeds "
+        "loss is better. 80 % power: the difference of errors that a paired t-test detects with "
+        "this power. p: of a paired t-test, after Holm's correction; the verdict on the error is "
+        "by this p. The intervals are not adjusted for their number, and speak of other seeds "
         "and splits of these images, not of new images: the runs share most of them.",
-        ["loss", "error in points", "negll"],
+        ["loss", "error in points", "80 % power", "p (Holm)", "verdict", "negll"],
         rows,
     )
 

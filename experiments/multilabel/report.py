@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
 from engine.sweep.plan import Cell
 from engine.sweep.results import Results, ended
 from experiments.multilabel import published
-from experiments.multilabel.config import BASELINE, SIGMOID, MethodConfig
+from experiments.multilabel.config import BASELINE, SIGMOID
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
 from sparse_attn.reports import text
-from sparse_attn.reports.page import Block, Bullets, Page, Plot, Status, Table
-from sparse_attn.reports.seed_statistics import Difference, Estimate, flips, reach, tally
-
-Pairs = dict[Cell, Difference | None]
+from sparse_attn.reports.page import Block, Page, Plot, Status, Table
+from sparse_attn.reports.seed_statistics import Estimate
+from sparse_attn.reports.verdicts import Measured, verdict_tables
 
 CONTROLS = (BASELINE, SIGMOID)  # softmax with other thresholds among them
 
@@ -39,13 +37,11 @@ def make_page(results: Results) -> Page:
         "length": ("micro-F1 by document length", BARS, plot_axis(results, "length")),
         "curves": ("micro-F1 on the validation set by epoch", "", plot_curves(results)),
     }
-    base = baseline(results)
-    pairs = {average: results.against(base, f1(average)) for average in CAPTIONS}
     micro = scores(results, "micro")
     tables = [
         _beside_published(results),
         micro,
-        _differences(results, base, pairs["micro"]),
+        _differences(results),
         scores(results, "macro"),
         scores(results, "samples"),
         *(_thresholds(results, method) for method in results.mappings),
@@ -54,10 +50,9 @@ def make_page(results: Results) -> Page:
         _runs(results),
     ]
     blocks: list[Block] = [
-        *_found(pairs, base, results.sweep.methods),
-        *_unsettled(results),
-        _answer(results, base, pairs["micro"]),
-        _head(results),
+        *method_verdicts(results),
+        _settings(results),
+        results.standing,
         *(
             Plot(name, title, said, drawn)
             for name, (title, said, drawn) in figures.items()
@@ -76,79 +71,39 @@ def baseline(results: Results) -> str:
     return max(plain, key=lambda name: len(methods[name].thresholds))
 
 
-def _found(found: dict[str, Pairs], base: str, methods: dict[str, MethodConfig]) -> list[Block]:
-    """What was found, what would have shown, and where the conclusion depends on the metric."""
-    lines: list[Block] = []
-    for average, pairs in found.items():
-        counting = [
-            pair for (_, name), pair in pairs.items() if methods[name].mapping not in CONTROLS
-        ]
-        counted = tally(counting, base)
-        known = reach(filter(None, counting), "{:.2f}", "points")
-        said = f"{average}-F1, controls ({text.listing(list(CONTROLS))}) left out: "
-        lines += [said + " ".join([*counted, *known])] * bool(counted)
-    sides = [
-        (method, data, f"{average}-F1", pair.side)
-        for average, pairs in found.items()
-        for (data, method), pair in pairs.items()
-        if pair
+def method_verdicts(results: Results) -> list[Table]:
+    """Verdicts of all differences from the baseline: by average first, without the controls."""
+    base, methods = baseline(results), results.sweep.methods
+    controls = [name for name in results.mappings if methods[name].mapping in CONTROLS]
+    found = [
+        Measured(f"{average}-F1", "points", "{:.2f}", 1, results.against(base, f1(average)))
+        for average in CAPTIONS
     ]
-    if turned := flips(sides):
-        lines += ["The conclusion depends on the metric:", Bullets(turned)]
-    return lines
+    return verdict_tables(found, base, [name for name in controls if name != base])
 
 
-def _unsettled(results: Results) -> list[str]:
-    """Methods of which a quarter of the runs or more have their best epoch in the last tenth."""
-    late = {}
-    for method in results.mappings:
-        runs = [run for data in results.tasks for run in results.finished((data, method))]
-        end = 0.9 * results.sweep.train.epochs
-        count = sum(run["best_epoch"] > end for run in runs)
-        if runs and count >= len(runs) / 4:
-            late[method] = f"{method} ({count} of {len(runs)})"
-    if not late:
-        return []
-    return [
-        "Runs whose best epoch is in the last tenth of the training, which had not settled: "
-        f"{text.listing(list(late.values()))}."
-    ]
-
-
-def _answer(results: Results, base: str, pairs: Pairs) -> Table:
-    """Number of data sets on which each method differs from softmax."""
-    sides: dict[str, Counter[int]] = {m: Counter() for m in results.mappings if m != base}
-    for (_, method), pair in pairs.items():
-        if pair:
-            sides[method][pair.side] += 1
-    rows = [[method, *(str(count[side]) for side in (1, -1, 0))] for method, count in sides.items()]
-    caption = (
-        f"Data sets, of {len(results.tasks)}, on which a method's micro-F1 is above or below that "
-        f"of {base}: the 95 % t interval over pairs of runs leaves out 0. The intervals are "
-        "not adjusted for their number."
-    )
-    return Table(caption, ["method", "better", "worse", "no difference shown"], rows)
-
-
-def _head(results: Results) -> str:
-    sweep = results.sweep
-    rates = ", ".join(map(text.plain, sweep.learning_rates))
-    chosen = f"the best of {rates} on the validation set" if "," in rates else rates
+def _settings(results: Results) -> Table:
+    sweep, train = results.sweep, results.sweep.train
     runs = [(cell[0], run) for cell in results.cells for run in results.finished(cell)]
     untested = {task for task, run in runs if run["measured_on"] == "validation"}
-    names = text.listing([name for name in results.tasks if name in untested])
-    train = sweep.train
-    most = ""
-    if train.stop_after is not None:
-        most = f", or until {train.stop_after:,} pass without a better one"
-    return (
-        f"{text.counted(len(sweep.data), 'data set')}, "
-        f"{text.counted(len(sweep.methods), 'method')}, {text.counted(sweep.seeds, 'seed')}. "
-        f"Adam, learning rate {chosen}, {text.counted(train.epochs, 'epoch')}{most}, batches of "
-        f"{train.batch_size}. Epoch and threshold are those of the best micro-F1 on the "
-        "validation set; F1 is that on the test set, looked at once, at the end"
-        f"{f' (on the validation set again for {names})' if names else ''}. {results.standing}"
+    caption = (
+        "Epoch and threshold, and the learning rate where several were tried, are those of the "
+        "best micro-F1 on the validation set. F1 is measured on the test set, once, at the end; on "
+        "the validation set where the data has no test set."
     )
+    stop = text.NOTHING if train.stop_after is None else f"{train.stop_after:,}"
+    rows = [
+        ["data sets", str(len(sweep.data))],
+        ["without a test set", ", ".join(d for d in results.tasks if d in untested) or "none"],
+        ["methods", str(len(sweep.methods))],
+        ["seeds", str(sweep.seeds)],
+        ["optimizer", "Adam"],
+        ["learning rates", ", ".join(map(text.plain, sweep.learning_rates))],
+        ["epochs at most", f"{train.epochs:,}"],
+        ["stopped after epochs without a better one", stop],
+        ["batch size", str(train.batch_size)],
+    ]
+    return Table(caption, ["setting", "value"], rows)
 
 
 def scores(results: Results, average: str) -> Table:
@@ -157,8 +112,10 @@ def scores(results: Results, average: str) -> Table:
     return _by_data(results, caption, lambda cell: _text(results.spread(cell, f1(average))))
 
 
-def _differences(results: Results, base: str, pairs: Pairs) -> Table:
+def _differences(results: Results) -> Table:
     """Difference of every method from softmax in micro-F1."""
+    base = baseline(results)
+    pairs = results.against(base, f1("micro"))
 
     def show(cell: Cell) -> str:
         found = pairs.get(cell)
@@ -212,18 +169,23 @@ def _rates(results: Results) -> Table:
 
 
 def _runs(results: Results) -> Table:
-    """Status of the runs of every method, and their time."""
-    rows = []
+    """Status of the runs of every method, how many had not settled, and their time."""
+    rows, end = [], 0.9 * results.sweep.train.epochs
     for method in results.mappings:
         cells = [(data, method) for data in results.tasks]
         count = ended(record for cell in cells for record in results.counting(cell))
         missing = results.sweep.seeds * len(cells) - count.total()
-        seconds = [run["seconds"] for cell in cells for run in results.finished(cell)]
-        counts = [*(count[status] for status in ("finished", "diverged", "failed")), missing]
-        mean = f"{fmean(seconds):.1f}" if seconds else text.NOTHING
+        finished = [run for cell in cells for run in results.finished(cell)]
+        late = sum(run["best_epoch"] > end for run in finished)
+        counts = [*(count[status] for status in ("finished", "diverged", "failed")), missing, late]
+        mean = f"{fmean(run['seconds'] for run in finished):.1f}" if finished else text.NOTHING
         rows.append([method, *map(str, counts), mean])
-    headers = ["method", "finished", "diverged", "failed", "missing", "seconds a run"]
-    return Table("Runs that count; diverged and failed ones have no F1.", headers, rows)
+    caption = (
+        "Runs that count; diverged and failed ones have no F1. Not settled: finished, with the "
+        "best epoch in the last tenth of the training."
+    )
+    headers = ["method", "finished", "diverged", "failed", "missing", "not settled"]
+    return Table(caption, [*headers, "seconds a run"], rows)
 
 
 def _beside_published(results: Results) -> Table | None:

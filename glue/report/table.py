@@ -16,7 +16,7 @@ from glue.scoring import baseline
 from glue.sweep import BASELINE
 from sparse_attn.evaluation.tasks import REGRESSION_METRICS
 from sparse_attn.reports.bootstrap import compare
-from sparse_attn.reports.seed_statistics import LEVEL, Difference, holm
+from sparse_attn.reports.seed_statistics import LEVEL, VERDICTS, Difference, holm
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,6 @@ class Row:
     ratio: float | None = None
 
     @property
-    def cell(self) -> str:
-        return f"{self.mapping} on {self.task}"
-
-    @property
     def mean(self) -> float | None:
         return _mean(self.scores.values())
 
@@ -81,6 +77,15 @@ class Row:
     def significant(self) -> bool:
         """Whether it differs after correction over all comparisons."""
         return self.holm is not None and self.holm < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """better or worse after correction, not significant; not judged for one pair of runs."""
+        if self.difference is None or self.difference.n == 1:
+            return VERDICTS[None]
+        if not self.significant:
+            return VERDICTS[0]
+        return VERDICTS[1 if self.difference.value > 0 else -1]
 
 
 def make_rows(sweep: Sweep) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -34,8 +33,14 @@ PERPLEXITY = (
     "perplexity: exp of the mean of -log p over the tokens of all texts, without the first of "
     "each; lower is better."
 )
+VERDICT = (
+    "verdict: the side of 0 on which the interval lies; without labels, better is nearer to "
+    "softmax. Not significant is no proof of equality: a "
+    "true difference of half the interval's width is detected about half of the time. Not judged: "
+    "too few rows, or the same difference in all."
+)
 AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
-EMPTY = [text.NOTHING] * 3
+EMPTY = [text.NOTHING] * 4
 
 
 class Measure(NamedTuple):
@@ -68,8 +73,10 @@ class Measure(NamedTuple):
         interval = None if ends is None else (self.scale * ends[0], self.scale * ends[1])
         return Difference(self.scale * found["value"], interval, 0)
 
-    def difference_text(self, found: dict[str, Any]) -> str:
-        return self.difference(found).text(f"{{:+.{self.digits}f}}")
+    def judged(self, found: dict[str, Any]) -> tuple[str, str]:
+        """The difference with its interval, and the verdict."""
+        difference = self.difference(found)
+        return difference.text(f"{{:+.{self.digits}f}}"), difference.verdict(self.better)
 
 
 def measure_of(record: dict[str, Any]) -> Measure:
@@ -87,23 +94,25 @@ def table(record: dict[str, Any]) -> Table:
     """Zeros, agreement, quality and their differences, a row per mapping."""
     measure, judged = measure_of(record), record["metric"] is not None
     headers = ["mapping", "exact zeros", record["agreement"]]
-    headers += [measure.name, "against softmax [95 %]"] if judged else []
-    headers += [f"random: {measure.name}", "random: exact zeros", "against random [95 %]"]
+    headers += [measure.name, "against softmax [95 %]", "verdict"] if judged else []
+    headers += [f"random: {measure.name}", "random: zeros", "against random [95 %]"]
+    headers.append("random: verdict")
     rows = [_row(row, measure) for row in record["mappings"]]
     if judged:
         score = measure.number(record["softmax"])
-        rows = [["softmax", share(0), text.NOTHING, score, text.NOTHING, *EMPTY], *rows]
+        rows = [["softmax", share(0), text.NOTHING, score, *[text.NOTHING] * 2, *EMPTY], *rows]
     return Table(caption(record), headers, rows)
 
 
 def _row(row: dict[str, Any], measure: Measure) -> list[str]:
     cells = [row["mapping"], share(row["zeros"]), f"{row['agreement']:.3f}"]
     if "against_softmax" in row:
-        cells += [measure.text(row), measure.difference_text(row["against_softmax"])]
+        cells += [measure.text(row), *measure.judged(row["against_softmax"])]
     if "random" not in row:
         return [*cells, *EMPTY]
-    random, difference = row["random"], measure.difference_text(row["against_random"])
-    return [*cells, measure.text(random), share(random["zeros"]), difference]
+    random = row["random"]
+    cells += [measure.text(random), share(random["zeros"])]
+    return [*cells, *measure.judged(row["against_random"])]
 
 
 def share(value: float) -> str:
@@ -124,43 +133,6 @@ def _unit(record: dict[str, Any]) -> str:
     if record["rows"] < record["texts"]:
         return "pair"
     return "text" if record["metric"] in (None, "perplexity") else "row"
-
-
-def findings(record: dict[str, Any]) -> list[str]:
-    """On which side of 0 the intervals lie, and which differences have none."""
-    measure, judged = measure_of(record), record["metric"] is not None
-    against = differences(record)
-    ours, random = against.values()
-    said = []
-    if known := {name: found for name, found in ours.items() if found.interval}:
-        parts = [
-            f"{verdict}: {text.listing(names)}"
-            for side, verdict in ((1, "better than softmax"), (0, "not told apart"), (-1, "worse"))
-            if (names := [n for n, found in known.items() if found.side == side * measure.better])
-        ]
-        half = median(found.half for found in known.values())
-        said.append(
-            f"By uncorrected intervals, {'; '.join(parts)}. Half of one is "
-            f"{half:.{measure.digits}f} wide in the median: a true difference of that size is told "
-            "apart in half of such studies."
-        )
-    if sides := [found.side for found in random.values() if found.interval]:
-        better = sides.count(measure.better)
-        what = "better" if judged else "nearer to softmax"
-        said.append(
-            f"{better} of {len(sides)} {'is' if better == 1 else 'are'} {what} than as many zeros "
-            "at random: which keys are dropped matters, not only how many."
-            if better
-            else f"None is {what}, by its interval, than as many zeros at random."
-        )
-    for what, found in against.items():
-        if names := [name for name, difference in found.items() if not difference.interval]:
-            said.append(
-                f"Nothing can be said of {text.listing(names)} against {what}: "
-                f"{text.counted(record['rows'], _unit(record))}, too few or all with the same "
-                "difference."
-            )
-    return said or ["Nothing can be said: there are no labels, and no control has as many zeros."]
 
 
 def differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
@@ -188,11 +160,12 @@ def notes(record: dict[str, Any]) -> list[str]:
         "where a mapping has no zeros, or fewer than random-drop-softmax can give.",
     ]
     if count:
-        made.append(
-            f"Differences are of {measure_of(record).name}, with 95 % percentile intervals of a "
-            f"paired bootstrap, {record['resamples']:,} resamples of the {_data(record)}. "
-            f"Intervals: {count}, not corrected for their number."
-        )
+        made += [
+            f"Differences: {measure_of(record).name}, with 95 % percentile intervals of a paired "
+            f"bootstrap. Resamples: {record['resamples']:,}. Intervals: {count}, not corrected for "
+            "their number.",
+            VERDICT,
+        ]
     if record["cut"]:
         made.append(f"Cut after {record['limit']} tokens: {text.counted(record['cut'], 'text')}.")
     return made
@@ -208,13 +181,13 @@ def provenance(record: dict[str, Any]) -> list[str]:
 def overview(record: dict[str, Any]) -> list[str]:
     """For the terminal."""
     shown = table(record)
-    return [str(shown), "", *findings(record), "", *notes(record)]
+    return [str(shown), "", *notes(record)]
 
 
 def make_page(record: dict[str, Any]) -> Page:
     """The report."""
     blocks = [
-        f"{caption(record)}: softmax in attention swapped for other mappings, nothing trained.",
+        "Softmax in attention swapped for other mappings, nothing trained.",
         *results(record),
         Heading("How it was measured"),
         Bullets([*notes(record), *provenance(record)]),
@@ -223,10 +196,9 @@ def make_page(record: dict[str, Any]) -> Page:
 
 
 def results(record: dict[str, Any]) -> list[Block]:
-    """What was found: in words, figures and the table."""
+    """What was found: figures and the table."""
     measured = measure_of(record).name
     blocks: list[Block] = [
-        Bullets(findings(record)),
         Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
     ]
     if record["metric"] is not None:

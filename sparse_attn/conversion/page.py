@@ -9,17 +9,24 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sparse_attn.comparison.page import caption, notes, provenance, results, share, table
+from sparse_attn.comparison.page import notes, provenance, results, share, table
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
+
+METHODS = (
+    "Target zeros: the parameter of each layer is chosen by the least sum of the layers' losses at "
+    "that share over all, and held while healing. It is a share in the texts to learn from; longer "
+    "texts have more zeros. Without a target the parameters are as given, the same in every layer.",
+    "Healing: the loss is the distance of hidden states and outputs from softmax's.",
+)
 
 
 def make_page(record: dict[str, Any]) -> Page:
     """The report."""
     recipe = record["recipe"]
     blocks: list[Block] = [
-        f"{caption(record)}: softmax in attention replaced by {recipe['mapping']}, swapped without "
-        "training and healed on unlabelled texts.",
+        "Softmax in attention replaced by another mapping: swapped without training, then healed "
+        "on unlabelled texts.",
         *results(record),
         Heading("Layers"),
         layers(record),
@@ -32,49 +39,45 @@ def make_page(record: dict[str, Any]) -> Page:
         said = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
         blocks.append(Plot("layers", "Loss by zeros, layer by layer", said, by_layer(record)))
     if record["loss"]:
-        said = f"Means of ten steps; zeros reach their target after {share(recipe['ramp'])} of all."
+        said = "Means of ten steps; zeros reach their target at the end of the ramp."
         blocks.append(Plot("loss", "Training", said, training(record)))
     blocks += [
         Heading("How it was made"),
-        Bullets(made(record)),
+        made(record),
+        Bullets(METHODS),
         Heading("How it was measured"),
         Bullets([*notes(record), *provenance(record)]),
     ]
     return Page(f"Softmax replaced by {recipe['mapping']}", blocks, overview=[table(record)])
 
 
-def made(record: dict[str, Any]) -> list[str]:
-    """The recipe, and what it took."""
-    recipe, stages, cost = record["recipe"], record["stages"], record["cost"]
-    target, length = recipe["target_zeros"], min(recipe["max_length"], record["limit"])
-    lines = [
-        "Parameters as given, the same in every layer."
-        if target is None
-        else f"The parameter of each layer: least sum of the layers' losses at {share(target)} of "
-        "zeros over all, held while healing. That is a share in the texts to learn from; longer "
-        "texts have more zeros." + (" Layers may keep softmax." if recipe["choose_layers"] else "")
+def made(record: dict[str, Any]) -> Table:
+    """The recipe, and what it took: a row per setting."""
+    recipe, cost = record["recipe"], record["cost"]
+    target = recipe["target_zeros"]
+    rows = [
+        ["mapping", recipe["mapping"]],
+        ["target zeros", text.NOTHING if target is None else share(target)],
+        ["layers may keep softmax", "yes" if recipe["choose_layers"] else "no"],
     ]
     if recipe["steps"]:
-        lines.append(
-            f"Healed on {text.counted(recipe['number'], 'text')} of {recipe['texts']} without "
-            f"labels, cut after {length} tokens: {recipe['steps']} steps of "
-            f"{recipe['batch_size']} texts, AdamW with a peak rate of {recipe['learning_rate']:g}, "
-            f"parameters ramped over {share(recipe['ramp'])} of the steps, seed {recipe['seed']}. "
-            "The loss is the distance of hidden states and outputs from softmax's."
-        )
-    resumed = stages.get("resumed_from_step")
-    times = [
-        f"{name} {stages[name]:.0f} s"
-        + (f" from step {resumed} on" if name == "healing" and resumed else "")
-        for name in ("choosing", "healing", "measuring")
-        if name in stages
-    ]
-    return [
-        *lines,
-        f"{text.listing(times)}.",
-        f"A forward pass takes {cost['ratio']:.2f} times softmax's "
-        f"({text.counted(cost['texts'], 'text')}, {record['device']}).",
-    ]
+        rows += [
+            ["texts", f"{recipe['number']:,} of {recipe['texts']}"],
+            ["tokens of a text, at most", str(min(recipe["max_length"], record["limit"]))],
+            ["steps", str(recipe["steps"])],
+            ["texts of a step", str(recipe["batch_size"])],
+            ["peak learning rate, AdamW", f"{recipe['learning_rate']:g}"],
+            ["ramp, share of the steps", share(recipe["ramp"])],
+            ["seed", str(recipe["seed"])],
+        ]
+    stages = record["stages"]
+    times = ("choosing", "healing", "measuring")
+    rows += [[f"{name}, s", f"{stages[name]:.0f}"] for name in times if name in stages]
+    if resumed := stages.get("resumed_from_step"):
+        rows.append(["healing timed from step", str(resumed)])
+    rows.append(["time of a forward pass / softmax's", f"{cost['ratio']:.2f}"])
+    rows.append(["texts of that pass", str(cost["texts"])])
+    return Table("Recipe and cost", ["setting", "value"], rows)
 
 
 def layers(record: dict[str, Any]) -> Table:

@@ -24,7 +24,6 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
     "cubic": lambda x: 1 - (1 - x) ** 3,
-    "constant": lambda x: 1.0,
 }
 
 
@@ -33,13 +32,13 @@ class SparsitySchedule:
     """v(x) = initial + (final - initial) shape((x - begin) / (end - begin)), x = fraction done.
 
     The value is `initial` before `begin` and `final` after `end`. Shapes of u in [0, 1]: linear
-    u; cosine (1 - cos(pi u)) / 2; cubic 1 - (1 - u)^3, fast first (Zhu & Gupta 2017); constant:
-    `final` throughout. Balazy et al. 2023 ramp r linearly from 0.
+    u; cosine (1 - cos(pi u)) / 2; cubic 1 - (1 - u)^3, fast first (Zhu & Gupta 2017). Balazy et
+    al. 2023 ramp r linearly from 0.
 
     Args:
         parameter: name of a parameter of the model's mappings.
         initial, final: values of the parameter, in its range.
-        shape: "linear", "cosine", "cubic" or "constant".
+        shape: "linear", "cosine" or "cubic".
         begin, end: fractions of training, 0 <= begin <= end <= 1.
 
     Raises:
@@ -55,7 +54,10 @@ class SparsitySchedule:
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise ValueError(f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}")
+            raise ValueError(
+                f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}; leave the "
+                "schedule out for a constant value"
+            )
         if not 0 <= self.begin <= self.end <= 1:
             raise ValueError(
                 f"begin={self.begin}, end={self.end}: expected 0 <= begin <= end <= 1, fractions "
@@ -79,7 +81,7 @@ class SparsitySchedule:
                 f"progress={progress}: expected the fraction of training done, in [0, 1]; divide "
                 "by the total number of steps"
             )
-        if self.shape == "constant" or progress >= self.end:
+        if progress >= self.end:
             return self.final
         if progress <= self.begin:
             return self.initial

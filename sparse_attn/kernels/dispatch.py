@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from torch import Tensor
 
-from sparse_attn.kernels import reference
-from sparse_attn.kernels.implementations import AUTOMATIC, IMPLEMENTATIONS
+from sparse_attn.kernels import cpu, flex, reference, triton
 from sparse_attn.kernels.inputs import (
     AttentionInputs,
     AttentionOutput,
@@ -13,6 +14,15 @@ from sparse_attn.kernels.inputs import (
     fold_weights,
 )
 from sparse_attn.mappings import Mapping
+
+IMPLEMENTATIONS: dict[str, ModuleType] = {
+    "triton": triton,
+    "cpu": cpu,
+    "flex": flex,
+    "reference": reference,
+}
+# by preference; flex last, as it compiles for a long time on the CPU
+AUTOMATIC = {"cuda": ("triton", "flex", "reference"), "cpu": ("cpu", "reference")}
 
 
 def attention(

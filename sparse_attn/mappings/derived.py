@@ -199,13 +199,10 @@ def with_sink(spec: MappingSpec) -> MappingSpec:
 
     Raises:
         ValueError: the mapping has a value for each score (weighted softmax); its rows need not sum
-            to one, so that a sink takes nothing away (sigmoid); its factor would scale the sink
-            (mixed-scaled-NAME); or it has a sink already.
+            to one, so that a sink takes nothing away (sigmoid); or it has a sink already.
     """
     if spec.mass == "free":
         raise ValueError(_no_sink(spec.name, "its weights do not compete"))
-    if is_scaled(spec):
-        raise ValueError(_no_sink(spec.name, "it would be scaled with the scores"))
     _refuse_parameters(spec, "", "given a sink", SINK)
     return _derived(
         spec, (*spec.parameters, SINK), _sink_rows, mass="at most one", translation_invariant=False

@@ -64,7 +64,8 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
 
     Raises:
         ValueError: an unknown name; the message has what it is called here, the nearest names, or
-            all. A mapping that cannot be mixed, scaled, detached or given a sink. Not a name.
+            all. A mapping that cannot be mixed, scaled, detached or given a sink. `mixed-` and
+            `scaled-` together. Not a name.
     """
     if not isinstance(name, str):
         raise ValueError(
@@ -75,6 +76,12 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
     base = _base(name)
     if base not in _SPECS:
         raise ValueError(f"mapping={name!r} is unknown; {_hint(name, base)}")
+    prefixes = name.removesuffix(base)
+    if derived.MIXED in prefixes and derived.SCALED in prefixes:
+        raise ValueError(
+            f"mapping={name!r}: mixed- and scaled- do not combine; use mixed-{base} or "
+            f"scaled-{base}"
+        )
     prefix = _prefix(name)
     if prefix == derived.SCALED:
         return derived.scaled(get_spec(name.removeprefix(prefix), sink=sink))

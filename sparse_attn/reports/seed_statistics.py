@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import compress
-from statistics import mean, median, stdev
+from statistics import mean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +17,8 @@ from sparse_attn.reports import text
 
 LEVEL = 0.05
 POWER = 0.8
+# of a difference from the baseline, by its side; None: one pair of runs, or no interval
+VERDICTS = {1: "better", -1: "worse", 0: "not significant", None: "not judged"}
 
 
 class Estimate(NamedTuple):
@@ -76,6 +76,17 @@ class Difference(NamedTuple):
         """1 if the interval is above 0, -1 if below, else 0."""
         low, high = self.interval or (0, 0)
         return 1 if low > 0 else -1 if high < 0 else 0
+
+    def verdict(self, better: int = 1, p: float | None = None) -> str:
+        """One of `VERDICTS`: better or worse if the interval leaves out 0 and `p` is below 5 %.
+
+        Args:
+            better: 1 if more is better, else -1.
+            p: Holm's p; None if nothing was corrected.
+        """
+        if self.interval is None:
+            return VERDICTS[None]
+        return VERDICTS[0 if p is not None and p >= LEVEL else better * self.side]
 
     def text(self, pattern: str) -> str:
         """`+0.12 [-0.34, +0.58]`; `pattern` as "{:+.2f}"."""
@@ -149,84 +160,3 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def settled(values: Sequence[float | None]) -> list[bool]:
     """Which p are below 5 % after Holm's correction; None is not."""
     return [value is not None and value < LEVEL for value in holm(values)]
-
-
-def verdict(
-    found: Mapping[str, Difference], base: str, pattern: str, unit: str, better: int
-) -> str:
-    """Which mappings differ from the baseline, and how small a difference would have shown.
-
-    Args:
-        found: differences from the baseline `base`, by mapping.
-        pattern: as in `Difference.text`.
-        unit: of the differences, such as points.
-        better: 1 if more is better, else -1.
-    """
-    sides = (("Better than", better), ("Worse than", -better), ("No difference shown from", 0))
-    lines = []
-    for said, side in sides:
-        those = [
-            f"{n} {d.text(pattern)}" for n, d in found.items() if d.interval and d.side == side
-        ]
-        lines += [f"{said} {base}: {text.listing(those)}."] if those else []
-    if lines:
-        sure = list(compress(found, settled([difference.p for difference in found.values()])))
-        told = [
-            f"{word}: {text.listing(names)}"
-            for word, side in (("better", better), ("worse", -better))
-            if (names := [name for name in sure if found[name].side == side])
-        ]
-        lines.append(
-            "Each by its own 95 % interval; after Holm's correction "
-            f"{'; '.join(told) or 'none is told apart'}."
-        )
-    alone = [name for name, difference in found.items() if difference.interval is None]
-    lines += [f"One pair of runs, which settles nothing: {text.listing(alone)}."] if alone else []
-    return " ".join([*lines, *reach(found.values(), pattern.replace("+", ""), unit)])
-
-
-def tally(found: Iterable[Difference | None], base: str, better: int = 1) -> list[str]:
-    """How many differences from the baseline are better and worse, as a sentence.
-
-    Args:
-        better: 1 if more is better, else -1.
-    """
-    sides = Counter(better * d.side for d in found if d and d.interval)
-    return [
-        f"{text.counted(sides.total(), 'difference')} from {base}: {sides[1]} better, {sides[-1]} "
-        f"worse, {sides[0]} not told apart, each by its own 95 % interval."
-    ] * bool(sides)
-
-
-def flips(found: Iterable[tuple[str, str, str, int]]) -> list[str]:
-    """Where metrics contradict each other: `NAME: better by A, worse by B (TASK and TASK).`
-
-    Args:
-        found: name, task, metric and side, 1 for better and -1 for worse.
-    """
-    by_cell: dict[tuple[str, str], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, task, metric, side in found:
-        if side:
-            by_cell[name, task][side].append(metric)
-    turned = defaultdict(list)
-    for (name, task), metrics in by_cell.items():
-        if len(metrics) == 2:
-            said = f"better by {text.listing(metrics[1])}, worse by {text.listing(metrics[-1])}"
-            turned[f"{name}: {said}"].append(task)
-    return [f"{said} ({text.listing(tasks)})." for said, tasks in turned.items()]
-
-
-def reach(found: Iterable[Difference], pattern: str, unit: str) -> list[str]:
-    """A sentence on the detectable effects, if there are any."""
-    known = [(d.n, d.detectable) for d in found if d.detectable]
-    if not known:
-        return []
-    pairs = text.listing([str(n) for n in sorted({n for n, _ in known})])
-    usual, most = (pattern.format(of(effect for _, effect in known)) for of in (median, max))
-    span = f"{usual} {unit}"
-    if len(known) > 1:
-        span += f" (median; {most} at most)"
-    return [
-        f"With {pairs} pairs of seeds a paired t-test has {100 * POWER:g} % power to detect a true "
-        f"difference of {span}."
-    ]

@@ -3,14 +3,16 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sparse_attn.cli.compare import main
-from sparse_attn.comparison.page import findings, make_page, table
+from sparse_attn.comparison.comparison import LEAST
+from sparse_attn.comparison.measure import SAMPLE
+from sparse_attn.comparison.page import make_page, measure_of, table
+from sparse_attn.comparison.reader import LONGEST
 from sparse_attn.reports import bootstrap
-from tests.commands import refusal
+from tests.commands import ROOT, refusal
 from tests.comparison.running import Models, pair_file, text_file, texts
 
 
@@ -56,51 +58,31 @@ def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Intervals: 2, not corrected for their number." in (out / "report.md").read_text()
 
 
-def row(name: str, value: float, *interval: float) -> dict[str, Any]:
-    difference = {"value": value, "interval": interval or None}
-    return {"mapping": name, "random": {}, "against_random": difference}
+def test_the_guide_names_its_limits() -> None:
+    guide = " ".join((ROOT / "docs/guide/compare.md").read_text(encoding="utf-8").split())
+    assert f"are cut after {LONGEST} tokens" in guide
+    assert f"With fewer than {LEAST} texts" in guide
+    assert f"is set on {SAMPLE} of the texts" in guide
 
 
 @pytest.mark.parametrize(
-    ("agreement", "says"),
-    [("cosine", "1 of 3 is nearer to softmax than"), ("KL, nats", "2 of 3 are nearer to softmax")],
+    ("metric", "agreement", "verdicts"),
+    [
+        (None, "cosine", ["worse", "not significant", "better"]),
+        (None, "KL, nats", ["better", "not significant", "worse"]),
+        ("perplexity", "KL, nats", ["better", "not significant", "worse"]),
+        ("accuracy", "KL, nats", ["worse", "not significant", "better"]),
+    ],
 )
-def test_findings_know_what_is_near(agreement: str, says: str) -> None:
-    rows = [row("a", -0.2, -0.3, -0.1), row("b", -0.1, -0.2, -0.01), row("c", 0.1, 0.05, 0.2)]
-    record = {"metric": None, "agreement": agreement, "mappings": rows}
-    (said,) = findings(record)
-    assert said.startswith(says)
-    record["mappings"] = [row("a", 0.1, -0.1, 0.3)]
-    assert findings(record) == [
-        "None is nearer to softmax, by its interval, than as many zeros at random."
-    ]
-
-
-def test_a_lower_perplexity_is_better() -> None:
-    rows = [row("a", -2.0, -3.0, -1.0), row("b", 1.0, -1.0, 3.0), row("c", 2.0, 1.0, 3.0)]
-    rows = [{**each, "against_softmax": each["against_random"]} for each in rows]
-    record = {"metric": "perplexity", "agreement": "KL, nats", "mappings": rows}
-    said = findings(record)
-    assert said[0] == (
-        "By uncorrected intervals, better than softmax: a; not told apart: b; worse: c. Half of "
-        "one is 1.00 wide in the median: a true difference of that size is told apart in half of "
-        "such studies."
-    )
-    assert said[1].startswith("1 of 3 is better than as many zeros at random")
-
-
-def test_findings_where_there_is_no_interval() -> None:
-    record = {"metric": None, "agreement": "cosine", "rows": 1, "texts": 1, "mappings": []}
-    assert findings(record) == [
-        "Nothing can be said: there are no labels, and no control has as many zeros."
-    ]
-    record["mappings"] = [row("a", 0.1), row("b", 0.1)]
-    why = "against as many zeros at random: 1 text, too few or all with the same difference."
-    assert findings(record) == [f"Nothing can be said of a and b {why}"]
-    record["mappings"] = [row("a", 0.1), row("b", 0.1, 0.05, 0.2)]
-    said = findings(record)
-    assert said[0].startswith("1 of 1 is nearer to softmax than")
-    assert said[1] == f"Nothing can be said of a {why}"
+def test_verdicts_know_what_is_better(
+    metric: str | None, agreement: str, verdicts: list[str]
+) -> None:
+    """And an interval that is missing is no verdict."""
+    measure = measure_of({"metric": metric, "agreement": agreement})
+    intervals = [-0.3, -0.1], [-0.1, 0.1], [0.1, 0.3]
+    found = [measure.judged({"value": sum(ends) / 2, "interval": ends})[1] for ends in intervals]
+    assert found == verdicts
+    assert measure.judged({"value": 0.1, "interval": None})[1] == "not judged"
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,9 @@ from sparse_attn.reports.seed_statistics import (
     Estimate,
     detectable_effect,
     estimate,
-    flips,
     holm,
     paired,
     paired_p,
-    reach,
-    tally,
-    verdict,
 )
 
 OURS = {0: 3.0, 1: 5.5, 2: 4.0, 7: 9.0}
@@ -90,60 +86,10 @@ def test_side_of_an_interval() -> None:
     assert [Difference(0.2, interval, 3).side for interval in intervals] == [1, -1, 0, 0]
 
 
-def test_a_verdict_says_what_differs_and_what_would_have_shown() -> None:
-    found = {
-        "a": Difference(-1.0, (-1.5, -0.5), 3, p=0.01, detectable=0.75),
-        "b": Difference(2.0, (1.0, 3.0), 5, p=0.03, detectable=1.5),
-        "c": Difference(0.0, (-0.25, 0.25), 3, p=1.0, detectable=0.5),
-        "d": Difference(9.0, None, 1),
-    }
-    assert verdict(found, "softmax", "{:+.1f}", "points", better=-1) == (
-        "Better than softmax: a -1.0 [-1.5, -0.5]. Worse than softmax: b +2.0 [+1.0, +3.0]. No "
-        "difference shown from softmax: c +0.0 [-0.2, +0.2]. Each by its own 95 % interval; after "
-        "Holm's correction better: a. One pair of runs, which settles nothing: d. With 3 and 5 "
-        "pairs of seeds a paired t-test has 80 % power to detect a true difference of 0.8 points "
-        "(median; 1.5 at most)."
-    )
-    better = verdict({"b": found["b"]}, "softmax", "{:+.1f}", "points", better=1)
-    assert better.startswith("Better than softmax: b +2.0")
-    assert better.endswith("80 % power to detect a true difference of 1.5 points.")
-    unsure = {"b": found["b"]._replace(p=0.06)}
-    said = verdict(unsure, "softmax", "{:+.1f}", "points", better=1)
-    assert "; after Holm's correction none is told apart." in said
-    assert reach([found["d"]], "{:.1f}", "points") == []
-
-
-def test_a_tally_counts_intervals() -> None:
-    found = [
-        Difference(-1.0, (-1.5, -0.5), 3),
-        Difference(2.0, (1.0, 3.0), 3),
-        Difference(3.0, (1.0, 3.0), 3),
-        Difference(0.0, (-1.0, 1.0), 3),
-        Difference(9.0, None, 1),
-        None,
-    ]
-    (said,) = tally(found, "softmax", better=-1)
-    assert said.startswith("4 differences from softmax: 1 better, 2 worse, 1 not told apart")
-    assert tally(found[4:], "softmax") == []
-
-
-def test_flips_name_the_metrics_and_the_tasks() -> None:
-    sides = {"one": (1, -1, 0), "two": (1, -1, 1), "three": (1, -1, 0), "four": (1, 0, 1)}
-    found = [
-        ("entmax", task, metric, side)
-        for task, each in sides.items()
-        for metric, side in zip(("A", "B", "C"), each, strict=True)
-    ]
-    assert flips(found) == [
-        "entmax: better by A, worse by B (one and three).",
-        "entmax: better by A and C, worse by B (two).",
-    ]
-    assert flips(found[-3:]) == []
-
-
-def test_another_unit() -> None:
-    found = Difference(0.5, (-0.25, 1.0), 3, p=0.3, detectable=0.125).scaled(100)
-    assert found == Difference(50.0, (-25.0, 100.0), 3, p=0.3, detectable=12.5)
-    assert Difference(0.5, None, 1).scaled(100) == Difference(50.0, None, 1)
-    assert (found.low, found.high) == (-25.0, 100.0)
-    assert math.isnan(Difference(0.5, None, 1).low)
+def test_a_verdict_needs_the_interval_and_the_corrected_p() -> None:
+    above = Difference(0.2, (0.1, 0.5), 3, p=0.01)
+    assert [above.verdict(side) for side in (1, -1)] == ["better", "worse"]
+    assert [above.verdict(1, p) for p in (0.049, 0.05)] == ["better", "not significant"]
+    assert Difference(0.2, (-0.1, 0.5), 3).verdict(1) == "not significant"
+    assert Difference(-0.2, (-0.5, -0.1), 3).verdict(-1, 0.01) == "better"
+    assert Difference(0.2, None, 1).verdict(1) == "not judged"

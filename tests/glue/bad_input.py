@@ -169,7 +169,7 @@ SWEEPS: list[tuple[str, Call]] = [
     ),
     (
         "mappings.x: the fair protocol ramps every mapping; give it a schedule that moves",
-        beside_softmax("r-softmax", {"r": [0.1]}, schedule=replace(RAMP, shape="constant")),
+        beside_softmax("r-softmax", {"r": [0.1]}, schedule=replace(RAMP, initial=0.1)),
     ),
     (
         r"mappings.x: params.r=\[\]: expected values, each once",

@@ -28,8 +28,6 @@ STEPS = 6
         ("cosine", 0.25, (1 - math.cos(math.pi / 4)) / 2),
         ("cosine", 0.5, 0.5),
         ("cubic", 0.5, 0.875),
-        ("constant", 0.0, 1.0),
-        ("constant", 0.5, 1.0),
     ],
 )
 def test_shapes(shape, share, expected):

@@ -81,7 +81,6 @@ DENSE = {
 }
 CASES = SPARSE | DENSE
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-every_sparse = pytest.mark.parametrize("case", SPARSE.values(), ids=SPARSE)
 
 
 @dataclass(frozen=True)

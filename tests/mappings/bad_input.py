@@ -112,11 +112,10 @@ NEAREST = {
     "top-p": "top-p-softmax",
     "detached-r-sofmax": "detached-r-softmax",
     "mixed-sparsemix": "mixed-sparsemax",
-    "mixed-scaled-entmx": "mixed-scaled-entmax",
+    "scaled-detached-r-sofmax": "scaled-detached-r-softmax",
     "softmax1": "softmax with sink=0",
     "Off_by one softmax": "softmax with sink=0",
     "SSMax": "scaled-softmax",
-    "mixed-asentmax": "mixed-scaled-entmax",
     "nucleus": "top-p-softmax",
     "sofmax:sink=0": "softmax",
 }
@@ -192,6 +191,8 @@ ROWS = [
     *(row for name in ("t-softmax", "sparsemax", "random-drop-softmax", "scaled-r-softmax",
                        "mixed-r-softmax", "detached-r-softmax")
       for row in unknown(f"detached-{name}", f"detached-{name}': only r-softmax has .*use {name}")),
+    *(row for name in ("mixed-scaled-entmax", "scaled-mixed-entmax")
+      for row in unknown(name, "do not combine; use mixed-entmax or scaled-entmax")),
     *unknown("scaled-weighted-softmax", "a value for each score.*use it alone"),
 
     module("scaled-softmax", ValueError, r"delta=-1\.0 is out of range.*\[0, inf\)", delta=-1.0),

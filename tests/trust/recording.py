@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.command import input_errors
 from engine.sweep.records import Record, hash_of, read_records, write_record
 from engine.sweep.run import claim_folder
+from sparse_attn.cli.errors import input_errors
 
 CONTENT = {"tasks": ["RTE"], "seeds": 3}
 RECORDS = [

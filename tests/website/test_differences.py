@@ -76,32 +76,26 @@ def test_the_first_lines_count_attention() -> None:
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
     page = make_page([trained, sure, tuned, guessing, one, control])
-    said = "attention mapping is shown to beat softmax in a model trained with it: after Holm's"
-    none = f"No {said} correction, of 2 comparisons 0 better and 2 worse. "
-    assert page.blocks[0].caption.startswith(none)
+    table, which = page.blocks[:2]
+    assert table.rows == [
+        ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", "0", "2"],
+        ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-", "-"],
+    ]
+    assert [(row[0], *row[-2:]) for row in which.rows] == [
+        ("sparsemax", "worse", "worse"),
+        ("entmax", "worse", "worse"),
+        ("sparsemax", "better", "-"),
+    ]
     better = replace(trained, low=0.5, high=1.5)
-    some = make_page([better]).blocks[0].caption
-    assert some.startswith("Some attention mappings are shown to beat softmax in models trained")
-    assert "of 1 comparison 1 better" in some
-    by_chance = make_page([better, replace(sure, p=0.9, low=-1, high=1)]).blocks[0].caption
-    assert by_chance.startswith(f"No {said} correction, of 2 comparisons 0 better and 0 worse")
-    after = "0 better and 2 worse (sparsemax on one (some/study); entmax on one (some/study))"
-    assert page.blocks[0].rows == [
-        ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", after],
-        ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-"],
-    ]
-    assert page.blocks[2].lines == [
-        "Worse, models trained with the mapping, over runs: sparsemax on one (some/study); "
-        "entmax on one (some/study).",
-        "Better, swapped in a trained model, over examples: sparsemax on one (some/study).",
-    ]
+    assert make_page([better]).blocks[0].rows[0][-2:] == ["1", "0"]
     less = make_page([replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)])
-    assert less.blocks[0].rows[0][-1] == "0 better and 0 worse"
+    assert less.blocks[0].rows[0][-2:] == ["0", "0"]
+    assert less.blocks[1].rows[0][-2:] == ["worse", "not significant"]
     shown = page.markdown()
-    assert "- Settings chosen by the very scores that are compared: tuned (1)." in shown
-    assert "- Controls: temperature-softmax (some/study)." in shown
-    assert "- Of these, better than softmax: temperature-softmax (some/study)." in shown
-    assert "no better than always the most frequent class: WNLI (hard)." in shown
+    assert "| settings chosen by the very scores that are compared | tuned (1) |" in shown
+    assert "| controls | temperature-softmax (some/study) |" in shown
+    assert "| controls better than softmax | temperature-softmax (some/study) |" in shown
+    assert "no better than always the most frequent class | WNLI (hard) |" in shown
 
 
 def test_other_layers_have_a_row_for_each_mapping_and_no_sum() -> None:
@@ -113,14 +107,14 @@ def test_other_layers_have_a_row_for_each_mapping_and_no_sum() -> None:
         ["some/study", "accuracy", "sparsemax", "softmax", "1", "0", "1"],
         ["other", "accuracy", "sparsemax", "softmax-fine", "0", "1", "0"],
     ]
-    assert "- Fewer than 3 pairs of runs: some/study (1)." in page.markdown()
+    assert "| fewer than 3 pairs of runs | some/study (1) |" in page.markdown()
 
 
 def test_what_diverged_is_named() -> None:
     some = replace(ENTRY, mapping="entmax", lost=1)
     shown = make_page([ENTRY, some, LOST]).markdown()
-    assert "entmax (some/study, one, accuracy: 1 lost); t-softmax" in shown
-    assert "t-softmax (some/study, one, accuracy: 3 lost, no difference)." in shown
+    assert "entmax (some/study, one, accuracy: 1); t-softmax" in shown
+    assert "t-softmax (some/study, one, accuracy: 3) |" in shown
     assert "| t-softmax | softmax | - | 0 | - | no finite value |" in shown
 
 
@@ -140,12 +134,11 @@ def test_digits_show_the_sign_of_the_ends(low: float, high: float, shown: str) -
 def test_flips_are_named() -> None:
     other = replace(WORSE, metric="F1")
     shown = make_page([ENTRY, other, replace(EVEN, mapping="entmax")]).markdown()
-    assert "The conclusion depends on the metric:" in shown
-    assert "- some/study, sparsemax: better by accuracy, worse by F1 (one)." in shown
+    assert "| some/study | sparsemax | one | accuracy | F1 |" in shown
     models = [replace(ENTRY, record="a"), replace(WORSE, record="b", metric="F1")]
-    assert "No conclusion depends on the metric." in make_page(models).blocks
-    even = make_page([ENTRY, replace(EVEN, metric="F1")])
-    assert "No conclusion depends on the metric." in even.blocks
+    even = [ENTRY, replace(EVEN, metric="F1")]
+    for some in (models, even):
+        assert "| better by |" not in make_page(some).markdown()
 
 
 def test_better_is_to_the_right_and_marks_say_what_was_found() -> None:

@@ -9,14 +9,13 @@ from statistics import median
 
 from sparse_attn.reports import text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
-from sparse_attn.reports.seed_statistics import LEVEL, POWER, Difference, flips, settled
+from sparse_attn.reports.seed_statistics import LEVEL, POWER, VERDICTS, Difference, settled
 from website.differences.entries import LEAST, Entry, Kind
 from website.differences.panels import FEW, Panel, draw, panels_of
 
-SIDES = {1: "better", -1: "worse", 0: "not told apart", None: "too few runs"}
 CAPTION = (
     "Difference from softmax and its 95 % interval by each study's first metric, without controls; "
-    "better is to the right. A ring: not told apart from softmax. A cross: one pair of runs, "
+    "better is to the right. A ring: not significant. A cross: one pair of runs, "
     "without an interval. In brackets: exact zeros in attention, where they are known. Grey: "
     "softmax itself has learned nothing. A number at the edge: off the scale. A panel of many "
     "tasks has a mark for each in every row, from top to bottom:"
@@ -35,9 +34,10 @@ LAYERS_CAPTION = (
     "study is a folder of results/; the page of results says what it ran."
 )
 ATTENTION_CAPTION = (
-    "Attention compared with softmax, by the 95 % interval of each comparison. By chance: how many "
-    "would seem better, and as many worse, if no mapping differed. Holm's correction is for the "
-    "comparisons of its row; intervals over examples have no p."
+    "Attention compared with softmax, by the 95 % interval of each comparison. An interval over "
+    "examples is about that one trained model: another seed may differ. By chance: how many "
+    "would seem better, and as many worse, if no mapping differed. Holm: those left after Holm's "
+    "correction for the comparisons of the row; intervals over examples have no p."
 )
 ATTENTION: dict[Kind, str] = {
     "trained attention": "models trained with the mapping, over runs",
@@ -83,53 +83,30 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
     rows, named = [], []
     for kind, use in ATTENTION.items():
         some = [entry for entry in entries if entry.kind == kind]
-        if some:
-            sides = [entry.side for entry in some]
-            counts = [str(sides.count(side)) for side in (1, -1, 0)]
-            chance = f"{LEVEL / 2 * len(some):.1f}"
-            rows.append([use, str(len(some)), *counts, chance, _after_holm(some)])
-        for side in (1, -1):
-            if those := [entry for entry in some if entry.side == side]:
-                named.append(f"{SIDES[side].capitalize()}, {use}: {_named(those)}.")
-    headers = ["use", "comparisons", *(SIDES[side] for side in (1, -1, 0)), "by chance"]
-    table = Table(
-        " ".join([*_answer(entries), ATTENTION_CAPTION]),
-        [*headers, "after Holm's correction"],
-        rows,
-    )
-    return [table, "Before correction:", Bullets(named)] if named else [table] * bool(rows)
-
-
-def _answer(entries: Sequence[Entry]) -> list[str]:
-    """The first line, about the models that were trained with their mapping."""
-    trained = [entry for entry in entries if entry.kind == "trained attention"]
-    sides = [entry.side for entry in _settled(trained)]
-    better, worse = sides.count(1), sides.count(-1)
-    said = "Some attention mappings are" if better else "No attention mapping is"
-    models = "models trained with them" if better else "a model trained with it"
-    return [
-        f"{said} shown to beat softmax in {models}: after Holm's correction, of "
-        f"{text.counted(len(trained), 'comparison')} {better} better and {worse} worse."
-    ] * bool(trained)
+        if not some:
+            continue
+        sides = [entry.side for entry in some]
+        counts = [str(sides.count(side)) for side in (1, -1, 0)]
+        sure = None if any(entry.p is None for entry in some) else _settled(some)
+        left = [entry.side for entry in sure or ()]
+        after = [text.NOTHING if sure is None else str(left.count(side)) for side in (1, -1)]
+        chance = f"{LEVEL / 2 * len(some):.1f}"
+        rows.append([use, str(len(some)), *counts, chance, *after])
+        for entry in some:
+            if entry.side:
+                said = text.NOTHING if sure is None else VERDICTS[entry.side * (entry in sure)]
+                cells = [entry.label, entry.task, entry.study, use, _difference(entry)]
+                named.append([*cells, VERDICTS[entry.side], said])
+    headers = ["use", "comparisons", *(VERDICTS[side] for side in (1, -1, 0)), "by chance"]
+    table = Table(ATTENTION_CAPTION, [*headers, "Holm: better", "Holm: worse"], rows)
+    headers = ["mapping", "task", "study", "use", "difference [95 %]", "by its interval"]
+    which = Table("Better or worse by their interval", [*headers, "after Holm's correction"], named)
+    return [block for block in (table, which) if block.rows]
 
 
 def _settled(entries: Sequence[Entry]) -> list[Entry]:
     """Those that differ after Holm's correction over all that have a p."""
     return list(compress(entries, settled([entry.p for entry in entries])))
-
-
-def _after_holm(entries: Sequence[Entry]) -> str:
-    if any(entry.p is None for entry in entries):
-        return text.NOTHING
-    settled, said = _settled(entries), []
-    for side in (1, -1):
-        some = [entry for entry in settled if entry.side == side]
-        said.append(f"{len(some)} {SIDES[side]}{f' ({_named(some)})' if some else ''}")
-    return text.listing(said)
-
-
-def _named(entries: Sequence[Entry]) -> str:
-    return "; ".join(f"{entry.label} on {entry.task} ({entry.study})" for entry in entries)
 
 
 def _layers(entries: Sequence[Entry]) -> list[Block]:
@@ -142,7 +119,7 @@ def _layers(entries: Sequence[Entry]) -> list[Block]:
         [*cell, *(str(sides.count(side)) for side in (1, -1, 0))]
         for cell, sides in by_mapping.items()
     ]
-    headers = ["study", "metric", "mapping", "baseline", *(SIDES[side] for side in (1, -1, 0))]
+    headers = ["study", "metric", "mapping", "baseline", *(VERDICTS[side] for side in (1, -1, 0))]
     return [Table(LAYERS_CAPTION, headers, rows)] if rows else []
 
 
@@ -153,29 +130,25 @@ def _limits(entries: Sequence[Entry]) -> list[Block]:
     chance = [entry for entry in known if not entry.baseline_learned]
     lost = [entry for entry in entries if entry.lost or entry.difference is None]
     said = {
-        f"Fewer than {LEAST} pairs of runs: {{}}.": _by_study(few),
-        "Settings chosen by the very scores that are compared: {}.": _by_study(
+        f"fewer than {LEAST} pairs of runs": _by_study(few),
+        "settings chosen by the very scores that are compared": _by_study(
             [entry for entry in known if entry.tuned_on_scored_rows]
         ),
-        "Controls: {}.": [f"{e.label} ({e.study})" for e in known if e.control],
-        "Of these, better than softmax: {}.": [
+        "controls": [f"{e.label} ({e.study})" for e in known if e.control],
+        "controls better than softmax": [
             f"{e.label} ({e.study})" for e in known if e.control and e.side == 1
         ],
-        "Softmax itself is no better than always the most frequent class: {}.": [
+        "softmax itself no better than always the most frequent class": [
             f"{entry.task} ({entry.study})" for entry in chance
         ],
-        "Runs that diverged or failed, or gave no finite value, are in no mean: {}.": [
-            f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.lost} "
-            f"lost{', no difference' if entry.difference is None else ''})"
+        "runs that diverged, failed or gave no finite value": [
+            f"{entry.label} ({entry.study}, {entry.task}, {entry.metric}: {entry.lost})"
             for entry in lost
         ],
     }
-    lines = [how.format("; ".join(dict.fromkeys(names))) for how, names in said.items() if names]
-    if any(entry.over_examples for entry in known):
-        lines.append(
-            "An interval over examples is about that one trained model: another seed may differ."
-        )
-    return ["What the counts leave out:", Bullets(lines)] if lines else []
+    rows = [[why, "; ".join(dict.fromkeys(names))] for why, names in said.items() if names]
+    caption = "What the counts leave out, and in brackets its study, or how many"
+    return [Table(caption, ["left out", "where"], rows)] if rows else []
 
 
 def _by_study(entries: Sequence[Entry]) -> list[str]:
@@ -206,21 +179,26 @@ def _reach(panels: Sequence[Panel]) -> Table:
                 f"{median(halves):.3g}" if halves else text.NOTHING,
             ]
         )
-    headers = ["study: task", "metric", "unit", "pairs", *(SIDES[side] for side in (1, -1, 0))]
+    headers = ["study: task", "metric", "unit", "pairs", *(VERDICTS[side] for side in (1, -1, 0))]
     power = f"{100 * POWER:g} % power"
     return Table(REACH_CAPTION, [*headers, "by chance", power, "half width"], rows)
 
 
 def _flips(entries: Sequence[Entry]) -> list[Block]:
     """Mappings that one metric calls better and another worse, on the same task."""
-    turned = flips(
-        (f"{entry.study}, {entry.label}", entry.task, entry.metric, entry.side or 0)
-        for entry in entries
-        if entry.counts
-    )
-    if not turned:
-        return ["No conclusion depends on the metric."]
-    return ["The conclusion depends on the metric:", Bullets(turned)]
+    by_cell: dict[tuple[str, str, str], dict[int, list[str]]] = {}
+    for entry in entries:
+        if entry.counts and entry.side:
+            sides = by_cell.setdefault((entry.study, entry.label, entry.task), {1: [], -1: []})
+            sides[entry.side].append(entry.metric)
+    rows = [
+        [*cell, ", ".join(sides[1]), ", ".join(sides[-1])]
+        for cell, sides in by_cell.items()
+        if all(sides.values())
+    ]
+    caption = "Mappings that one metric calls better and another worse, on the same task"
+    headers = ["study", "mapping", "task", "better by", "worse by"]
+    return [Table(caption, headers, rows)] if rows else []
 
 
 def _rows(entries: Sequence[Entry]) -> Table:
@@ -245,7 +223,7 @@ def _rows(entries: Sequence[Entry]) -> Table:
 def _verdict(entry: Entry) -> str:
     if entry.difference is None:
         return "no finite value"
-    said = "chosen by the score" if entry.tuned_on_scored_rows else SIDES[entry.side]
+    said = "chosen by the score" if entry.tuned_on_scored_rows else VERDICTS[entry.side]
     return f"control: {said}" if entry.control else said
 
 

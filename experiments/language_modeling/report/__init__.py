@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.sweep.results import Results
-from experiments.language_modeling.config import BASELINE
-from experiments.language_modeling.report.plots import PLOTS, differences, plot_differences
+from experiments.language_modeling.report.plots import PLOTS, plot_differences
 from experiments.language_modeling.report.published import published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
@@ -16,8 +15,7 @@ from experiments.language_modeling.report.tables import (
     slopes_table,
 )
 from sparse_attn.reports import text
-from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status
-from sparse_attn.reports.seed_statistics import verdict
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
 
 NOTES = (
     "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "
@@ -25,8 +23,9 @@ NOTES = (
     "Test - softmax: mean over pairs of runs with the same seed, the other one with softmax and "
     "otherwise, where there is such a run, the same settings. Interval: mean ± t(0.975, n - 1) sd "
     "/ sqrt(n) of the n differences, each by itself; with three pairs t is 4.3: few seeds show "
-    "large differences only. p: of a two-sided paired t-test over seeds, corrected for the number "
-    "of heads (Holm 1979).",
+    "large differences only. 80 % power: the true difference that a paired t-test detects with "
+    "this power. p: of a two-sided paired t-test over seeds, corrected for the number of heads "
+    "(Holm 1979). Verdict: significant if p is below 0.05.",
     "Perplexity: exp of the mean negative log-likelihood, <eos> included, first token unscored. "
     "Dynamic: the model goes on learning from the text it has been tested on.",
     "Rank: singular values above sqrt(M + T + 1) / 2 times the largest times 2^-23, of the "
@@ -67,7 +66,8 @@ def make_page(results: Results) -> Page:
         blocks += _experiment(results, task, published)
     blocks += [
         Heading("The papers' tables"),
-        f"{sum(map(bool, matches))} of {len(matches)} rows have a run here. {_COMMAND}",
+        f"Rows with a run here: {sum(map(bool, matches))} of {len(matches)}.",
+        _COMMAND,
     ]
     for table in tables:
         blocks += [Heading(f"{table.source}: {table.title}", 3), published_table(table, results)]
@@ -83,15 +83,11 @@ def make_page(results: Results) -> Page:
 
 def _experiment(results: Results, task: str, published: bool) -> list[Block]:
     blocks: list[Block] = [Heading(task)]
-    if found := differences(results, task):
-        blocks.append(verdict(found, BASELINE, "{:+.2f}", "points of perplexity", better=-1))
-    else:
-        blocks.append("Nothing can be compared with softmax: no run of it has the same settings.")
     if not published:
         blocks.append("No published table has these settings: compare the heads among themselves.")
     if figure := plot_differences(results, task):
         blocks.append(Plot(f"{task}-differences", "Difference from softmax", INTERVALS, figure))
-    blocks += [_setup(results, task), heads_table(results, task)]
+    blocks += [heads_table(results, task), *_setup(results, task)]
     blocks += filter(None, [slopes_table(results, task), rates_table(results, task)])
     for kind, (title, caption, draw) in PLOTS.items():
         figure = draw(results, task)
@@ -100,24 +96,29 @@ def _experiment(results: Results, task: str, published: bool) -> list[Block]:
     return blocks
 
 
-def _setup(results: Results, task: str) -> str:
+def _setup(results: Results, task: str) -> list[Block]:
     """Corpus, model, training, devices and versions of all heads."""
     cells = cells_of(results, task)
     runs = [run.results for cell in cells for run in results.counting(cell) if run.results]
     settings = dict.fromkeys(_settings(config_of(results, cell)) for cell in cells)
     devices = sorted({run["device"] for run in runs})
     versions = sorted({", ".join(map(" ".join, run["versions"].items())) for run in runs})
-    return (
-        f"{'; or '.join(settings)}. Device: {'; '.join(devices)}. Versions: {'; '.join(versions)}."
-    )
+    headers = ["Corpus", "Model", "Embedding", "Layers", "Training", "Finetuning"]
+    return [
+        Table("Settings.", headers, [list(row) for row in settings]),
+        f"Device: {'; '.join(devices)}. Versions: {'; '.join(versions)}.",
+    ]
 
 
-def _settings(config: dict[str, Any]) -> str:
-    model, train, finetune = config["model"], config["train"], config["finetune"]
-    stages = [_stage(train), *([f"finetuned with {_stage(finetune)}"] if finetune else [])]
+def _settings(config: dict[str, Any]) -> tuple[str, ...]:
+    model, finetune = config["model"], config["finetune"]
     return (
-        f"{config['corpus']['name']}; {model['kind']}, embedding {model['embedding']}, "
-        f"{model['layers']} x {model['hidden']}; {', then '.join(stages)}"
+        config["corpus"]["name"],
+        model["kind"],
+        str(model["embedding"]),
+        f"{model['layers']} x {model['hidden']}",
+        _stage(config["train"]),
+        _stage(finetune) if finetune else text.NOTHING,
     )
 
 
@@ -127,7 +128,5 @@ def _stage(stage: dict[str, Any]) -> str:
         if stage["max_steps"] is None
         else f"at most {text.counted(stage['max_steps'], 'step')}"
     )
-    return (
-        f"{stage['optimizer']} with learning rate {text.plain(stage['learning_rate'])}, batches of "
-        f"{stage['batch']} x {stage['bptt']}, {length}"
-    )
+    rate, size = text.plain(stage["learning_rate"]), f"{stage['batch']} x {stage['bptt']}"
+    return f"{stage['optimizer']}, rate {rate}, batches of {size}, {length}"

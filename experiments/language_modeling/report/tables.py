@@ -16,7 +16,7 @@ from experiments.language_modeling.report.runs import (
     values,
 )
 from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import holm
+from sparse_attn.reports.seed_statistics import Difference, holm
 from sparse_attn.reports.table import Table
 
 # format of a measure; two decimals by default
@@ -32,6 +32,7 @@ _PATTERNS = {
 }
 _STATUS = {"Runs": "finished", "Diverged": "diverged", "Unfinished": "failed"}
 _TEST = measured("test_perplexity")
+_DIFFERENCE = ("Test - softmax", "95 % interval (pairs)", "80 % power", "p (Holm)", "Verdict")
 _SLOPES = ("mean", "std", "min", "max")
 _LAST = {
     "Top-10 error": "top_10_error",
@@ -122,28 +123,30 @@ def shown(results: Results, cell: Cell, measure: str) -> str:
 
 
 def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Differences from softmax in test perplexity: values, intervals and, for several seeds, p."""
-    ours: list[str] = []
-    intervals: list[str] = []
-    p: list[float | None] = []
-    for cell in cells:
-        base = baseline(results, cell)
-        found = results.difference(cell, base, _TEST) if base and base != cell else None
-        p.append(found and found.p)
-        if found is None:
-            ours.append(text.NOTHING if base == cell else text.MISSING)
-            intervals.append(ours[-1])
-            continue
-        value, interval = found.text("{:+.2f}").split(" ", 1)
-        ours.append(value)
-        intervals.append("one pair" if found.n == 1 else f"{interval} ({found.n})")
-    columns = {"Test - softmax": ours, "95 % interval (pairs)": intervals}
-    if any(value is not None for value in p):
-        columns["p (Holm)"] = [
-            only if value is None else text.probability(value)
-            for only, value in zip(intervals, holm(p), strict=True)
-        ]
+    """Differences from softmax in test perplexity; power and p where a head has several pairs."""
+    bases = [baseline(results, cell) for cell in cells]
+    found = [
+        results.difference(cell, base, _TEST) if base and base != cell else None
+        for cell, base in zip(cells, bases, strict=True)
+    ]
+    p = holm([difference and difference.p for difference in found])
+    rows = []
+    for cell, base, difference, corrected in zip(cells, bases, found, p, strict=True):
+        blank = [text.NOTHING if base == cell else text.MISSING] * len(_DIFFERENCE)
+        rows.append(_difference(difference, corrected) if difference else blank)
+    columns = dict(zip(_DIFFERENCE, map(list, zip(*rows, strict=True)), strict=True))
+    if all(corrected is None for corrected in p):
+        del columns["80 % power"], columns["p (Holm)"]
     return columns
+
+
+def _difference(found: Difference, p: float | None) -> list[str]:
+    """The cells of a difference and its corrected p."""
+    value, interval = found.text("{:+.2f}").split(" ", 1)
+    if found.n == 1:
+        return [value, *["one pair"] * (len(_DIFFERENCE) - 1)]
+    power = text.number(found.detectable, "{:,.2f}")
+    return [value, f"{interval} ({found.n})", power, text.probability(p), found.verdict(-1, p)]
 
 
 def _rank(results: Results, cell: Cell) -> str:

@@ -44,7 +44,7 @@ def test_it_prints_the_table_and_writes_the_page(
     assert figures == {"zeros.png", "heads.png", "layers.png", "loss.png"}
     assert all(name in page for name in figures)
     assert [line["step"] for line in record["loss"]] == [10, 20]
-    assert re.search(r"takes \d+\.\d\d times softmax's", page)
+    assert re.search(r"time of a forward pass / softmax's \| \d+\.\d\d", page)
     main(words)
     assert capsys.readouterr().out == told[told.index(table(record).caption) :]
 
@@ -63,8 +63,8 @@ def test_pages(models: Models, tmp_path: Path, model: str, arguments: list[str])
     healed = "0" not in arguments
     assert len(record["mappings"]) == 1 + healed
     page = make_page(record).markdown()
-    assert ("Healed on 81 texts" in page) == healed
-    assert ("Layers may keep softmax" in page) == ("--choose-layers" in arguments)
+    assert ("| texts | 81 of " in page) == healed
+    assert ("| layers may keep softmax | yes |" in page) == ("--choose-layers" in arguments)
 
 
 GIVEN = ["bert", "--mapping", "entmax", "--texts", "a", "--out", "b"]

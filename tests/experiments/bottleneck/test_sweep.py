@@ -74,6 +74,8 @@ def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
     assert f"| 6 | 1 | {mean:.3f} ± {sd:.3f} |" in page
     floors = values("mos", 3, "floor")
     assert re.search(rf"\| 6 \| 3 \|.*\| {sum(floors) / 2:.1f} \|", page)
+    assert re.search(r"^\| Mean KL \| nats \| 2 \|( \d \|){3} 2 \|", page, re.MULTILINE)
+    assert "| mos | components 2 |" in page
     figures = [tmp_path / f"{name}-alpha0.1.png" for name in ("mode-matching", "kl", "log-error")]
     assert all(f"({figure.name})" in page for figure in figures)
     first = [figure.read_bytes() for figure in figures]

@@ -39,7 +39,6 @@ def loss(name: str, **params: float | str) -> Callable[[Path], object]:
 
 TWO = {"a": SweptLoss("mse", [0.1]), "b": SweptLoss("softmax", [0.1, 0.2])}
 EPS = ["--loss.name", "spherical-softmax", "--loss.params.eps", "-1"]
-NO_CUDA = r"error: device=cuda: torch finds no CUDA"
 
 ROWS = [
     Wrong(f"images: {name}", call, error, says)
