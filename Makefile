@@ -15,7 +15,7 @@ install: $(INSTALLED)
 # What attention can forget, without training, and MiniLM fine-tuned with softmax and r-softmax; a page
 # in runs/demo.
 demo: $(INSTALLED)
-	$(BIN)/python -m demo
+	$(BIN)/python -m experiments.demo
 
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)

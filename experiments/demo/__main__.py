@@ -1,7 +1,7 @@
 """What pretrained attention can forget, then fine-tuning with r-softmax beside softmax.
 
 Run as:
-    python -m demo
+    python -m experiments.demo
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from sparse_attn.cli.errors import input_errors, interruption
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("runs/demo")
 MAPPINGS = ("softmax", "r-softmax")  # files of configs/mapping
 TEXT = "Sparse attention drops words."
@@ -28,7 +28,7 @@ TEXT = "Sparse attention drops words."
 def main(arguments: list[str] | None = None) -> None:
     """Run both parts, write the page and print the next commands."""
     parser = argparse.ArgumentParser(
-        prog="python -m demo",
+        prog="python -m experiments.demo",
         description="What can pretrained attention forget? Retrieval with MiniLM under softmax, "
         "r-softmax, entmax and sparsemax, beside keys dropped at random; then MiniLM fine-tuned "
         "with softmax and r-softmax. Writes runs/demo/report.html, overwriting an earlier one; "

@@ -25,7 +25,7 @@ PAGES = {
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 }
 STARTS = r"((python|accelerate launch) (.* )?-m \w|sparse-attn \w)"
-OURS = {"benchmarks", "compare", "convert", "demo", "experiments", "glue", "sparse_attn"}
+OURS = {"benchmarks", "experiments", "glue", "sparse_attn"}
 
 
 def notebook(path: Path) -> str:

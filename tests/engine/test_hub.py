@@ -73,7 +73,7 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not LOCAL.uses_hub
     assert DATA_SETS.uses_hub
     assert RunConfig("RTE", "bert-base-uncased", "o", data_dir="d").uses_hub
-    assert not RunConfig("demo/order.yaml", MINILM, "o").uses_hub
+    assert not RunConfig("experiments/demo/order.yaml", MINILM, "o").uses_hub
     assert not RunConfig("RTE", str(tmp_path), "o", data_dir="d").uses_hub
     assert ImageRun("o").uses_hub
     assert not ImageRun("o", data=DataConfig(data_dir="d")).uses_hub

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.commands import ROOT, python, run
 from tests.glue.running import Asked
 
-SOURCES = ("glue", "pipeline", "sparse_attn")
+SOURCES = ("glue", "engine", "sparse_attn")
 
 
 def without_this_project(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sparse_attn", "pipeline", "glue", "compare", "experiments", "demo", "benchmarks")
+PACKAGES = ("sparse_attn", "engine", "glue", "experiments", "benchmarks")
 PACKAGES += ("release",)
 # CIFAR is distributed as pickles: its reader makes arrays and refuses all else, which
 # tests/experiments/images/test_images_data.py shows
