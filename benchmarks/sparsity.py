@@ -66,7 +66,7 @@ are exactly 0. `SDPA` is PyTorch's, as it chooses its backend.
 
 Random queries and keys are normal, scaled so that scores have standard deviation {SPREAD:g}.
 MiniLM's are those of all of its layers (the batch) and of its first heads, recorded from the plain
-model as it reads the texts of `experiments/demo/data/pairs.tsv` in pieces of {POSITIONS} tokens, all that its
+model as it reads the texts of the demo in pieces of {POSITIONS} tokens, all that its
 positions allow: longer rows are several pieces side by side, where every query meets the keys of
 all."""
     base = SOFTMAX

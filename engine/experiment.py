@@ -28,7 +28,7 @@ from engine.command import (
 from engine.config import PackConfig, ReportConfig
 from engine.sweep.config import Resources
 from sparse_attn.cli.errors import input_errors, interruption
-from sparse_attn.system.hub import settle_hub
+from sparse_attn.system.hub import go_offline_if_unreachable
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Plan, PlannedRun
@@ -302,7 +302,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         with interruption():
             with input_errors():
                 command, configs = self.program.parse(arguments)
-                settle_hub(configs[0])
+                go_offline_if_unreachable(configs[0])
             with work_errors():
                 if command.name == "train":
                     self._train(*configs)

@@ -86,9 +86,9 @@ class Glue(Experiment[RunConfig, SweepConfig]):
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)
         if "accelerate" in sys.modules:
-            from sparse_attn.system.machine import leave_at_once
+            from sparse_attn.system.machine import exit_without_teardown
 
-            leave_at_once()
+            exit_without_teardown()
 
 
 EXPERIMENT = Glue()

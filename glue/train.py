@@ -40,7 +40,7 @@ from sparse_attn.evaluation.predictions import DivergedError, predictions_of
 from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
-from sparse_attn.system.files import named
+from sparse_attn.system.files import disk_errors
 from sparse_attn.system.machine import device_name, peak_memory_mib, versions
 
 logger = logging.getLogger(__name__)
@@ -75,12 +75,12 @@ class Run:
         set_seed((config.train.seed + trainer.args.process_index) % 2**32)
         started, cpu_started = time.perf_counter(), time.process_time()
         # of what Trainer writes, the TensorBoard log
-        with closing(trainer.progress), named(folder):
+        with closing(trainer.progress), disk_errors(folder):
             output = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         cpu_seconds = time.process_time() - cpu_started
         evaluated = {split: evaluate(trainer, split, self.task) for split in trainer.eval_dataset}
         if config.keep_model:
-            with named(folder / "model"):
+            with disk_errors(folder / "model"):
                 trainer.save_model(str(folder / "model"))
         metrics = {
             _name(name, split, trainer): value

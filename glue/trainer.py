@@ -20,7 +20,7 @@ from engine.batches import EpochSampler
 from glue.config import RunConfig
 from glue.progress import Progress
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
-from sparse_attn.system.files import named
+from sparse_attn.system.files import disk_errors
 
 
 class EpochTrainer(Trainer):
@@ -75,7 +75,7 @@ class EpochTrainer(Trainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with named(path):
+        with disk_errors(path):
             super()._save_checkpoint(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

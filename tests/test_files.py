@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.system.files import UnwrittenError, whole
+from sparse_attn.system.files import UnwrittenError, atomic_write
 
 
 def write(path: Path, text: str) -> None:
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(text)
 
 
 def fail(path: Path, error: Exception) -> None:
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text("half")
         raise error
 
@@ -32,7 +32,10 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_a_block_that_writes_nothing(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "old")
-    with pytest.raises(UnwrittenError, match="could not be written"), whole(tmp_path / "a.txt"):
+    with (
+        pytest.raises(UnwrittenError, match="could not be written"),
+        atomic_write(tmp_path / "a.txt"),
+    ):
         pass
     with pytest.raises(UnwrittenError, match="too long"):
         write(tmp_path / ("a" * 250), "new")

@@ -75,11 +75,7 @@ def qkv(
 def program(capability: int, calls: Iterable[str], function: str = "print_compiled") -> str:
     """Python that prints what calls compile to; a call is the arguments of `AttentionInputs`."""
     made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
-    # under the name of our command the library does not import Transformers
-    return (
-        "import sys\nsys.argv = ['sparse-attn']\n"
-        f"from {__name__} import *\n{function}({capability}, [{made}])"
-    )
+    return f"from {__name__} import *\n{function}({capability}, [{made}])"
 
 
 def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:

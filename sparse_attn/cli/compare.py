@@ -10,7 +10,7 @@ from typing import Any
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.cli.parser import LineParser
 from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options
-from sparse_attn.system.hub import settle_hub
+from sparse_attn.system.hub import go_offline_if_unreachable
 
 DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
 nothing, and print what that costs: for each mapping its exact zeros, its agreement with
@@ -65,7 +65,7 @@ def run(given: argparse.Namespace) -> None:
     with interruption("the same command starts over"), input_errors():
         options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
         check(options, options.out)
-        settle_hub(options)
+        go_offline_if_unreachable(options)
         from sparse_attn.comparison.comparison import compare
         from sparse_attn.comparison.page import make_page, overview
         from sparse_attn.system.files import write_json

@@ -12,7 +12,7 @@ from typing import Any
 from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, check
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.conversion.options import Options
-from sparse_attn.system.hub import settle_hub
+from sparse_attn.system.hub import go_offline_if_unreachable
 
 DESCRIPTION = """Replace softmax in the attention of a pretrained model by a sparse mapping, at
 little loss, and measure what is lost. Every layer is swapped alone, untrained; the parameter of
@@ -112,16 +112,16 @@ def run(given: argparse.Namespace) -> None:
             raise ValueError(
                 "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
             )
-        settle_hub(options)
+        go_offline_if_unreachable(options)
         from sparse_attn.comparison.page import overview
         from sparse_attn.conversion.stages import perform
-        from sparse_attn.system.machine import leave_at_once
+        from sparse_attn.system.machine import exit_without_teardown
 
         record = perform(options)
         if record is not None:
             print("\n".join([*overview(record), "", f"model: {options.out / 'model'}"]))
             print(f"report: {options.out / 'report.html'}")
-    leave_at_once()
+    exit_without_teardown()
 
 
 def _in_range(

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from sparse_attn.conversion.heads import measure_heads
-from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, hold
+from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, reach_targets
 from sparse_attn.conversion.states import distances, states_of
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.layers import AttentionLayer, attention_layers
@@ -212,4 +212,4 @@ def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> Non
     """Turn the dials until every layer has its zeros in the model with all layers swapped."""
     with patched(model, "softmax"):
         plan.apply(model)
-        hold(model, plan, batches)
+        reach_targets(model, plan, batches)

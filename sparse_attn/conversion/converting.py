@@ -26,7 +26,7 @@ from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.mappings import Mapping
-from sparse_attn.system.files import UnwrittenError, reason, whole
+from sparse_attn.system.files import UnwrittenError, atomic_write, reason
 
 __all__ = ["Plan", "convert"]
 
@@ -95,7 +95,7 @@ def convert(
     Warns:
         UserWarning: the zeros have stayed below target_zeros.
     """
-    take_out_softmax(model)
+    unpatch_plain_softmax(model)
     root = root_of(model)
     chosen = Mapping(mapping, **parameters)
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
@@ -135,7 +135,7 @@ def convert(
     return plan
 
 
-def take_out_softmax(model: PreTrainedModel) -> None:
+def unpatch_plain_softmax(model: PreTrainedModel) -> None:
     """Unpatch a model that computes softmax in every layer, as the baseline of `glue` does."""
     if is_patched(model):
         mappings = [m for layer in attention_layers(root_of(model)) for m in mappings_of(layer)]
@@ -258,6 +258,6 @@ def _write_plan(folder: Path, asked: dict[str, Any], plan: Plan) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwrittenError(reason(folder, error)) from error
-    with whole(folder / PLAN) as draft:
+    with atomic_write(folder / PLAN) as draft:
         content = {"asked": asked, "plan": plan.write()}
         draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
-from sparse_attn.conversion.plan import DIVERGED, Plan, correct, hold, turn
+from sparse_attn.conversion.plan import DIVERGED, Plan, correct, reach_targets, set_dials
 from sparse_attn.conversion.states import distances, states_of
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 
@@ -154,7 +154,7 @@ def heal(
                 callback.training_bar.close()  # an error has a line of its own
     model.eval()
     if plan.keeps_zeros:
-        hold(model, plan, sample)
+        reach_targets(model, plan, sample)
 
 
 class Healer(Trainer):
@@ -210,13 +210,13 @@ class KeepZeros(TrainerCallback, ExportableState):
         # what Trainer has kept of a killed run
         for offset, layer in zip(_offsets(state), self.plan.layers, strict=False):
             layer.offset = offset
-        turn(kwargs["model"], self.plan, self._shares(state))
+        set_dials(kwargs["model"], self.plan, self._shares(state))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         model, shares = kwargs["model"], self._shares(state)
-        turn(model, self.plan, shares)
+        set_dials(model, self.plan, shares)
         if state.global_step % EVERY == 0 and self.plan.keeps_zeros:
             correct(model, self.plan, self.batches, shares)
 

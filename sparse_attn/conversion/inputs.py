@@ -10,7 +10,7 @@ import numpy as np
 
 from sparse_attn.comparison.data import Data, read_data, read_texts
 from sparse_attn.comparison.reader import Reader, open_reader
-from sparse_attn.conversion.converting import LEAST, take_out_softmax
+from sparse_attn.conversion.converting import LEAST, unpatch_plain_softmax
 from sparse_attn.conversion.options import Options
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share of the texts, and their number
@@ -74,5 +74,5 @@ def read_model(options: Options, data: Data, folder: Path | None = None) -> Read
         task=data.task,
         trust_remote_code=options.trust_remote_code,
     )
-    take_out_softmax(reader.model)
+    unpatch_plain_softmax(reader.model)
     return reader

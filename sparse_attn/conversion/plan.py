@@ -122,7 +122,7 @@ def _position_of(dial: Dial, value: float) -> float:
     return high
 
 
-def turn(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
+def set_dials(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
     """Set every dial to its share of what it is to reach."""
     for layer, own, share in zip(attention_layers(model), plan.layers, shares, strict=True):
         mapping: Mapping = getattr(layer.module, NAME)
@@ -157,11 +157,11 @@ def correct(
                 max(own.aim(share) + own.offset + short[place], own.zeros[0]), max(own.zeros)
             )
             own.offset = reach - own.aim(share)
-    turn(model, plan, shares)
+    set_dials(model, plan, shares)
     return short
 
 
-def hold(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+def reach_targets(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
     """Turn the dials until every layer has the zeros wanted, or its dial is at an end.
 
     Warns:

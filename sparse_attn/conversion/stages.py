@@ -19,7 +19,7 @@ from sparse_attn.conversion.record import MODEL, STAGES_FILE, measure
 from sparse_attn.hf.checkpoints import last_complete_checkpoint, remove_checkpoints, remove_drafts
 from sparse_attn.hf.opening import load_tokenizer, quiet_transformers, resolve_model
 from sparse_attn.mappings.syntax import parse_mapping, parts_of
-from sparse_attn.system.files import named, read_json, write_json
+from sparse_attn.system.files import disk_errors, read_json, write_json
 from sparse_attn.system.run_folders import CONFIG_FILE, check_run_folder, claim_run_folder
 
 RECORD_FILE = "record.json"
@@ -44,7 +44,7 @@ def perform(options: Options) -> dict[str, Any] | None:
     if not state.is_main_process:
         return None
     record = measure(options, inputs)
-    with named(folder):
+    with disk_errors(folder):
         make_page(record).write(folder)
     write_json(folder / RECORD_FILE, record)
     remove_checkpoints(folder)
@@ -80,7 +80,7 @@ def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
 def _convert(reader: Reader, options: Options, inputs: Inputs) -> None:
     name, parameters = parts_of(options.mapping)
     texts: Any = inputs.texts
-    with named(options.out):
+    with disk_errors(options.out):
         convert(
             reader.model,
             name,
@@ -104,7 +104,7 @@ def _save(model: PreTrainedModel, options: Options) -> None:
     draft = options.out / f"{MODEL}.tmp"
     shutil.rmtree(draft, ignore_errors=True)
     path = resolve_model(options.model, "MODEL")
-    with named(options.out / MODEL), quiet_transformers():
+    with disk_errors(options.out / MODEL), quiet_transformers():
         # as they came, without the padding that a reader needs
         config, tokenizer = load_tokenizer(path, options.trust_remote_code)
         model.config.pad_token_id = config.pad_token_id

@@ -16,7 +16,7 @@ import datasets
 from sparse_attn.evaluation.rows import number_of, read_rows, text_of
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.system.hub import load_from_hub
-from sparse_attn.system.paths import below
+from sparse_attn.system.paths import safe_join
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _find(task: Task, data_dir: str | Path | None, split: str) -> Path:
     base = data_dir if data_dir is not None else task.root
     if base is None:
         raise ValueError(f"data_dir must name the folder of {_layout(task)}, got None")
-    path = below(Path(base) / task.folder, task.splits[split], f"{task.name}: splits.{split}")
+    path = safe_join(Path(base) / task.folder, task.splits[split], f"{task.name}: splits.{split}")
     if path.is_file():
         return path
     if not Path(base).is_dir():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class Tokens:
         return states if len(self.kept) == len(states) else states[self.kept]
 
 
-class Head(nn.Module):
+class Head(nn.Module, ABC):
     """An output layer: a distribution over `vocab` classes for each hidden state.
 
     `log_prob` returns the full distribution; two losses never hold it: `nll`, to measure, and

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from sparse_attn import mappings
-from sparse_attn.system.files import beside, remove_beside, sync, whole
+from sparse_attn.system.files import atomic_write, remove_siblings, sibling_path, sync
 
 SUFFIXES = (".pt2", ".onnx")
 DATA = ".data"
@@ -62,7 +62,7 @@ def export_model(
         _check_onnx(model, path)
     with (
         _weights(path) as weights,
-        whole(path) as draft,
+        atomic_write(path) as draft,
         _by_name(model) as names,
         torch.no_grad(),
     ):
@@ -126,7 +126,7 @@ def _check_onnx(model: nn.Module, path: Path) -> None:
 @contextmanager
 def _weights(path: Path) -> Iterator[Path]:
     """Where a block may write weights: alone of its kind if it succeeds, and removed if not."""
-    weights = beside(path, DATA)
+    weights = sibling_path(path, DATA)
     try:
         yield weights
     except BaseException:
@@ -135,7 +135,7 @@ def _weights(path: Path) -> Iterator[Path]:
         raise
     # the model is written, even if what it no longer names cannot be removed
     with suppress(OSError):
-        remove_beside(path, DATA, keep=weights)
+        remove_siblings(path, DATA, keep=weights)
 
 
 @contextmanager

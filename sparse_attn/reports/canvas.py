@@ -14,7 +14,7 @@ from sparse_attn.inspection.plot_style import Axes, name, single, styles
 from sparse_attn.inspection.plot_style import label_ends as label_ends
 from sparse_attn.inspection.plot_style import legend_below as legend_below
 from sparse_attn.inspection.plot_style import panels as panels
-from sparse_attn.system.files import whole
+from sparse_attn.system.files import atomic_write
 
 _DPI = 150
 
@@ -49,6 +49,6 @@ def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[F
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure reproducibly, byte for byte."""
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         # matplotlib's version would change the bytes
         figure.savefig(draft, format=path.suffix[1:], dpi=_DPI, metadata={"Software": None})

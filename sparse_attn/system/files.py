@@ -35,7 +35,7 @@ def reason(path: Path, error: Exception) -> str:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A draft to write to, which replaces `path` if the block succeeds and is removed if not.
 
     Neither a kill nor a power cut leaves half a file at `path`. Drafts left by killed processes are
@@ -47,9 +47,9 @@ def whole(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise UnwrittenError(f"{path}: there is no folder {path.parent}; create it first")
-    draft = beside(path, DRAFT)
+    draft = sibling_path(path, DRAFT)
     try:
-        remove_beside(path, DRAFT)
+        remove_siblings(path, DRAFT)
         yield draft
         # without it some file systems rename before the bytes are on the disk
         sync(draft)
@@ -66,13 +66,13 @@ def whole(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def beside(path: Path, suffix: str) -> Path:
+def sibling_path(path: Path, suffix: str) -> Path:
     """A new name in the folder of `path`, of its name, a token and the suffix."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{suffix}")
 
 
-def remove_beside(path: Path, suffix: str, keep: Path | None = None) -> None:
-    """Remove the files that `beside` has named, but for one."""
+def remove_siblings(path: Path, suffix: str, keep: Path | None = None) -> None:
+    """Remove the files that `sibling_path` has named, but for one."""
     name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(suffix))
     for left in path.parent.iterdir():
         if left != keep and name.fullmatch(left.name):
@@ -86,7 +86,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Raise `UnwrittenError` about `path` if the block fails on a full or read-only disk.
 
     torch, safetensors and tokenizers report this in different ways. Other errors pass unchanged.
@@ -110,8 +110,8 @@ def _of_disk(error: BaseException | None) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all; raises as `whole`."""
-    with whole(path) as draft:
+    """Write whole or not at all; raises as `atomic_write`."""
+    with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
@@ -134,8 +134,8 @@ def read_json(path: Path, where: str, remedy: str) -> Any:
 
 
 def write_tensors(path: Path, content: Any) -> None:
-    """`torch.save`, whole or not at all; raises as `whole`."""
-    with whole(path) as draft, draft.open("wb") as file:
+    """`torch.save`, whole or not at all; raises as `atomic_write`."""
+    with atomic_write(path) as draft, draft.open("wb") as file:
         try:
             torch.save(content, file)
         except RuntimeError as error:

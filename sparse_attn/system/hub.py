@@ -34,7 +34,7 @@ def load_from_hub(name: str, *part: str | None, what: str, instead: str, **optio
         ) from error
 
 
-def settle_hub(config: Any) -> None:
+def go_offline_if_unreachable(config: Any) -> None:
     """Set HF_HUB_OFFLINE where a config needs the hub and nothing answers there.
 
     What the hub's libraries have kept is used then, and what they have not is an error at once.

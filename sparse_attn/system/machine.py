@@ -61,7 +61,7 @@ def _own_version() -> str:
         return str(project["version"])
 
 
-def leave_at_once() -> None:
+def exit_without_teardown() -> None:
     """End one of several processes, whose work is done, without taking its process group apart.
 
     Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those

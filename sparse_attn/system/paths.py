@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def below(folder: Path, name: str, where: str) -> Path:
+def safe_join(folder: Path, name: str, where: str) -> Path:
     """folder / name, for a name that a file gives.
 
     Args:

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreT
 
 from sparse_attn import Mapping, patch_model, unpatch_model
 from sparse_attn.conversion.choosing import _choose, make_plan
-from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, turn
+from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, set_dials
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.mappings import get_spec, mapping_names
@@ -185,9 +185,9 @@ def test_given_parameters_are_reached_exactly(
     copy = patch_model(deepcopy(model), "softmax")
     plan.apply(copy)
     mapping = attention_layers(copy)[0].module.sparse_attn
-    turn(copy, plan, [0.5, 0.5])
+    set_dials(copy, plan, [0.5, 0.5])
     assert mapping.r == pytest.approx(value / 2)
-    turn(copy, plan, [1.0, 1.0])
+    set_dials(copy, plan, [1.0, 1.0])
     assert mapping.r == value
 
 
@@ -195,7 +195,7 @@ def test_a_value_beyond_the_dial_is_reached(model: PreTrainedModel, batches: lis
     plan = make_plan(model, Mapping("t-softmax", t=1000.0), batches)
     copy = patch_model(deepcopy(model), "softmax")
     plan.apply(copy)
-    turn(copy, plan, [1.0, 1.0])
+    set_dials(copy, plan, [1.0, 1.0])
     assert attention_layers(copy)[0].module.sparse_attn.t == 1000.0
 
 

@@ -14,7 +14,7 @@ from experiments.multilabel.data.config import DataConfig as LabelData
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig, SweepConfig
-from sparse_attn.system.hub import settle_hub
+from sparse_attn.system.hub import go_offline_if_unreachable
 from tests.commands import run
 from tests.glue.make_glue import write_task
 
@@ -44,28 +44,28 @@ DATA_SETS = RunConfig("RTE", MINILM, "o")
 def test_offline_only_where_the_hub_is_needed_and_silent(
     closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle_hub(LOCAL)
+    go_offline_if_unreachable(LOCAL)
     assert "HF_HUB_OFFLINE" not in os.environ
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        settle_hub(DATA_SETS)
+        go_offline_if_unreachable(DATA_SETS)
         assert "HF_HUB_OFFLINE" not in os.environ
     monkeypatch.setenv("HF_ENDPOINT", closed)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    settle_hub(DATA_SETS)  # through which the hub may answer
+    go_offline_if_unreachable(DATA_SETS)  # through which the hub may answer
     assert "HF_HUB_OFFLINE" not in os.environ
     monkeypatch.delenv("HTTPS_PROXY")
-    settle_hub(DATA_SETS)
+    go_offline_if_unreachable(DATA_SETS)
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    settle_hub(DATA_SETS)
+    go_offline_if_unreachable(DATA_SETS)
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
 
 def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     softmax = {"softmax": CandidateConfig("softmax")}
     sweep = SweepConfig("some/model", "o", {"RTE": None}, softmax, [1e-5], data_dir="d")
-    settle_hub(sweep)
+    go_offline_if_unreachable(sweep)
     assert os.environ.pop("HF_HUB_OFFLINE") == "1"
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sparse_attn import Mapping
-from sparse_attn.heads import AdaptiveHead, LinearHead, MixtureHead
+from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead
 from tests.heads.plain import (
     BY_NAME,
     CASES,
@@ -172,3 +172,12 @@ def test_single_word_vocabulary():
     assert_same(head.log_prob(hidden), torch.zeros(3, 1, dtype=torch.float64), **FLOAT64)
     loss = head.nll(hidden, torch.zeros(3, dtype=torch.long))
     assert loss.item() == pytest.approx(0, abs=1e-12)
+
+
+def test_a_head_without_its_loss_cannot_be_made():
+    class Half(Head):
+        def log_prob(self, hidden):
+            return hidden
+
+    with pytest.raises(TypeError, match="token_losses"):
+        Half(2, 3, "softmax")

@@ -6,6 +6,7 @@ with them, and neither is ever made anew.
 
 import json
 import pickle
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from sparse_attn import load_pretrained
 from sparse_attn.inspection import record_attention
+from sparse_attn.moved import MOVED
 
 from .helpers import peft_warns
 
@@ -73,3 +75,10 @@ def test_pickled_mappings_and_a_schedule():
     assert learned.parameter_values() == {"t": pytest.approx([3.0])}
     assert scaled.name == "scaled-entmax"
     assert schedule.value(1.0) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("before", MOVED)
+def test_a_module_by_its_earlier_name(before):
+    module = import_module(before)
+    assert module is import_module(MOVED[before])
+    assert module.__spec__.name == module.__name__ == MOVED[before]

@@ -15,7 +15,7 @@ from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from experiments.multilabel.data.images import read_coco, read_folder, read_voc
 from sparse_attn.evaluation.data import load_task
 from sparse_attn.evaluation.tasks import TASKS, get_task
-from sparse_attn.system.paths import below
+from sparse_attn.system.paths import safe_join
 from tests.glue.report.make_sweep import make_config
 
 FILES = ("../secret", "a/../../secret", "/secret")
@@ -30,12 +30,12 @@ splits: {{train: {train}, dev: dev.tsv}}
 @pytest.mark.parametrize("name", [*FILES, ".."])
 def test_below(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"where: .* leaves the folder .*; expected a path"):
-        below(tmp_path, name, "where")
+        safe_join(tmp_path, name, "where")
 
 
 def test_below_keeps_what_stays(tmp_path: Path) -> None:
     for name in ("a", "a/b.tsv", "..a", "a..b/c", "./a"):
-        assert below(tmp_path, name, "where") == tmp_path / name
+        assert safe_join(tmp_path, name, "where") == tmp_path / name
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -25,7 +25,7 @@ from experiments.multilabel.data.tables import (
     listed,
     read_splits,
 )
-from sparse_attn.system.paths import below
+from sparse_attn.system.paths import safe_join
 
 Part = tuple[Sequence[Any], Tensor]  # files or decoded images, labels [N, n]
 Parts = tuple[tuple[str, ...], dict[str, Part]]  # label names, splits
@@ -129,7 +129,7 @@ def read_voc(folder: Path) -> Parts:
         if split == "test" and not file.is_file():
             continue
         keys = _text(file, "VOCdevkit/VOC2007 as VOCtrainval_06-Nov-2007.tar unpacks it").split()
-        files = [below(root / "JPEGImages", f"{key}.jpg", str(file)) for key in keys]
+        files = [safe_join(root / "JPEGImages", f"{key}.jpg", str(file)) for key in keys]
         rows = [_voc_names(root / "Annotations" / f"{key}.xml") for key in keys]
         parts[split] = _existing(files), from_names(rows, VOC_CLASSES)
     return VOC_CLASSES, parts
@@ -172,7 +172,7 @@ def read_coco(folder: Path) -> Parts:
         for thing in content["annotations"]:
             shown[thing["image_id"]].add(names[thing["category_id"]])
         where = f"annotations of {name}"
-        files = [below(folder / name, image["file_name"], where) for image in content["images"]]
+        files = [safe_join(folder / name, image["file_name"], where) for image in content["images"]]
         rows = zip(map(str, files), shown.values(), strict=True)
         parts[split] = _existing(files), from_names(rows, labels[split])
     return labels["train"], parts
@@ -214,7 +214,7 @@ def read_folder(folder: Path) -> Parts:
                 f"{table}: expected a column for the file, then {listed(labels) or 'labels'}; got "
                 f"{listed([file, *names])}"
             )
-        files = [below(table.parent, record[file], where) for where, record in rows]
+        files = [safe_join(table.parent, record[file], where) for where, record in rows]
         parts[split] = _existing(files), from_columns(rows, labels)
     return labels, parts
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
-from sparse_attn.system.files import whole
+from sparse_attn.system.files import atomic_write
 
 PARTS = Path(__file__).parent
 
@@ -94,7 +94,7 @@ def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
     path = Path(path)
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(f"path={str(path)!r} exists; pass overwrite=True to replace it")
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(page, encoding="utf-8")
     return path
 
