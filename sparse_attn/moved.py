@@ -48,4 +48,4 @@ class Moved(MetaPathFinder, Loader):
         module.__spec__ = self._spec
 
 
-sys.meta_path.append(Moved())
+sys.meta_path.insert(0, Moved())
