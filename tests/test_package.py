@@ -26,6 +26,11 @@ OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.plot_styl
 OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
 OPTIONAL += ("sparse_attn.integrations.",)  # each of its own library
 OPTIONAL += ("sparse_attn.hf.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
+OPTIONAL += (
+    "sparse_attn.comparison",
+    "sparse_attn.evaluation",
+    "sparse_attn.reports",
+)  # of `report`
 
 # what an environment has in which pip has installed the wheel: the rest cannot be found
 PROGRAM = """\
@@ -65,6 +70,14 @@ from sparse_attn.kernels.cpu import build
 print("kernels:", build.library())
 sys.argv[1:] = ["mappings"]
 runpy.run_module("sparse_attn", run_name="__main__")
+sys.stderr = sys.stdout
+convert = ["convert", "m", "--mapping", "entmax", "--texts", "t", "--out", "o"]
+for words in (["compare", "m", "--texts", "t"], convert, ["glue", "train"]):
+    sys.argv[1:] = words
+    try:
+        runpy.run_module("sparse_attn", run_name="__main__")
+    except SystemExit as error:
+        assert error.code == 2, words
 """
 
 
@@ -163,6 +176,8 @@ def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> N
     printed = python("-S", "-W", "error", "-c", program, site, cwd=tmp_path, env=paths)
     assert "kernels: <CDLL" in printed or shutil.which("c++") is None
     assert "sparsehourglass" in printed
+    assert printed.count("is not installed; pip install 'sparse-attn[report]'") == 2
+    assert "glue: only in a clone of the repository" in printed
 
 
 def installed() -> set[str]:
