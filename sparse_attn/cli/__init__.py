@@ -9,6 +9,7 @@ sparse-attn glue train --config configs/glue/mrpc.yaml    # in a clone
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,15 @@ from sparse_attn.cli.programs import PROGRAMS, run_program
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse and run one subcommand; wrong input is one line on stderr and exit code 2."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words and words[0] in PROGRAMS:
+        run_program(*words)
+    given = parse(words)
+    given.run(given)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The options of a subcommand, and its `run`, which takes them."""
     parser = LineParser(
         prog="sparse-attn",
         description="Replace softmax in Transformers by other probability mappings.",
@@ -27,9 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect, compare, convert):
         command.add_to(commands)
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if words and words[0] in PROGRAMS:
-        run_program(*words)
     chosen = parser
     if words and not words[0].startswith("-"):
         if words[0] not in commands.choices:
@@ -39,4 +46,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, rest = parser.parse_known_args(words)
     if rest:
         chosen.error(f"{rest[0]}: one too many")
-    options.run(options)
+    return options

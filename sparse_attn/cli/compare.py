@@ -63,8 +63,7 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> None:
     """Check, compare, print the table and write the page."""
     with interruption("the same command starts over"), input_errors():
-        options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
-        check(options, options.out)
+        options = options_of(given)
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.comparison import compare
         from sparse_attn.comparison.page import make_page, overview
@@ -78,6 +77,13 @@ def run(given: argparse.Namespace) -> None:
             report = make_page(record).write(options.out)
             write_json(options.out / "record.json", record)
             print(f"report: {report.path}")
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """The checked options."""
+    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    check(options, options.out)
+    return options
 
 
 def check(options: Given, out: Path | None) -> None:

@@ -106,12 +106,7 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> None:
     """Check, convert, measure, print the table and write the page."""
     with interruption("the same command continues"), input_errors():
-        options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
-        check(options, options.out)
-        if options.choose_layers and options.target_zeros is None:
-            raise ValueError(
-                "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
-            )
+        options = options_of(given)
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.page import overview
         from sparse_attn.conversion.stages import perform
@@ -122,6 +117,17 @@ def run(given: argparse.Namespace) -> None:
             print("\n".join([*overview(record), "", f"model: {options.out / 'model'}"]))
             print(f"report: {options.out / 'report.html'}")
     exit_without_teardown()
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """The checked options."""
+    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    check(options, options.out)
+    if options.choose_layers and options.target_zeros is None:
+        raise ValueError(
+            "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
+        )
+    return options
 
 
 def _in_range(

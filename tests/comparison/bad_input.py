@@ -17,8 +17,8 @@ from transformers import (
 
 from sparse_attn.comparison.comparison import compare
 from sparse_attn.comparison.data import read_data
-from sparse_attn.comparison.options import parse
 from tests.bad_input import Wrong
+from tests.comparison.running import parse
 from tests.glue.make_glue import write_task
 from tests.letters import letter_tokenizer
 

@@ -4,8 +4,10 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparse_attn import cli
+from sparse_attn.cli.compare import options_of
 from sparse_attn.comparison.comparison import compare
-from sparse_attn.comparison.options import parse
+from sparse_attn.comparison.options import Options
 
 
 class Models(NamedTuple):
@@ -34,6 +36,11 @@ def pair_file(folder: Path, rows: list[tuple[str, str, Any]]) -> Path:
     lines = ["\t".join(map(str, row)) for row in [("sentence1", "sentence2", "score"), *rows]]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def parse(words: list[str]) -> Options:
+    """The options of a command line."""
+    return options_of(cli.parse(["compare", *words]))
 
 
 def compared(model: Path, *arguments: Any) -> dict[str, Any]:

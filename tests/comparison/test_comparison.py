@@ -21,11 +21,10 @@ from transformers import (
 
 from sparse_attn import patch_model, patched
 from sparse_attn.comparison.comparison import compare
-from sparse_attn.comparison.options import parse
 from sparse_attn.evaluation.data import read_split
 from sparse_attn.evaluation.tasks import TASKS
 from sparse_attn.reports import bootstrap
-from tests.comparison.running import Models, compared, pair_file, text_file, texts
+from tests.comparison.running import Models, compared, pair_file, parse, text_file, texts
 from tests.glue.make_glue import write_task
 
 TEXTS = texts(40)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.cli.compare import main
+from sparse_attn import cli
 from sparse_attn.comparison.comparison import LEAST
 from sparse_attn.comparison.measure import SAMPLE
 from sparse_attn.comparison.page import make_page, measure_of, table
@@ -14,6 +14,10 @@ from sparse_attn.comparison.reader import LONGEST
 from sparse_attn.reports import bootstrap
 from tests.commands import ROOT, refusal
 from tests.comparison.running import Models, pair_file, text_file, texts
+
+
+def main(words: list[str]) -> None:
+    cli.main(["compare", *words])
 
 
 def test_texts(

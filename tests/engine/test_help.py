@@ -10,7 +10,6 @@ HEAVY = {
     "matplotlib",
     "numpy",
     "ray",
-    "sparse_attn",
     "torch",
     "transformers",
 }
@@ -36,7 +35,6 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
         ("experiments.conversion", ("train", "sweep", "report", "pack")),
         ("benchmarks", ()),
-        ("compare", ()),
     ],
 )
 def test_help_imports_nothing_heavy(program: str, commands: tuple[str, ...]) -> None:

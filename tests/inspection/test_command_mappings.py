@@ -129,8 +129,8 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
         (["inspect", "m"], "the following arguments are required: TEXT; see sparse-attn "
          "inspect --help"),
         # a text is no option
-        (["inspect", "m", "--maping is a word", "--", "--maping"], "unrecognized arguments: "
-         "--maping; see sparse-attn --help"),
+        (["inspect", "m", "--maping is a word", "--", "--maping"], "--maping: one too many; "
+         "see sparse-attn inspect --help"),
     ],
 )  # fmt: skip
 def test_what_is_misspelled_is_one_line_with_the_nearest_name(

@@ -30,12 +30,10 @@ from glue import __main__ as glue
 from glue.model import load_model
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
-from sparse_attn.cli.compare import main as main_of_compare
 from sparse_attn.comparison.data import read_data
-from sparse_attn.comparison.options import parse
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.system import yaml_text
-from tests.comparison.running import text_file
+from tests.comparison.running import parse, text_file
 from tests.conversion.command.running import converted
 from tests.experiments.multilabel.tiny import tiny_bert
 from tests.glue.make_glue import write_task
@@ -276,7 +274,7 @@ def inspected(model: Path, folder: Path) -> None:
 
 
 def compared(model: Path, folder: Path) -> None:
-    main_of_compare([str(model), "--texts", str(text_file(folder, ["a film"] * 20))])
+    sparse_attn.main(["compare", str(model), "--texts", str(text_file(folder, ["a film"] * 20))])
 
 
 @pytest.mark.parametrize("command", [inspected, compared, lambda m, f: converted(m, f / "out")])

@@ -8,10 +8,10 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from sparse_attn import patch_model
-from sparse_attn.conversion.options import parse
 from sparse_attn.conversion.stages import perform
 from tests.bad_input import Wrong
 from tests.comparison.bad_input import CLASSIFIER, TASK, bert, deberta
+from tests.conversion.command.running import parse
 from tests.glue.make_glue import write_task
 from tests.letters import letter_tokenizer
 

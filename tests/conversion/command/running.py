@@ -3,13 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-from sparse_attn.conversion.options import parse
+from sparse_attn import cli
+from sparse_attn.cli.convert import options_of
+from sparse_attn.conversion.options import Options
 from sparse_attn.conversion.stages import perform
 from tests.comparison.running import text_file, texts
 
 TEXTS = texts(90)
 QUICK = ["--steps", "8", "--batch-size", "8", "--learning-rate", "3e-3"]
 SPARSE = ["--mapping", "entmax", "--target-zeros", "0.6", *QUICK]
+
+
+def parse(words: list[str]) -> Options:
+    """The options of a command line."""
+    return options_of(cli.parse(["convert", *words]))
 
 
 def converted(model: Path, out: Path, *arguments: Any, lines: list[str] = TEXTS) -> dict[str, Any]:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn import convert
-from sparse_attn.cli.convert import main
+from sparse_attn import cli, convert
 from sparse_attn.comparison.page import table
 from sparse_attn.conversion.options import Options
 from sparse_attn.conversion.page import make_page
 from tests.commands import python, refusal
 from tests.comparison.running import Models, text_file
 from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted
+
+
+def main(words: list[str]) -> None:
+    cli.main(["convert", *words])
 
 
 def test_defaults_are_those_of_the_library() -> None:
@@ -111,7 +114,7 @@ def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> 
     one = converted(models.encoder, tmp_path / "one")
     words = [models.encoder, "--texts", tmp_path / "texts.txt", "--out", tmp_path / "two", *SPARSE]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    told = python(*launch, "-m", "convert", *words, "--batch-size", "4")
+    told = python(*launch, "-m", "sparse_attn", "convert", *words, "--batch-size", "4")
     assert told.count("report: ") == 1
     two = json.loads((tmp_path / "two/record.json").read_text())
     for ours, theirs in zip(two["mappings"], one["mappings"], strict=True):

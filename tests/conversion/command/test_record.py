@@ -14,10 +14,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 
 from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion.inputs import read_inputs
-from sparse_attn.conversion.options import parse
 from sparse_attn.hf.layers import attention_layers
 from tests.comparison.running import Models, pair_file, text_file, texts
-from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted
+from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted, parse
 
 # not among the texts to learn from
 PAIRS = [(f"{a} a", f"{a} b", i % 7) for i, a in enumerate(texts(24))]
