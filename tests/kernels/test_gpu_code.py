@@ -63,6 +63,7 @@ def test_compiles(capability):
     ("capability", "mapping"),
     [pytest.param(*case, marks=() if case == ALWAYS else pytest.mark.soak) for case in MEASURED],
 )
+@pytest.mark.skipif(not budget.PATH.is_file(), reason="measured with the pinned Triton")
 def test_machine_code(capability, mapping):
     found = budget.kernels(capability, mapping)
     for line, kernel in found.items():
@@ -82,8 +83,6 @@ def test_machine_code(capability, mapping):
 
 def within(found: budget.Counts) -> None:
     """Fails where counts are not those of the budget."""
-    if not budget.PATH.is_file():
-        pytest.skip(f"{budget.PATH.name} does not exist: no counts to compare with")
     allowed = budget.read()
     wrong = []
     for line, passes in found.items():
