@@ -1,4 +1,4 @@
-"""Shared by the configs of several pipelines: checks of fields, and a schedule."""
+"""Parts of configs that several pipelines share: checks of fields, and a schedule."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class RayPool(Generic[JobT]):
                 time.sleep(POLL)
                 continue
             show(list(self._pending.values()))
-            # with a timeout, so that a machine that joins gets jobs
+            # the timeout lets new machines get jobs
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
             if ready:
                 try:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from engine.sweep.config import Resources
 
 JobT = TypeVar("JobT")
-LAST_LINES = 20  # of the output of a dead process
+LAST_LINES = 20  # kept of the output of a dead process
 _CONTEXT = get_context("spawn")  # clean memory for every process, and CUDA works
 
 
@@ -123,7 +123,7 @@ class _Worker:
         self.connection, far = _CONTEXT.Pipe()
         handle, self.errors = tempfile.mkstemp(dir=environment["TMPDIR"])
         os.close(handle)
-        # not a daemon: those cannot start processes, such as DataLoader workers
+        # daemons cannot start processes such as DataLoader workers
         self.process = _CONTEXT.Process(target=_serve, args=(far, environment, self.errors))
         # only the sweep handles Ctrl+C: the process inherits the mask from the start. The
         # resource tracker would unblock it when started
