@@ -35,7 +35,7 @@ MAPPINGS = parse_mappings(
 )
 SPREAD = 2.0  # standard deviation of random scores
 TEXT = Path(__file__).parents[1] / "experiments" / "demo" / "data" / "pairs.tsv"
-POSITIONS = 512  # MiniLM has no more
+POSITIONS = 512  # maximum of MiniLM
 PASSES = ("forward", "forward+backward")
 CLOCKS = {1: processor_clock, 2: wall_clock}  # by number of threads
 COLUMNS = {f"{which}, {n} thread{'s' * (n > 1)}": (which, n) for n in CLOCKS for which in PASSES}
