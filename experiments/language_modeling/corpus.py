@@ -199,7 +199,7 @@ def _by_frequency(
     ranked = torch.bincount(numbers).argsort(descending=True, stable=True).tolist()
     vocabulary = [words[number] for number in ranked]
     if size is not None and size < len(vocabulary):
-        # counting these two as most frequent keeps them
+        # always keep these two; many words become <unk>, so both are frequent
         kept = [word for word in vocabulary if word not in (EOS, UNK)]
         vocabulary = [EOS, UNK, *kept[: size - 2]]
     index = {word: number for number, word in enumerate(vocabulary)}

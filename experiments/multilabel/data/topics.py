@@ -4,8 +4,8 @@ A text mentions some topics and is about some of these, its labels:
 
     "Instead of thunder, we discussed the choir. Software can wait until next week."    music
 
-A topic has several expressions, and the sentence around it decides whether it is a label. Sentences
-are drawn first and topics assigned to their slots uniformly at random. A bag of words therefore tells
+A topic has several expressions, and its sentence decides whether it is a label. Sentences are drawn
+first and topics assigned to their slots uniformly at random. A bag of words therefore tells
 which topics a text mentions and how many of them are labels, but not which ones.
 """
 
