@@ -1,4 +1,4 @@
-"""Time and peak memory of attention and of whole training steps, beside other libraries."""
+"""Time and peak memory of attention and training steps, compared with other libraries."""
 
 import os
 

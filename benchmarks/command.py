@@ -19,11 +19,11 @@ threads. Files are named after suite and device, and written after every case.""
 
 
 class Entry(NamedTuple):
-    """A suite as --help lists it."""
+    """Entry of a suite in the list of --help."""
 
     place: str  # its class, as `module:name`
     about: str
-    groups: dict[str, str]  # of cases, with descriptions
+    groups: dict[str, str]  # groups of cases and their descriptions
 
 
 SUITES = {
@@ -67,7 +67,7 @@ SUITES = {
     "heads": Entry(
         "benchmarks.heads:Heads",
         "output layers with their loss, beside PyTorch's, Liger's and Apple's",
-        {  # by importance
+        {  # in order of importance
             "softmax": "p = softmax(W h + b)",
             "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
             "sigsoftmax": "p = sigsoftmax(W h + b)",

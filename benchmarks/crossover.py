@@ -1,4 +1,4 @@
-"""From which share of weights on the products of all entries of a tile are faster."""
+"""Time of sparse and dense products of a tile by its share of nonzero weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparse_attn.kernels.cpu import build
 
 SPARSE, DENSE = "sparse", "dense"
 RATIO = f"{SPARSE} / {DENSE}"
-MOST = {SPARSE: 1.0, DENSE: 0.0}  # the share of weights up to which a tile is sparse
+MOST = {SPARSE: 1.0, DENSE: 0.0}  # tiles with at most this share of nonzero weights are sparse
 ZEROS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
@@ -103,7 +103,7 @@ scores of standard deviation {sparsity.SPREAD:g}, float32."""
         return [f"## {case['name']}", "", f"{case['title']}.", "", *table(headings, lines)]
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Time of the sparse products over the dense ones against the share of weights."""
+        """Plot the time of sparse over dense products against the share of nonzero weights."""
         figure = Figure((9, 4), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for axis, which in zip(axes, PASSES, strict=True):
@@ -126,21 +126,21 @@ scores of standard deviation {sparsity.SPREAD:g}, float32."""
 
 @contextmanager
 def forced_kinds() -> Iterator[Callable[[str], None]]:
-    """A function that switches to the kernels of a kind."""
+    """Yield a function that switches to the kernels of a kind, sparse or dense."""
     with mock.patch.object(build, "_result"):
         libraries = {kind: _compiled(most) for kind, most in MOST.items()}
         yield lambda kind: setattr(build, "_result", libraries[kind])
 
 
 def _compiled(most: float) -> ctypes.CDLL:
-    """The kernels with this value of MOST in floors.h."""
+    """Compile the kernels with this value of MOST in floors.h."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(build.SOURCE, folder, dirs_exist_ok=True)
         header = Path(folder, "floors.h")
         text, found = re.subn(r"(?<= MOST = )[\d.]+(?=;)", str(most), header.read_text())
         assert found == 1, "floors.h defines MOST no more"
         header.write_text(text)
-        # else all libraries of a process would share the statics of the first
+        # without the flag, all libraries of a process share the statics of the first
         flags = (*build.FLAGS, "-fno-gnu-unique")
         with mock.patch.multiple(build, SOURCE=Path(folder), FLAGS=flags, _result=None):
             library = build.library()

@@ -1,4 +1,4 @@
-"""Attention of few queries, as a patched model calls it: a token beside its cache, a short text."""
+"""Attention of few queries, called like in a patched model: one token with a cache, short texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAPPINGS = parse_mappings("softmax,sparsemax,entmax:alpha=1.5", "MAPPINGS")
 
 @dataclass(frozen=True)
 class Case(cases.Case):
-    """The queries are the last of the length; each of the `layers` has its own keys and values."""
+    """A case with the last `queries` of the length; each layer has its own keys and values."""
 
     queries: int = 1
     layers: int = 1
@@ -112,7 +112,7 @@ threads compute; `small` is processor time of one. float32, random scores of sta
 
 
 class Layer(nn.Module):
-    """What the functions ask of an attention module, with a mapping as patch_model sets it."""
+    """Stand-in for an attention module, with a mapping set as by patch_model."""
 
     is_causal = False
 
@@ -120,7 +120,7 @@ class Layer(nn.Module):
 def called(
     function: Callable[..., tuple[Tensor, Tensor | None]], mapping: Mapping | None = None
 ) -> peers.Forward:
-    """An attention function as an attention module calls it; its output as SDPA's, (B, H, Q, D)."""
+    """Wrap an attention function of Transformers; the output has SDPA's shape (B, H, Q, D)."""
     module = Layer().eval()
     setattr(module, NAME, mapping)
     return lambda q, k, v: function(module, q, k, v, None, scaling=q.shape[-1] ** -0.5)[

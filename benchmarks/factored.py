@@ -1,4 +1,4 @@
-"""A training step of the factored spherical layer beside dense SGD, from 10k to 1M words."""
+"""Training step of the factored spherical layer compared with dense SGD, 10k to 1M words."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ what does not depend on the vocabulary."""
         return lines + [line for reason in reasons for line in ("", f"Empty cells: {reason}.")]
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Time of a step and its memory against the vocabulary."""
+        """Plot time and memory of a step against the vocabulary."""
         figure = Figure((10, 4.2), layout="constrained")
         axes = figure.subplots(1, 2)
         sizes = list(dict.fromkeys(case["hidden"] for case in record["cases"]))
@@ -146,7 +146,7 @@ class Problem:
         self.factor = 0.4
 
     def tasks(self) -> dict[str, Task]:
-        """The timed steps, by name."""
+        """Return the timed steps by name."""
         steps: dict[str, Callable[[Tensor, Tensor], None]] = {
             FACTORED: self.factored,
             DENSE: self.dense,
@@ -160,12 +160,12 @@ class Problem:
         hidden.grad = None
 
     def factored(self, hidden: Tensor, targets: Tensor) -> None:
-        """One step of the factored layer."""
+        """Do one step of the factored layer."""
         self.head(hidden, targets).backward()
         self.head.step(LR)
 
     def dense(self, hidden: Tensor, targets: Tensor) -> None:
-        """One step on the dense W, in its cheapest form, by the three sums of the loss."""
+        """Do one step on the dense W in its cheapest form, with the three sums of the loss."""
         if self.weight is None:
             raise NotImplementedError(
                 f"more than {MOST_DENSE // 1_000_000} million weights: seconds and gigabytes a step"
@@ -184,7 +184,7 @@ class Problem:
         self.factor = 1 / self.factor
 
     def steps_between_checks(self) -> int:
-        """Steps that move the bound on singular values from NEAR to FAR, a factor of 2."""
+        """Count the steps that double the bound on singular values, from NEAR to FAR."""
         self.head.matrix.stabilise()
         before = self.head.matrix.spread.item()
         for _ in range(BATCHES):

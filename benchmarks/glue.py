@@ -1,4 +1,4 @@
-"""Fine-tuning on MRPC, beside the GLUE recipe that ships with Transformers."""
+"""Fine-tuning on MRPC, compared with the GLUE recipe of Transformers."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ dropout."""
 
 @dataclass(frozen=True)
 class FineTuning(Case):
-    """Runs with the same `settings`, so that they can be compared, on data at `data_dir`."""
+    """Comparable runs: all have the same `settings` and the data at `data_dir`."""
 
     settings: dict[str, Any]
     data_dir: str | None
-    contestant: str = ""  # of a whole run
+    contestant: str = ""  # for cases that are a whole run
     seed: int = 0
 
     @property
@@ -71,7 +71,7 @@ class FineTuning(Case):
         return self.group == "accuracy"
 
     def config(self, name: str, folder: Path) -> RunConfig:
-        """The run of a contestant, writing only to its own folder."""
+        """Return the run of a contestant, which writes only to this folder."""
         return RunConfig(
             task="MRPC",
             model=self.settings["model"],
@@ -129,7 +129,7 @@ model, data, threads, batch size and optimizer, float32."""
         return [Contestant(name, "softmax", name != RECIPE) for name in names]
 
     def measure(self, case: FineTuning, race: Race[Contestant]) -> dict[str, Any]:
-        """Throughput, or the scores of a full run."""
+        """Measure throughput, or the scores of a full run."""
         logging.set_verbosity_error()  # the classification head is newly initialised, as intended
         logging.disable_progress_bar()
         datasets.disable_progress_bars()
@@ -165,7 +165,7 @@ model, data, threads, batch size and optimizer, float32."""
 
 
 def about(settings: dict[str, Any]) -> str:
-    """The settings in words, except the model."""
+    """Return the settings in words, except the model."""
     return (
         f"{settings['epochs']:g} epochs over {settings['train_rows'] or 'all'} rows, batches of "
         f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}"
@@ -173,7 +173,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def inverse(summary: dict[str, float] | None, by: float = 1.0) -> dict[str, float] | None:
-    """The median and quartiles of by / values."""
+    """Return the median and quartiles of by / values."""
     if summary is None:
         return None
     ends = {"median": "median", "q1": "q3", "q3": "q1"}
@@ -214,7 +214,7 @@ def _scores(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _difference(base: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[str]:
-    """Ours minus the recipe's, with its standard error; the seeds are unpaired."""
+    """Return our score minus the recipe's, with its standard error; the seeds are unpaired."""
     if min(len(base), len(ours)) < 2:
         return []
     both = [[100 * run["accuracy"] for run in runs] for runs in (base, ours)]
@@ -233,11 +233,14 @@ def _range(runs: list[dict[str, Any]], key: str, factor: float) -> str:
     return f"{statistics.mean(values):.1f} ({min(values):.1f}-{max(values):.1f})"
 
 
-# What is timed
+# The timed functions
 
 
 def recipe(config: RunConfig) -> Trainer:
-    """Transformers' examples/pytorch/text-classification/run_glue.py, with its defaults."""
+    """Return a Trainer with the defaults of the recipe.
+
+    It is Transformers' examples/pytorch/text-classification/run_glue.py.
+    """
     task = get_task(config.task)
     data = subset(load_task(task, config.data_dir), config.train_rows, config.selection)
     set_seed(config.train.seed)
@@ -270,24 +273,24 @@ def trainer_of(name: str, config: RunConfig) -> Trainer:
 
 
 def epoch(trainer: Trainer) -> float:
-    """Trains for an epoch from a fresh optimizer; its milliseconds, without Trainer's set-up."""
+    """Train for an epoch with a fresh optimizer; return milliseconds without Trainer's set-up."""
     trainer.optimizer = trainer.lr_scheduler = None
     return 1e3 * trainer.train().metrics["train_runtime"]
 
 
 def told(epoch: Callable[[], Any]) -> float:
-    """A clock that returns the time an epoch reports."""
+    """Return the milliseconds that an epoch reports; a clock for `Race.rows`."""
     return epoch()
 
 
 def padded_length(trainer: Trainer) -> float:
-    """Mean over the steps of an epoch."""
+    """Return the mean padded length over the steps of an epoch."""
     batches = trainer.get_train_dataloader()
     return statistics.mean(batch["input_ids"].shape[1] for batch in batches)
 
 
 def fine_tune(name: str, config: RunConfig) -> dict[str, Any]:
-    """Dev scores and speed of a full run."""
+    """Return dev scores and speed of a full run."""
     if name == RECIPE:
         trainer = recipe(config)
         trained = trainer.train().metrics
@@ -295,7 +298,7 @@ def fine_tune(name: str, config: RunConfig) -> dict[str, Any]:
         seconds, rate = trained["train_runtime"], trained["train_samples_per_second"]
     else:
         results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
-        assert results is not None  # in one process
+        assert results is not None  # this is the only process
         scores = results["metrics"]
         seconds, rate = results["seconds"]["train"], results["examples_per_second"]
     return {

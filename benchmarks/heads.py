@@ -1,4 +1,4 @@
-"""Time and peak memory of an output layer with its loss, beside PyTorch's, Liger's and Apple's."""
+"""Time and peak memory of output layers with loss: ours, PyTorch's, Liger's and Apple's."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ as a fraction of its norm."""
     paces: ClassVar = {"cpu": Pace(5, 5, 340), "cuda": Pace(5, 5, 300), "quick": Pace(1, 3, 60)}
 
     def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
-        """Fewer tokens for a mixture, which has K scores for one."""
+        """Return the cases; a mixture gets fewer tokens, because it has K scores per word."""
         tokens, hidden = (128, 64) if options.quick else (TOKENS[device], 512)
         counts = ON_GPU if device == "cuda" else ON_CPU
         return [
@@ -87,7 +87,7 @@ as a fraction of its norm."""
         ]
 
     def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
-        """The plain form, ours and, for softmax, the peers."""
+        """Return the plain form, ours and, for softmax, the peers."""
         softmax = case.group in ("softmax", "softmax-no-bias")
         found = [
             Contestant(PLAIN, PLAIN, False, cross_entropy if softmax else dense),
@@ -110,8 +110,8 @@ as a fraction of its norm."""
 class Problem:
     """A head, hidden states [N, d] and their targets [N]; bfloat16 on the GPU, else float32.
 
-    The scores are spread so that the probabilities are as skewed as a trained model's: Apple's
-    kernel skips gradients of small ones.
+    The scores are spread to make the probabilities as skewed as a trained model's, because Apple's
+    kernel skips gradients of small probabilities.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -128,12 +128,12 @@ class Problem:
         self.reference: Tensor | None = None
 
     def clear(self) -> None:
-        """Free all gradients, so that a call allocates its own."""
+        """Free all gradients, so that the next call allocates new ones."""
         self.hidden.grad = None
         self.head.zero_grad(set_to_none=True)
 
     def task(self, contestant: Contestant) -> Task:
-        """The mean loss, and its gradients to hidden states and parameters."""
+        """Return a task: the mean loss and its gradients to hidden states and parameters."""
         return Task(
             lambda: contestant.loss(self).backward(),
             self.clear,
@@ -141,7 +141,7 @@ class Problem:
         )
 
     def note(self, name: str, mib: float) -> dict[str, float]:
-        """Memory beyond the parameters' gradients, and the error of W's gradient.
+        """Return the memory beyond the parameters' gradients, and the error of W's gradient.
 
         The error is relative to PLAIN, which runs first.
         """
@@ -159,7 +159,7 @@ class Problem:
 
 
 def head_of(case: Case) -> LinearHead | MixtureHead:
-    """The head of a case."""
+    """Return the head of a case."""
     if case.group == "mixture":
         return MixtureHead(case.hidden, case.vocab, components=15)
     if case.group == "softmax-no-bias":
@@ -177,13 +177,13 @@ def unreduced(problem: Problem) -> Tensor:
 
 
 def cross_entropy(problem: Problem) -> Tensor:
-    """As Transformers writes it: all scores, in float32."""
+    """Return cross-entropy as in Transformers: from all scores, in float32."""
     scores = F.linear(problem.hidden, problem.head.weight, problem.head.bias)
     return F.cross_entropy(scores.float(), problem.targets)
 
 
 def dense(problem: Problem) -> Tensor:
-    """All of log p, then the targets' entries."""
+    """Return the loss from all of log p, of which it takes the targets' entries."""
     log_p = problem.head.log_prob(problem.hidden)
     return -log_p.gather(-1, problem.targets.unsqueeze(-1)).mean()
 
@@ -198,7 +198,7 @@ def liger(problem: Problem) -> Tensor:
 
 
 def apple(problem: Problem) -> Tensor:
-    """Cut cross-entropy; on a CPU the package compiles PyTorch's own."""
+    """Return Apple's cut cross-entropy; on a CPU the package compiles PyTorch's loss."""
     module = importlib.import_module("cut_cross_entropy")
     kernel = "cce" if problem.hidden.device.type == "cuda" else "torch_compile"
     return module.linear_cross_entropy(

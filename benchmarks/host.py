@@ -1,4 +1,4 @@
-"""What a layer of attention costs the host, with kernels that do nothing."""
+"""Host time of a layer of attention, measured with kernels that do nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparse_attn.kernels.triton import launch
 from sparse_attn.mappings import Mapping
 
 LAYERS = 24
-SHAPE = (2, 16, 2, 16)  # as a model has it: batch, length, heads, head_dim
+SHAPE = (2, 16, 2, 16)  # shape in a model: batch, length, heads, head_dim
 PASSES = ("forward", "backward")
 OURS, DISPATCHED = "ours", "ours, dispatched"
 MAPPINGS = {
@@ -41,7 +41,7 @@ MAPPINGS = {
 
 @dataclass(frozen=True)
 class Case(suite.Case):
-    """`masked`: with padding and dropout, as BERT is trained."""
+    """A case; `masked` adds padding and dropout, as in the training of BERT."""
 
     masked: bool
     layers: int = LAYERS
@@ -102,7 +102,7 @@ def _cells(row: Row | None, case: dict[str, Any]) -> list[str]:
 
 
 def task_of(case: Case, which: str, device: torch.device, contestant: Contestant) -> Task:
-    """All layers forward, or backward from what forward has kept."""
+    """Return a task: all layers forward, or their backward pass after a forward pass."""
     run = model(case, contestant, device)
     inputs, grad = random(device, 1 + 2 * case.layers), *random(device, 1)
     if which == "forward":
@@ -116,13 +116,13 @@ def task_of(case: Case, which: str, device: torch.device, contestant: Contestant
 
 
 def random(device: torch.device, number: int) -> list[Tensor]:
-    """(B, H, N, D) as a model hands them over."""
+    """Return random tensors (B, H, N, D) with the memory layout of a model."""
     made = (torch.randn(SHAPE, device=device).bfloat16() for _ in range(number))
     return [tensor.transpose(1, 2).requires_grad_() for tensor in made]
 
 
 def model(case: Case, contestant: Contestant, device: torch.device) -> Callable[..., Tensor]:
-    """The layers, as a function of the query and of each layer's key and value."""
+    """Return all layers as one function of the query and of each layer's key and value."""
     module = Layer().train()
     function: Callable[..., tuple[Tensor, Tensor | None]] = sdpa_attention_forward
     if contestant.ours:
@@ -141,13 +141,13 @@ def model(case: Case, contestant: Contestant, device: torch.device) -> Callable[
 
     if not contestant.name.startswith(DISPATCHED):
         return forward
-    # a mock would take longer than what it stands for
+    # a mock would be slower than the function that it replaces
     return mock.patch.object(operators, "is_observed", len)(forward)
 
 
 @contextmanager
 def stubbed() -> Iterator[None]:
-    """The Triton implementation with kernels that do nothing, on the CPU too."""
+    """Replace the kernels of the Triton implementation by ones that do nothing, also on a CPU."""
     kernels = [n for n, made in vars(launch).items() if isinstance(made, KernelInterface)]
     with (
         mock.patch.dict(vars(launch), dict.fromkeys(kernels, Nothing())),

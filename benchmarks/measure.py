@@ -19,7 +19,7 @@ from benchmarks.timing import DeviceLostError, Effort
 
 
 def get_suite(name: str) -> Suite[Any, Any]:
-    """A suite of `SUITES`, imported on demand."""
+    """Return a suite of `SUITES`, imported on demand."""
     suite: Suite[Any, Any] = pkgutil.resolve_name(SUITES[name].place)()
     return suite
 
@@ -27,7 +27,7 @@ def get_suite(name: str) -> Suite[Any, Any]:
 def measure_all(
     suite: Suite[Any, Any], cases: Sequence[Case], device: torch.device, options: argparse.Namespace
 ) -> None:
-    """Run cases until the budget is spent; the record lists the rest."""
+    """Run cases until the time is used up; the record lists the rest."""
     begun = time.perf_counter()
     pace = suite.paces["quick" if options.quick else device.type]
     effort = Effort(

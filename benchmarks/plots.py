@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 def curves(
     cases: list[dict[str, Any]], x: str, key: str, which: str
 ) -> dict[str, list[tuple[float, float]]]:
-    """By contestant, of one pass: `x` of the cases and `key` of the rows, or its median."""
+    """Return points of one pass by contestant: `x` of the cases, and `key` or its median."""
     found: dict[str, list[tuple[float, float]]] = {}
     for case in cases:
         for row in case["rows"]:

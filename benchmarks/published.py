@@ -23,12 +23,12 @@ STUDIES = ("pages-", "peak-")
 
 
 def records() -> list[Path]:
-    """Every record with a generated page, named by its suite and device."""
+    """Return every record with a generated page, named by its suite and device."""
     return sorted(path for path in FOLDER.rglob("*.json") if not path.name.startswith(STUDIES))
 
 
 def made(path: Path) -> tuple[str, dict[Path, Figure]]:
-    """The page of a record, and its pictures by the files that hold them."""
+    """Return the page of a record, and its pictures by file."""
     record = json.loads(path.read_text(encoding="utf-8"))
     name = path.stem.partition("-")[0]
     if name in OTHERS:
@@ -41,7 +41,7 @@ def made(path: Path) -> tuple[str, dict[Path, Figure]]:
 
 
 def write(path: Path) -> None:
-    """Write page and pictures beside a record."""
+    """Write page and pictures next to a record."""
     page, pictures = made(path)
     write_text(path.with_suffix(".md"), page)
     for picture, figure in pictures.items():

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 class Contestant:
     """A row: its name, its mapping, and whether it is our code as users run it.
 
-    Ours is compared with all peers of the same mapping, and everyone with the suite's base.
+    Ours is compared with all peers of the same mapping, and every row with the suite's base.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Race(Generic[T]):
     ) -> list[Row]:
         """Measure time in interleaved rounds, then memory; a row per contestant.
 
-        Exceptions of `make(contestant)` or its task become the reason in its row.
+        If `make(contestant)` or its task raises, the error becomes the reason in its row.
         """
         tasks, measured = {}, {}
         for entry in self.contestants:

@@ -48,7 +48,7 @@ class Files:
             self.record["cases"] = earlier["cases"]
 
     def holds(self, case: Case) -> bool:
-        """Whether the record has a case of this name."""
+        """Return whether the record has a case of this name."""
         return any(_is(entry, case) for entry in self.record["cases"])
 
     def add(self, case: Case, found: dict[str, Any], seconds: float) -> None:
@@ -66,7 +66,7 @@ class Files:
         write_text(self.stem.with_suffix(".md"), self.suite.page(self.record))
 
     def draw(self) -> None:
-        """The pictures."""
+        """Write the pictures."""
         for ending, figure in self.suite.pictures(self.record).items():
             figure.savefig(f"{self.stem}{ending}.png", dpi=120)
 
@@ -76,7 +76,7 @@ def _is(entry: dict[str, Any], case: Case) -> bool:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """The environment, without anything that identifies the machine."""
+    """Return the environment, without anything that identifies the machine."""
     commit = _git("rev-parse", "HEAD") or os.environ.get(COMMIT)
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     return {
@@ -94,12 +94,12 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """`CPU`, or the GPU's own name."""
+    """Return `CPU`, or the name of the GPU."""
     return "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def slug(name: str) -> str:
-    """A device name as the end of file names: `NVIDIA H200` is `nvidia-h200`."""
+    """Return a device name for the end of file names: `NVIDIA H200` becomes `nvidia-h200`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

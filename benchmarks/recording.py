@@ -93,7 +93,7 @@ zeros, support, entropy and mass on special tokens are counted. `weights too`: w
 
 
 def inputs(sentences: int, tokens: int, device: torch.device) -> dict[str, Tensor]:
-    """Random ids, every second sentence padded from its middle on."""
+    """Return random token ids, with every second sentence padded from its middle on."""
     torch.manual_seed(0)
     mask = torch.ones(sentences, tokens, dtype=torch.long)
     mask[1::2, tokens // 2 :] = 0

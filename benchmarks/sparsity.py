@@ -1,4 +1,4 @@
-"""Attention of mappings with zeros beside our own softmax kernel, and the share of those zeros."""
+"""Time of mappings with exact zeros relative to our softmax kernel, and their share of zeros."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ MAPPINGS = parse_mappings(
 )
 SPREAD = 2.0  # standard deviation of random scores
 TEXT = Path(__file__).parents[1] / "experiments" / "demo" / "data" / "pairs.tsv"
-POSITIONS = 512  # of MiniLM
+POSITIONS = 512  # maximum of MiniLM
 PASSES = ("forward", "forward+backward")
-CLOCKS = {1: processor_clock, 2: wall_clock}  # by threads
+CLOCKS = {1: processor_clock, 2: wall_clock}  # by number of threads
 COLUMNS = {f"{which}, {n} thread{'s' * (n > 1)}": (which, n) for n in CLOCKS for which in PASSES}
 TRAINING = "forward+backward, 1 thread"
 
 
 @dataclass(frozen=True)
 class Case(cases.Case):
-    """Random scores, or in the group `minilm` those of its layers, which are the batch."""
+    """A case of random scores; in the group `minilm`, scores of its layers as the batch."""
 
     def problem(self) -> Problem:
         data = cases.problem(self, torch.device("cpu"))
@@ -124,7 +124,7 @@ all."""
         return [*head, *table(headings, lines), *reasons(case["rows"])]
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Time over softmax against the share of weights that are not 0, by mapping."""
+        """Plot time relative to softmax against the share of weights that are not 0, by mapping."""
         figure = Figure((10, 4.6), layout="constrained")
         groups = SUITES[self.name].groups
         axes = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
@@ -147,7 +147,7 @@ all."""
 
 
 def recorded(length: int) -> Tensor:
-    """Query, key and value of MiniLM's layers, (3, layers, heads, length, d)."""
+    """Return query, key and value of MiniLM's layers, (3, layers, heads, length, d)."""
     folder = resolve_model(MINILM)
     ids = AutoTokenizer.from_pretrained(folder)(
         TEXT.read_text(),

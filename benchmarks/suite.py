@@ -30,17 +30,17 @@ class Case:
 
     @property
     def title(self) -> str:
-        """Its sizes in words."""
+        """Return the sizes of the case in words."""
         return self.name
 
     @property
     def share(self) -> float:
-        """Factor of the suite's usual `seconds`."""
+        """Return the case's share of time, a factor on the suite's `seconds`."""
         return 1
 
     @property
     def once(self) -> bool:
-        """Whether a recorded result of this case is reused."""
+        """Return whether a recorded result of this case is reused."""
         return False
 
 
@@ -61,11 +61,11 @@ class Suite(ABC, Generic[C, T]):
     """Cases measured together, in one record and on one page.
 
     Attributes:
-        name: in `SUITES` and of its files.
-        title, meaning: of the page; what its numbers mean.
+        name: name in `SUITES` and in file names.
+        title, meaning: title of the page, and explanation of its numbers.
         base: the contestant in the denominator of ratios.
         columns: table columns besides times.
-        paces: by "cpu", "cuda" and "quick".
+        paces: the `Pace` for "cpu", "cuda" and "quick".
         keeps: whether cases of an earlier record are kept by default.
     """
 
@@ -79,31 +79,31 @@ class Suite(ABC, Generic[C, T]):
 
     @abstractmethod
     def cases(self, device: str, options: argparse.Namespace) -> Sequence[C]:
-        """The cases for a kind of device, by importance; fewer with `options.quick`."""
+        """Return the cases for a kind of device, by importance; fewer with `options.quick`."""
 
     @abstractmethod
     def contestants(self, case: C, device: torch.device) -> Sequence[T]:
-        """Everyone for a case."""
+        """Return all contestants of a case."""
 
     @abstractmethod
     def measure(self, case: C, race: Race[T]) -> dict[str, Any]:
-        """Measure a case; returns its `rows` and other entries of the record."""
+        """Measure a case; return its `rows` and other entries of the record."""
 
     def sections(self, record: Record) -> list[str]:
-        """The page below the explanation of its numbers."""
+        """Return the page below the explanation of its numbers."""
         return [line for case in record["cases"] for line in ["", *self.section(case)]][1:]
 
     def section(self, case: dict[str, Any]) -> list[str]:
-        """The section of a case."""
+        """Return the section of a case."""
         meaning = SUITES[self.name].groups[case["group"]]
         return tables.section(case, meaning, self.base, self.columns)
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Plots, by file name suffix."""
+        """Return the plots by file name suffix."""
         return {}
 
     def page(self, record: Record) -> str:
-        """The record in Markdown."""
+        """Return the record in Markdown."""
         where = record["environment"]
         versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
         machine = [where["cpu"], where.get("instructions"), f"{where['threads']} threads"]
@@ -115,7 +115,7 @@ class Suite(ABC, Generic[C, T]):
             "",
             self.meaning,
             "",
-            *([record["note"], ""] if "note" in record else []),  # by hand, after the run
+            *([record["note"], ""] if "note" in record else []),  # written by hand later
             *self.sections(record),
         ]
         if record.get("left_out"):

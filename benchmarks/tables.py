@@ -1,4 +1,4 @@
-"""Markdown of records."""
+"""Markdown tables of records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Column:
 
 
 def section(case: dict[str, Any], about: str, base: str, columns: Sequence[Column]) -> list[str]:
-    """Heading, a table per cache state, ratios to peers, and reasons for missing rows."""
+    """Return heading, a table per cache state, ratios to peers, reasons for missing rows."""
     lines = [f"## {case['group']}: {case['name']}", "", f"{case['title']} ({about})."]
     lines += measured(case)
     for cache in dict.fromkeys(row["cache"] for row in case["rows"]):
@@ -34,7 +34,7 @@ def section(case: dict[str, Any], about: str, base: str, columns: Sequence[Colum
 
 
 def measured(case: dict[str, Any]) -> list[str]:
-    """Date of a case kept from an earlier run."""
+    """Return a line with the date of a case that is kept from an earlier run."""
     where = case.get("environment")
     return (
         [f"Measured {where['started']} at commit {where['commit'] or 'unknown'}."] if where else []
@@ -69,13 +69,13 @@ def _times(found: list[Row], base: str, columns: Sequence[Column]) -> list[str]:
 
 
 def _title(row: Row) -> str:
-    """The name, with the implementation if the name does not determine it."""
+    """Return the name, with the implementation if the name does not determine it."""
     taken = row.get("implementation")
     return f"{row['name']} [{taken}]" if taken and "[" not in row["name"] else row["name"]
 
 
 def _peers(found: list[Row], base: str) -> list[str]:
-    """Ours beside peers of the same mapping, except the base's, which the table of times has."""
+    """Return ratios of ours to peers of the same mapping; the base is in the table of times."""
     usual = {row["mapping"] for row in found if row["name"] == base}
     lines = [
         [_title(row), peer, row["pass"], spread(ratio)]
@@ -87,7 +87,7 @@ def _peers(found: list[Row], base: str) -> list[str]:
 
 
 def reasons(found: list[Row]) -> list[str]:
-    """Each reason once, with its passes."""
+    """Return each reason once, with its passes."""
     found_for: dict[tuple[str, str], dict[str, None]] = {}
     for row in found:
         if row["reason"] is not None:
@@ -101,13 +101,13 @@ def reasons(found: list[Row]) -> list[str]:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> list[str]:
-    """The lines of a table; all but its first `text` columns are numbers."""
+    """Return the lines of a table; all but its first `text` columns are numbers."""
     rule = ["---"] * text + ["--:"] * (len(headings) - text)
     return [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
 
 
 def cell(case: dict[str, Any], *path: str) -> str:
-    """The value of a case at `path`, which may start with a row name; empty if missing."""
+    """Return the value of a case at `path`, which may start with a row name; empty if missing."""
     found: Any = {**case, **{row["name"]: row for row in case["rows"]}}
     for key in path:
         found = (found or {}).get(key)
@@ -117,14 +117,14 @@ def cell(case: dict[str, Any], *path: str) -> str:
 
 
 def spread(summary: dict[str, Any] | None) -> str:
-    """Median (lower quartile-upper quartile), empty for None."""
+    """Return the median (lower quartile-upper quartile), empty for None."""
     if summary is None:
         return ""
     return f"{short(summary['median'])} ({short(summary['q1'])}-{short(summary['q3'])})"
 
 
 def short(value: float | None) -> str:
-    """Three significant digits, or all integer digits; empty for None."""
+    """Return three significant digits, or all integer digits; empty for None."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

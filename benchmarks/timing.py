@@ -1,7 +1,7 @@
-"""Interleaved timing: every contestant once per round, so that ratios compare neighbours in time.
+"""Interleaved timing: every contestant runs once per round.
 
-The speed of a shared machine varies by the minute. Both sides of a ratio run in the same round, and
-the median over rounds ignores outliers.
+The speed of a shared machine varies by the minute, so both sides of a ratio run in the same round.
+The median over rounds ignores outliers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DeviceLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """The timed call, its untimed preparation, and its facts.
+    """A timed call, its untimed preparation, and its facts.
 
     `note` returns more facts, given the peak memory in MiB.
     """
@@ -55,13 +55,13 @@ class Effort:
     deadline: float = float("inf")
 
     def enough(self, samples: int, spent: float, share: float) -> bool:
-        """Whether a task that has spent so many seconds of its share needs no more rounds."""
+        """Return whether a task with these samples and seconds spent needs no more rounds."""
         slow = 0 < MANY_SHARES * share < spent
         return samples >= (min(3, self.least) if slow else self.least) and spent >= share
 
     @property
     def over(self) -> bool:
-        """Whether the deadline has passed."""
+        """Return whether the deadline has passed."""
         return time.perf_counter() > self.deadline
 
 
@@ -75,7 +75,7 @@ class Measurement:
 
 
 def summarise(values: Iterable[float]) -> dict[str, float] | None:
-    """Median, quartiles and number of values, to five digits; None without values."""
+    """Return median, quartiles and number of values, to five digits; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -86,12 +86,12 @@ def summarise(values: Iterable[float]) -> dict[str, float] | None:
 
 
 def rounded(value: float) -> float:
-    """To five digits."""
+    """Round to five significant digits."""
     return float(f"{value:.5g}")
 
 
 def ratio(one: Measurement, other: Measurement) -> dict[str, float] | None:
-    """one / other over the rounds in which both ran."""
+    """Summarise one / other over the rounds in which both ran."""
     both = one.samples.keys() & other.samples.keys()
     return summarise(one.samples[number] / other.samples[number] for number in both)
 
@@ -135,7 +135,7 @@ def measure(
 
 
 def _warm_up(task: Task, clock: Clock, effort: Effort, quick: float) -> Measurement:
-    """Warm up by two calls, as the first compiles and tunes; by one if that took long."""
+    """Warm up by two calls, because the first compiles and tunes, or by one if it was slow."""
     result = Measurement()
     for number in (-2, -1):
         if effort.over:
@@ -157,10 +157,10 @@ def _sample(task: Task, clock: Clock, result: Measurement, number: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """An exception in one line, after checking that the GPU still works.
+    """Return an exception as one line, after checking that the GPU still works.
 
     Raises:
-        DeviceLostError: it does not.
+        DeviceLostError: the GPU no longer works.
     """
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
@@ -178,7 +178,7 @@ def reason(error: Exception) -> str:
 
 
 def wall_clock(call: Callable[[], object]) -> float:
-    """Milliseconds from call to result, synchronised on the GPU."""
+    """Return the milliseconds from call to result, synchronised on the GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     begun = time.perf_counter()
@@ -189,7 +189,7 @@ def wall_clock(call: Callable[[], object]) -> float:
 
 
 def processor_clock(call: Callable[[], object]) -> float:
-    """Milliseconds of processor time of all threads, which other processes do not lengthen."""
+    """Return milliseconds of processor time of all threads; other processes do not change it."""
     begun = time.process_time()
     call()
     return 1e3 * (time.process_time() - begun)
@@ -197,7 +197,7 @@ def processor_clock(call: Callable[[], object]) -> float:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Compute with so many threads."""
+    """Compute with this number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -207,9 +207,9 @@ def threads(number: int) -> Iterator[None]:
 
 
 class DeviceClock:
-    """GPU time of a call in milliseconds, without launch overhead.
+    """Clock of GPU time in milliseconds, without launch overhead.
 
-    The GPU first spins for as long as launching took last time, so that the whole call is queued.
+    The GPU first spins for as long as the last launch took, so that the whole call is queued.
     Cold: the L2 cache is overwritten before the call. Warm: the same call runs just before.
     """
 
@@ -236,11 +236,11 @@ class DeviceClock:
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
-    """Peak memory in MiB that a call allocates beyond what was allocated before.
+    """Return the peak memory in MiB that a call allocates beyond earlier allocations.
 
-    Counts tensors in PyTorch's allocator, which is reproducible: its high-water mark on the GPU,
+    It counts tensors in PyTorch's allocator, which is reproducible: the high-water mark on the GPU,
     the sum of torch.profiler's events on the CPU. Resident memory would include the allocator's
-    cache, and so depend on earlier calls.
+    cache and depend on earlier calls.
     """
     if device.type == "cuda":
         torch.cuda.synchronize()

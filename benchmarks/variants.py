@@ -1,6 +1,6 @@
-"""The page of variants-DEVICE.json: shapes, kernel settings, a peer and host times of one GPU.
+"""Page of variants-DEVICE.json: shapes, kernel settings, a peer and host times of one GPU.
 
-The record was taken by hand, so there is no suite that repeats it.
+The record was made by hand, so no suite repeats it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.tables import short, table
 
 Record = dict[str, Any]
 Key = tuple[str, str, str]  # shape, pass, contestant
-Times = dict[str, tuple[float, float]]  # by setting: milliseconds, ratio to SDPA
+Times = dict[str, tuple[float, float]]  # milliseconds and ratio to SDPA of each setting
 PASSES = {"False": "forward", "True": "forward+backward"}
 COMMITTED = "base"
 EXACT = (
@@ -22,7 +22,7 @@ EXACT = (
 
 
 def page(record: Record) -> str:
-    """The record in Markdown."""
+    """Return the record in Markdown."""
     where = record["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     lines = [
@@ -47,7 +47,7 @@ def page(record: Record) -> str:
 
 
 def times(record: Record, runs: slice = slice(1)) -> dict[Key, list[Times]]:
-    """The times of each case in some runs, by default the first."""
+    """Return the times of each case in some runs, by default the first."""
     found: dict[Key, list[Times]] = {}
     for run in record["runs"][runs]:
         of_run: dict[Key, Times] = {}
@@ -60,7 +60,7 @@ def times(record: Record, runs: slice = slice(1)) -> dict[Key, list[Times]]:
 
 
 def shapes(record: Record, which: str) -> list[str]:
-    """A table of one pass: contestants by shapes, with the settings of the commit."""
+    """Return a table of one pass: contestants by shapes, with the settings of the commit."""
     found = {key: settings[COMMITTED] for key, (settings,) in times(record).items()}
     columns = [s for s in record["shapes"] if (s, which, "SDPA") in found]
     names = dict.fromkeys(n for shape, of, n in found if of == which and shape in columns)
@@ -72,7 +72,7 @@ def shapes(record: Record, which: str) -> list[str]:
 
 
 def _fastest(record: Record) -> list[str]:
-    """The best of each case in the first two runs."""
+    """Return a table of the fastest setting of each case in the first two runs."""
     found = times(record, slice(2))
     rows = []
     for shape, which, name in sorted(found, key=partial(_place, record)):
@@ -108,7 +108,7 @@ def _peer(found: Record) -> list[str]:
 
 
 def _host(found: Record) -> list[str]:
-    """Fastest series and median; a launch has no passes."""
+    """Return a table of the fastest series and the median; a launch has no passes."""
     rows = []
     for name, cells in found.items():
         if isinstance(cells, dict):

@@ -1,1 +1,1 @@
-"""Shared by `glue` and `experiments`: command lines, folders, training loop, sweeps, reports."""
+"""Engine of `glue` and `experiments`: command lines, folders, training loop, sweeps, reports."""

@@ -14,9 +14,9 @@ from engine.fitting import epoch_generator
 class EpochSampler(Sampler[int]):
     """Batches of similar length in random order, which depends only on seed and epoch.
 
-    Transformers' own sampler draws from the global generator, so a resumed epoch would differ, and
-    goes from long to short inside every `POOL` batches, so order follows length. `batch_size` is
-    that of a step over all processes, so their number changes no step.
+    Transformers' sampler draws from the global generator, so a resumed epoch would differ. It also
+    goes from long to short inside every `POOL` batches, so the order follows the length.
+    `batch_size` counts the examples of all processes, so their number does not change the steps.
     """
 
     POOL = 20
@@ -28,7 +28,7 @@ class EpochSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer at the start of every epoch."""
+        """Set the epoch; Trainer calls this at the start of each."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class EpochSampler(Sampler[int]):
         batches: list[Tensor] = []
         for pool in shuffled.split(self.POOL * self.batch_size):
             batches += pool[self.lengths[pool].argsort(stable=True)].split(self.batch_size)
-        # the batch that is not full stays last, where the batch sampler expects it
+        # a partial batch stays last, where the batch sampler expects it
         last = [batches.pop()] if len(batches[-1]) < self.batch_size else []
         order = torch.randperm(len(batches), generator=generator).tolist()
         return iter(torch.cat([*(batches[i] for i in order), *last]).tolist())

@@ -1,6 +1,6 @@
 """Command lines whose options are dataclasses, and their handling of wrong input.
 
-They import nothing heavy, so that --help is instant.
+This module imports nothing heavy, so that --help is instant.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from engine.usage import explain, own_error, spell_out
 from sparse_attn.system import yaml_text
 
 ConfigT = TypeVar("ConfigT")
-# configs give values and no classes: a class_path would import, and so run, any module it names.
-# jsonargparse finds our own dataclasses by their paths.
+# a class_path in a config could import, and so run, any module; jsonargparse only needs the paths
+# of our dataclasses
 OURS = ["engine", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
@@ -45,10 +45,10 @@ class Command:
 
     Attributes:
         name, help: shown in the list of commands.
-        about: description in its own --help.
+        about: description in the --help of the command.
         configs: filled from YAML files and options. A field of `SWITCHES` is a switch.
-        positional: fields without a default are positional, and there are no YAML files.
-        work: the function to run on its configs, unless its `Experiment` has one.
+        positional: make fields without a default positional, and accept no YAML files.
+        work: function to call with the configs; None if the `Experiment` has a method for it.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Command:
     work: Callable[..., None] | None = None
 
     def parser(self) -> ArgumentParser:
-        """The options."""
+        """Return the parser of the options."""
         parser = ArgumentParser(description=self.about, allow_abbrev=False)
         if not self.positional:
             parser.add_argument(
@@ -74,8 +74,8 @@ class Command:
         return parser
 
     def made(self, options: dict[str, Any]) -> tuple[Any, ...]:
-        """The configs in their order."""
-        return tuple(_made(config, options) for config in self.configs)
+        """Return the configs, filled from parsed options, in the order of `configs`."""
+        return tuple(_from_options(config, options) for config in self.configs)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Program:
 
     Attributes:
         name: as in `python -m NAME`.
-        description: what it is for, in --help.
+        description: its purpose, shown in --help.
         commands: the sub-commands.
     """
 
@@ -97,8 +97,8 @@ class Program:
         return f"python -m {self.name}"
 
     def parser(self) -> ArgumentParser:
-        """Of all commands; raises argparse.ArgumentError for what it does not take."""
-        # an abbreviation is a misspelling as soon as another option begins like it
+        """Return the parser of all commands; it raises argparse.ArgumentError for wrong input."""
+        # an abbreviation breaks as soon as a new option has the same beginning
         parser = ArgumentParser(
             prog=self.prog,
             description=self.description,
@@ -111,7 +111,7 @@ class Program:
         return parser
 
     def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
-        """The sub-command and its configs.
+        """Return the sub-command and its configs.
 
         Wrong input is reported in one line, with exit code 2.
         """
@@ -131,29 +131,29 @@ class Program:
         return command, command.made(made)
 
 
-def _made(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
+def _from_options(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
     return config(**{field.name: options[field.name] for field in fields(config)})  # type: ignore
 
 
 def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
-    """The config from its `dataclasses.asdict`, parsed and checked like a command line.
+    """Return the config of a `dataclasses.asdict`, parsed and checked like a command line.
 
     Raises:
-        ValueError, TypeError: what is wrong with the content.
+        ValueError, TypeError: invalid content.
     """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(config)
     try:
-        # parse_object writes into what it is given
+        # parse_object changes its argument
         options = parser.instantiate(parser.parse_object(deepcopy(content))).as_dict()
     except ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return _made(config, options)
+    return _from_options(config, options)
 
 
 @contextmanager
 def work_errors() -> Iterator[None]:
-    """One line instead of a traceback for a run that diverged and a full disk."""
+    """Print one line instead of a traceback if a run diverges or the disk is full."""
     from sparse_attn.evaluation.predictions import DivergedError
     from sparse_attn.system.files import UnwrittenError
 

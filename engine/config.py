@@ -1,4 +1,4 @@
-"""Shared by the configs of several pipelines: checks of fields, and a schedule."""
+"""Parts of configs that several pipelines share: checks of fields, and a schedule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def check_fields(
 
     Args:
         config: the dataclass.
-        section: its key in a file, none for the outermost.
+        section: key of the dataclass in a file; empty for the outermost one.
         counts: fields that must be None or at least 1.
-        **limits: for each other field, whether its value is valid, and what is expected.
+        **limits: for each other field, whether its value is valid, and the expected values.
     """
     values = {name: getattr(config, name) for name in counts}
     whole = {name: (n is None or n > 0, "at least 1") for name, n in values.items()}
@@ -31,7 +31,7 @@ def check_fields(
 
 
 def valid_seed(seed: int) -> tuple[bool, str]:
-    """For `check_fields`: a seed that every library accepts."""
+    """Return a limit for `check_fields`: whether every library accepts the seed."""
     return 0 <= seed < 2**32, "an integer in [0, 2^32)"
 
 
@@ -39,8 +39,8 @@ def check_rates(sweep: Any, **instead: str) -> None:
     """Raise ValueError for wrong `learning_rates` or `seeds` of a sweep, or for its `train`.
 
     Args:
-        sweep: its rates are those of `train`.
-        **instead: as `check_left_alone`, for other fields of `train` that it sets.
+        sweep: a config whose `learning_rates` replace `train.learning_rate`.
+        **instead: passed to `check_left_alone`, for other fields of `train` that the sweep sets.
     """
     rates = sweep.learning_rates
     check_fields(
@@ -49,7 +49,7 @@ def check_rates(sweep: Any, **instead: str) -> None:
         counts=("seeds",),
     )
     for rate in rates:
-        replace(sweep.train, learning_rate=rate)  # checks it
+        replace(sweep.train, learning_rate=rate)  # __post_init__ checks the rate
     check_left_alone(sweep.train, "train", learning_rate="learning_rates", **instead)
 
 
@@ -67,7 +67,7 @@ def check_labels(labels: Iterable[str]) -> None:
     for label in labels:
         if not label.strip(".") or set(label) & set("/\\\0"):
             raise ValueError(f"the name {label!r} must fit into file names; use none with / or \\")
-        # two of them and a hash name a file, for which systems allow 255 bytes
+        # a file name has two labels and a hash; most systems allow 255 bytes
         if len(label.encode()) > LONGEST_LABEL:
             raise ValueError(
                 f"the name {label!r} must fit into file names; use at most {LONGEST_LABEL} bytes"
@@ -79,7 +79,7 @@ def check_left_alone(config: Any, section: str, **instead: str) -> None:
 
     Args:
         config: a dataclass whose fields all have defaults.
-        section: the key that it stands under.
+        section: key of the config in a file.
         **instead: for each such field, the key to set instead.
     """
     plain = type(config)()
@@ -109,15 +109,15 @@ class ScheduleConfig:
     end: float = 1.0
 
     def of(self, mapping: Mapping, learn: Sequence[str], section: str) -> SparsitySchedule:
-        """The schedule, its ends checked against the range of the parameter.
+        """Return the schedule, with both ends checked against the range of the parameter.
 
         Args:
-            mapping: fixed, at the values that it ends with; set to the initial one.
+            mapping: a mapping at its final values; its parameter is set to the initial value.
             learn: names of the parameters that are learned in training.
-            section: the key that the mapping stands under.
+            section: key of the mapping's config in a file.
 
         Raises:
-            ValueError, TypeError: what is wrong with the schedule.
+            ValueError, TypeError: invalid schedule.
         """
         if self.parameter in learn:
             raise ValueError(

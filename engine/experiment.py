@@ -46,7 +46,7 @@ class Run(Protocol):
     def resume(self) -> bool: ...
 
     def comparable(self) -> dict[str, Any]:
-        """What determines its result: runs with equal values are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
 
 
 class Sweep(Protocol):
@@ -56,7 +56,7 @@ class Sweep(Protocol):
     def output_dir(self) -> str: ...
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.json: all but what may differ when a sweep is continued."""
+        """Return the content of sweep.json: the settings that a continued sweep must keep."""
 
 
 RunT = TypeVar("RunT", bound=Run)
@@ -64,22 +64,22 @@ SweepT = TypeVar("SweepT", bound=Sweep)
 
 
 class Experiment(ABC, Generic[RunT, SweepT]):
-    """One laboratory's tenant; its package's `__main__` has it as `EXPERIMENT`.
+    """Base class of an experiment; the `__main__` of its package has an instance, `EXPERIMENT`.
 
-    The package's module `module` has `assemble(config)`, which makes the parts of a run. Their
-    `perform(folder)` trains, measures and returns the content of results.json with its `score`, or
-    None in a process beside the main one; checkpoints and weights go into the folder, which is None
-    in a sweep. The package's `report` has `make_page(results)`. Both are imported when they are
-    needed and not before, as all that is heavy, so that --help does not wait for it.
+    The module `module` of the package has `assemble(config)`, which makes the parts of a run. Their
+    `perform(folder)` trains, measures and returns the content of results.json, including `score`.
+    It returns None in all processes but the main one. Checkpoints and weights go into the folder,
+    which is None in a sweep. The package's `report` has `make_page(results)`. Both modules are
+    imported on first use, because they are heavy and --help must not wait for them.
 
     Attributes:
         name: as in `python -m NAME`.
-        description: what it is for, in --help.
-        about: what `train`, `sweep` and `report` do, in theirs.
-        run, sweep: the configs of one run and of a sweep. One that may need the hub says so by a
+        description: purpose of the experiment, shown in --help.
+        about: descriptions of `train`, `sweep` and `report`, shown in their --help.
+        run, sweep: config classes of one run and of a sweep. A config that may need the hub has a
             property `uses_hub`.
-        module: of the package: what one run is made of.
-        further: sub-commands of its own, with what they do.
+        module: module of the package that assembles and performs a run.
+        further: additional sub-commands.
     """
 
     name: ClassVar[str]
@@ -91,30 +91,30 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     further: ClassVar[Sequence[Command]] = ()
 
     def assemble(self, config: RunT) -> Any:
-        """The parts of a run, found to fit together; nothing is written.
+        """Return the parts of a run, checked to fit together; write nothing.
 
         Raises:
-            ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
+            ValueError, TypeError, OSError: invalid config, data or model.
         """
         return import_module(f"{self.name}.{self.module}").assemble(config)
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
-        """The terminal output after `train`, with the place of the results."""
+        """Return the terminal output after `train`, including the path of the results."""
 
     @abstractmethod
     def plan(self, sweep: SweepT) -> Plan:
-        """The runs of a sweep."""
+        """Return the runs of a sweep."""
 
     def page(self, results: Results) -> Page:
-        """The report of a sweep, finished or not."""
+        """Return the report of a sweep, finished or not."""
         made: Page = import_module(f"{self.name}.report").make_page(results)
         return made
 
     def check(self, sweep: SweepT, plan: Plan) -> None:
         """Raise, before the first run starts, any error that a run would raise.
 
-        Of each cell the first run: the others differ in numbers that have been checked.
+        Only the first run of each cell is assembled: the others differ in checked numbers only.
         """
         for (task, mapping), runs in plan.first.items():
             try:
@@ -123,19 +123,19 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 raise ValueError(f"{mapping} on {task}: {error}") from None
 
     def fresh(self, sweep: SweepT) -> bool:
-        """Whether each run gets a process of its own; starting one takes some seconds."""
+        """Return whether each run gets a new process, which takes some seconds to start."""
         return True
 
     def seconds(self, config: RunT) -> float | None:
-        """About how long a run takes, by a trial of a few seconds; None where none is made."""
+        """Estimate the seconds of a run by a short trial; None for an experiment without one."""
         return None
 
     def prepare(self, config: RunT) -> Any:
-        """`assemble`, and make output_dir this run's own.
+        """Assemble a run and claim its output_dir.
 
         Raises:
-            ValueError, TypeError, OSError: as `assemble`, or output_dir is not this run's. Nothing
-                has been written then.
+            ValueError, TypeError, OSError: invalid config, data or model, or output_dir belongs to
+                another run. Nothing has been written then.
         """
         self.check_folder(config)
         parts = self.assemble(config)
@@ -143,13 +143,13 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return parts
 
     def check_folder(self, config: RunT) -> None:
-        """Raise ValueError if this run may not have output_dir; nothing is written."""
+        """Raise ValueError if this run may not use output_dir; write nothing."""
         from sparse_attn.system.run_folders import check_run_folder
 
         check_run_folder(Path(config.output_dir), config.comparable(), config.resume)
 
     def claim_folder(self, config: RunT) -> None:
-        """Make output_dir this run's own; raises as `check_folder`."""
+        """Claim output_dir for this run; raise the errors of `check_folder`."""
         from sparse_attn.system.run_folders import claim_run_folder
 
         claim_run_folder(Path(config.output_dir), config.comparable(), config.resume)
@@ -159,7 +159,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
         Raises:
             DivergedError: a loss or an output is NaN or infinite; results.json has this status and
-                what came before.
+                the earlier measurements.
         """
         from sparse_attn.evaluation.predictions import DivergedError
 
@@ -178,7 +178,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process writes; others train beside it."""
+        """Return whether this process writes; other processes only train."""
         return True
 
     def _write(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
     def search(self, sweep: SweepT, resources: Resources) -> Records:
-        """Do every run of a sweep that has no record yet; raises as `run_sweep`."""
+        """Do every run of a sweep that has no record yet; raise the errors of `run_sweep`."""
         from engine.sweep.run import run_sweep
 
         plan = self.plan(sweep)
@@ -210,7 +210,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         )
 
     def forecast(self, sweep: SweepT, resources: Resources) -> list[str]:
-        """What a sweep has still to do: runs, time and disk; raises as `search`."""
+        """Estimate what is left of a sweep: runs, time, disk; raise the errors of `search`."""
         from engine.sweep.forecast import forecast
         from engine.sweep.run import check_folder
 
@@ -221,7 +221,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return forecast(folder, plan, partial(_seconds, self.name) if tells else None, resources)
 
     def read(self, folder: Path) -> Results:
-        """What the records of a sweep show.
+        """Read the results of a sweep from its records.
 
         Raises:
             ValueError: no sweep of this experiment in the folder.
@@ -254,7 +254,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """Write report.md, report.html and the figures; the same records give the same bytes.
 
         Raises:
-            ValueError: as `read`. Nothing is written then.
+            ValueError: no sweep of this experiment in the folder. Nothing is written then.
         """
         results = self.read(Path(config.results_dir))
         for line in results.left_out:
@@ -263,7 +263,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     @property
     def program(self) -> Program:
-        """The command line."""
+        """Return the command line."""
         train, sweep, report = self.about
         return Program(
             self.name,
@@ -298,7 +298,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         )
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """Parse, check all that can be checked, work, and say where the results are."""
+        """Run the command line: parse, check, work, and print where the results are."""
         with interruption():
             with input_errors():
                 command, configs = self.program.parse(arguments)
@@ -308,7 +308,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                     self._train(*configs)
                     return
                 with input_errors():
-                    self._work(command, configs)
+                    self._run_command(command, configs)
 
     def _train(self, config: RunT) -> None:
         with input_errors():
@@ -317,8 +317,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         if results is not None:
             print("\n".join(self.summary(results, config)))
 
-    def _work(self, command: Command, configs: Sequence[Any]) -> None:
-        """What `main` does for a command whose errors are all the user's to put right."""
+    def _run_command(self, command: Command, configs: Sequence[Any]) -> None:
+        """Run a command other than `train`; its errors are all input errors."""
         if command.work is not None:
             command.work(*configs)
         elif command.name == "report":
@@ -342,11 +342,11 @@ def _pack(config: PackConfig) -> None:
 
 
 def execute(name: str, run: PlannedRun) -> dict[str, Any]:
-    """A run of a sweep from beginning to end in the process that calls: how it ended.
+    """Do one run of a sweep in this process, and return its status with results or error.
 
     Args:
-        name: of the experiment.
-        run: whose config is given a folder that goes when the run ends.
+        name: name of the experiment.
+        run: the run; its output_dir is replaced by a temporary folder.
     """
     from sparse_attn.evaluation.predictions import DivergedError
 

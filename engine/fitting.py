@@ -23,13 +23,13 @@ Values = dict[str, float]
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """Progress of a run.
 
     Attributes:
         epoch: epochs done.
         best_epoch: the one with the best score, counted from 1; the first of equals.
         best_score: its score, higher is better.
-        history: what each epoch gave: its number, training loss, score and further values.
+        history: number, training loss, score and further values of each epoch.
         seconds: time of training and evaluation, resumed runs included.
     """
 
@@ -105,7 +105,7 @@ def fit(
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """Random numbers that depend on seed and epoch alone, so that a resumed epoch is the same."""
+    """Return a generator that depends only on seed and epoch, so a resumed epoch is the same."""
     return torch.Generator().manual_seed(seed + 1_000_003 * epoch)
 
 
@@ -129,7 +129,7 @@ def _save(
     best: dict[str, Tensor],
     stopped: bool,
 ) -> None:
-    """Whole or not at all."""
+    """Write the checkpoint atomically."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     content = {
         "model": model.state_dict(),
@@ -147,7 +147,7 @@ def _load(
 ) -> tuple[Progress, dict[str, Tensor], bool]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of several kinds, by what is wrong with the file
+    except Exception as error:  # the type depends on the damage to the file
         raise ValueError(
             f"output_dir={path.parent}: {path.name} is truncated or corrupt; delete it to start "
             "the run again"

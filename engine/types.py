@@ -1,6 +1,6 @@
-"""Names for annotations in modules of configs, without the seconds that their imports take.
+"""Types for annotations in config modules, without their imports, which take seconds.
 
-Apart from those modules: jsonargparse runs what stands under `if TYPE_CHECKING:` beside a config.
+They have a separate module because jsonargparse runs `if TYPE_CHECKING:` blocks beside a config.
 """
 
 from __future__ import annotations

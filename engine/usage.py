@@ -1,4 +1,4 @@
-"""What is wrong with a command line or with its YAML files: one line, with the nearest name."""
+"""One-line errors for a command line and its YAML files, with the nearest known name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
 def explain(
     message: str, arguments: Sequence[str], prog: str, commands: dict[str, tuple[type, ...]]
 ) -> str:
-    """A one-line error to replace jsonargparse's message, which may take ten lines.
+    """Return a one-line error to replace jsonargparse's message, which may take ten lines.
 
     Args:
         message: jsonargparse's message.
@@ -36,35 +36,35 @@ def explain(
         if not name or name.startswith("-"):
             return f"{expected}, and options; see {prog} --help"
         near = difflib.get_close_matches(name, commands, 1)
-        return f"{name}: unknown; {_meant(near) or expected}"
+        return f"{name}: unknown; {_suggest(near) or expected}"
     configs = commands[name]
     for option in (word[2:].partition("=")[0] for word in options if word.startswith("--")):
-        found = option not in BESIDE and _stray(option.removesuffix("+").split("."), configs)
+        found = option not in BESIDE and _closest_keys(option.removesuffix("+").split("."), configs)
         if found:
-            return f"--{option}: unknown; {_meant(found, '--') or f'see {prog} {name} --help'}"
+            return f"--{option}: unknown; {_suggest(found, '--') or f'see {prog} {name} --help'}"
     for file in _config_files(options):
         fault = _fault_of_file(file, configs)
         if fault:
             fits = [other for other, theirs in commands.items() if not _fault_of_file(file, theirs)]
             return f"{file}: {fault}" + (f" (the file fits {prog} {fits[0]})" if fits else "")
-    message = _of_section(message)
+    message = _section_error(message)
     return _missing(message, name, configs) or _wrong_value(message) or " ".join(message.split())
 
 
-def _of_section(message: str) -> str:
-    """Of the errors that jsonargparse lists for an optional section, the section's."""
+def _section_error(message: str) -> str:
+    """Keep only the section's error of those that jsonargparse lists for an optional section."""
     pattern = r'(Parser key "\S+":\s).*?given class_path \S+\s+(.*?)\s+- Expected a .*NoneType'
     found = re.match(pattern, message, re.DOTALL)
     return found[1] + found[2] if found else message
 
 
 def own_error(message: str) -> str:
-    """One line; of the errors that jsonargparse lists for an optional section, the section's."""
+    """Return our error in one line, without those that jsonargparse lists around it."""
     found = re.search(r"^ *- (\S+=.*: expected .*)$", message, re.MULTILINE)
     return found[1] if found else " ".join(message.split())
 
 
-def _meant(names: Sequence[str], prefix: str = "") -> str:
+def _suggest(names: Sequence[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{names[0]}?" if names and names[0] else ""
 
 
@@ -73,7 +73,7 @@ def _one_of(words: Sequence[str], last: str = "or") -> str:
 
 
 def _fields(config: type) -> dict[str, Any]:
-    """Name and type of each field."""
+    """Return the name and type of each field."""
     hints = get_type_hints(config)
     return {field.name: hints[field.name] for field in fields(config)}
 
@@ -82,8 +82,8 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
-    """The closest known keys, [""] if none is close; [] for a known key."""
+def _closest_keys(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
+    """Return the closest known keys, [""] if none is close, or [] for a known key."""
     hints: tuple[Any, ...] = configs
     for position, part in enumerate(path):
         sections = [hint for hint in hints if isinstance(hint, type) and is_dataclass(hint)]
@@ -97,7 +97,7 @@ def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
         if part not in known:
             near = difflib.get_close_matches(part, known, 1)
             meant = [[*path[:position], *near, *path[position + 1 :]]] if near else []
-            # a name alone, of one that stands in a section
+            # the key of a section's field, written without its section
             meant += [key for key in _keys(configs) if key[-1] == path[-1]]
             return [".".join(key) for key in meant] or [""]
         hints = _alternatives(known[part])
@@ -105,9 +105,9 @@ def _stray(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
 
 
 def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
-    """`--mapping entmax:alpha=1.5` as `--mapping.name entmax --mapping.params.alpha=1.5`.
+    """Expand `--mapping entmax:alpha=1.5` to `--mapping.name entmax --mapping.params.alpha=1.5`.
 
-    For every section with a name; parameters only where it has params.
+    Applies to every section with a field `name`; parameters also need a field `params`.
     """
     keys = {".".join(key) for key in _keys(configs)}
     words, spelled = list(arguments), []
@@ -131,7 +131,7 @@ def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
 
 
 def _keys(configs: Iterable[type], path: tuple[str, ...] = ()) -> Iterator[list[str]]:
-    """Every key, with those of sections."""
+    """Yield every key, including those inside sections."""
     for config in configs:
         for name, hint in _fields(config).items():
             yield [*path, name]
@@ -153,19 +153,19 @@ def _fault_of_file(file: str, configs: tuple[type, ...]) -> str | None:
         return f"not YAML ({line}{error.problem})"
     except FileNotFoundError:
         return "no such file"
-    except (OSError, ValueError):  # which the parser names
+    except (OSError, ValueError):  # the parser's message explains these
         return None
     if not isinstance(content, dict):
         return f"expected keys and values, got a {type(content).__name__}"
     for path in _paths(content):
-        found = _stray(path, configs)
+        found = _closest_keys(path, configs)
         if found:
-            return f"{'.'.join(path)}: unknown; {_meant(found) or 'see --help'}"
+            return f"{'.'.join(path)}: unknown; {_suggest(found) or 'see --help'}"
     return None
 
 
 def _paths(content: dict[Any, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The keys of a table and of those in it."""
+    """Yield the keys of a table and of the tables in it."""
     for key, value in content.items():
         yield (*path, str(key))
         if isinstance(value, dict):
@@ -184,7 +184,7 @@ def _missing(message: str, command: str, configs: tuple[type, ...]) -> str | Non
 
 
 def _wrong_value(message: str) -> str | None:
-    """Of a value that is not of its key's type."""
+    """Return the error for a value of the wrong type."""
     keys = list(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', message)))
     value = re.search(r"Importing '(.*?)' is not allowed", message) or re.search(
         r"(?:(?:Got|Given) value: |Unable to load config ')(.*?)'?$", message, re.M

@@ -1,1 +1,1 @@
-"""Experiments of the papers on output layers: one package an experiment."""
+"""Experiments of the papers on output layers, one package each."""

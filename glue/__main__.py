@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
-    """Transformers fine-tuned by Trainer, in one process or several."""
+    """Experiment that fine-tunes Transformers with Trainer, in one process or several."""
 
     name = "glue"
     description = (

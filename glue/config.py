@@ -12,8 +12,8 @@ from sparse_attn.evaluation.tasks import get_task
 from sparse_attn.reports.text import listing, plain
 from sparse_attn.system.hub import is_hub_id
 
-SAVED = "saved"  # the mappings that a model was saved with
-# may differ between a run and its continuation: where things lie, and what is kept of them
+SAVED = "saved"  # stands for the mappings that a model was saved with
+# fields that may differ between a run and its continuation: places, and what is kept
 FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to")
 
 
@@ -41,7 +41,7 @@ class MappingConfig:
 
     @property
     def title(self) -> str:
-        """A one-line description, such as `r-softmax, r 0 to 0.15`."""
+        """Return a one-line description, such as `r-softmax, r 0 to 0.15`."""
         ramp = self.schedule
         from_ = {ramp.parameter: f"{ramp.initial:g} to "} if ramp else {}
         parts = [self.name]
@@ -52,7 +52,7 @@ class MappingConfig:
         return ", ".join(parts)
 
     def patch(self, model: PreTrainedModel) -> None:
-        """`patch_model` with these values; raises the same errors."""
+        """Call `patch_model` with these values; raise the same errors."""
         from sparse_attn import patch_model
 
         if self.name == SAVED:
@@ -63,10 +63,10 @@ class MappingConfig:
         )
 
     def schedule_of_run(self) -> SparsitySchedule | None:
-        """The schedule, its ends checked against the range of the parameter.
+        """Return the schedule, with both ends checked against the range of the parameter.
 
         Raises:
-            ValueError, TypeError: what is wrong with the mapping or the schedule.
+            ValueError, TypeError: invalid mapping or schedule.
         """
         from sparse_attn import Mapping
 
@@ -125,9 +125,9 @@ class TrainConfig:
 
 
 def recorded(config: Any, free: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a run or a sweep, without `free` ones and those that older records lack.
+    """Return the fields of a run or a sweep that identify it, without `free` ones.
 
-    Hashes of records depend on it: a newer field is left out at its default.
+    A field that older records lack is left out at its default, so that their hashes stay valid.
     """
     content = {key: value for key, value in asdict(config).items() if key not in free}
     if content["limit"] is None:
@@ -189,7 +189,7 @@ class RunConfig:
         return is_hub_id(self.model) or (self.data_dir is None and get_task(self.task).root is None)
 
     def comparable(self) -> dict[str, Any]:
-        """What determines a run's result: runs with equal values are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
         content = recorded(self, FREE)
         task = get_task(self.task)
         if task.root is not None:

@@ -1,4 +1,4 @@
-"""The rows of a task that a run trains on, and those that it is measured on."""
+"""Selection of the rows of a task for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def subset(
     selection: float | None,
     limit: int | None = None,
 ) -> datasets.DatasetDict:
-    """`rows` of the training set, and `selection`, a fraction of them, instead of the dev sets.
+    """Draw `rows` of the training set, and replace the dev sets by a fraction of them, `selection`.
 
-    The rows depend only on the data: every run gets the same. `limit` bounds each split; one that
-    is smaller stays in its order. A column `row` has each row's place in its file, from 0.
+    The rows depend only on the data, so every run gets the same. `limit` bounds each split; smaller
+    splits keep their order. A column `row` has each row's place in its file, from 0.
 
     Raises:
-        ValueError: too few rows, or one of the two parts would be empty.
+        ValueError: too few rows, or training or held-out rows would be empty.
     """
     data = datasets.DatasetDict(
         {split: part.add_column(ROW, list(range(len(part)))) for split, part in data.items()}

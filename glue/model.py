@@ -34,7 +34,7 @@ from sparse_attn.inspection.tokens import longest
 
 @contextmanager
 def from_hub(model: str) -> Iterator[None]:
-    """One line on what the hub did not provide, and what to use instead."""
+    """Replace errors of the hub by one line with the cause and what to use instead."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def from_hub(model: str) -> Iterator[None]:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model; raises OSError or ValueError if there is none."""
+    """Return the tokenizer of a model; raise OSError or ValueError if there is none."""
     with from_hub(path):
         return AutoTokenizer.from_pretrained(path)
 
@@ -57,32 +57,33 @@ def with_new_head(
 ) -> tuple[PreTrainedModel, bool]:
     """Load the model, with its mappings if converted, without the warning about a new head.
 
-    Also return whether the head is new: a checkpoint may bring one of the same size.
+    Also return whether the head is new: a checkpoint may have a head of the same size.
 
-    Missing or unexpected weights below the head are reported as usual.
+    Transformers still reports missing or unexpected weights below the head.
 
     Args:
         path: a folder or hub id.
-        converted: whether the model was saved with mappings of its own.
-        dtype: of the weights; Transformers' default, auto, trains a 16-bit checkpoint in 16 bits.
-        **options: of `from_pretrained`.
+        converted: whether the model was saved with mappings.
+        dtype: type of the weights; Transformers' default, auto, trains a 16-bit checkpoint in 16
+            bits.
+        **options: options of `from_pretrained`.
     """
     reports: list[logging.LogRecord] = []
 
-    def hold(record: logging.LogRecord) -> bool:
+    def drop_report(record: logging.LogRecord) -> bool:
         is_report = "LOAD REPORT" in record.getMessage()
         reports.extend([record] * is_report)
         return not is_report
 
     cls = AutoModelForSequenceClassification
     logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(hold)
+    logger.addFilter(drop_report)
     try:
         with from_hub(path):
             load = partial(load_pretrained, cls) if converted else cls.from_pretrained
             model, found = load(path, output_loading_info=True, dtype=dtype, **options)
     finally:
-        logger.removeFilter(hold)
+        logger.removeFilter(drop_report)
     mismatched = [name for name, *_ in found["mismatched_keys"]]
     body = f"{model.base_model_prefix}."
     made = (*found["missing_keys"], *mismatched)
@@ -97,15 +98,15 @@ def with_new_head(
 def load_model(
     path: str, task: Task, mapping: str = "softmax", dtype: str = "float32"
 ) -> PreTrainedModel:
-    """The pretrained model with a head for the task, its weights in `dtype`.
+    """Return the pretrained model with a head for the task, its weights in `dtype`.
 
-    The head is new, unless the checkpoint has one with the task's labels: that is kept, and its
-    scores are put into the task's order.
+    A head of the checkpoint that has the task's labels is kept, and its scores are put into the
+    task's order. Otherwise the head is new.
 
     Raises:
-        ValueError: it was saved with mappings of its own and `mapping` is not SAVED, or the
-            reverse; its head is as large and has other labels; its weights are corrupt, or float16
-            by dtype="auto".
+        ValueError: the model was saved with mappings and `mapping` is not SAVED, or the reverse;
+            its head has the same size but other labels; its weights are corrupt, or float16 by
+            dtype="auto".
     """
     labels = task.labels or ("score",)
     with from_hub(path):
@@ -126,7 +127,7 @@ def load_model(
             else f"mapping.name={SAVED}: {path!r} was saved with softmax; name a mapping, or a "
             "model that sparse-attn convert has written"
         )
-    # a checkpoint tuned on another task brings a head of another size: that is made anew
+    # a checkpoint of another task may have a head of another size, which is replaced
     try:
         model, new_head = with_new_head(
             path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
@@ -146,12 +147,12 @@ def load_model(
             "moments are 0 and its steps unbounded; leave train.dtype at float32"
         )
     if not new_head:
-        _put_in_order(model, own, task, path)
+        _reorder_classes(model, own, task, path)
     return model
 
 
-def _put_in_order(model: PreTrainedModel, own: PretrainedConfig, task: Task, path: str) -> None:
-    """Permute the rows of a kept head, whose classes `own` names, to the order of the task."""
+def _reorder_classes(model: PreTrainedModel, own: PretrainedConfig, task: Task, path: str) -> None:
+    """Permute the rows of a kept head from the class order of `own` to that of the task."""
     order = class_order(own, task, f"model={path!r}")
     if order is None:
         return
@@ -173,7 +174,7 @@ def check_length(
     tokenizer: PreTrainedTokenizerBase,
     section: str = "train",
 ) -> None:
-    """Raise ValueError if a model has no positions for inputs of `section.max_length` tokens."""
+    """Raise ValueError if the model has no positions for `section.max_length` tokens."""
     limit = longest(config, tokenizer)
     if max_length > limit:
         raise ValueError(
@@ -184,7 +185,7 @@ def check_length(
 def encode(
     data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> datasets.DatasetDict:
-    """Token ids, truncated to max_length; padding is done per batch."""
+    """Return token ids truncated to max_length; they are padded per batch later."""
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
         pair = [batch["text_b"]] if "text_b" in batch else []

@@ -15,7 +15,7 @@ from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
 def make_plan(sweep: SweepConfig) -> Plan:
-    """Trials, then final runs under the fair protocol; one grid under the paper's."""
+    """Plan trials and then final runs under the fair protocol, or one grid under the paper's."""
     tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
     runs = _trials if sweep.protocol == "fair" else _grid
     cells: dict[Cell, list[RunConfig]] = {
@@ -26,26 +26,26 @@ def make_plan(sweep: SweepConfig) -> Plan:
 
 
 def _trials(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
-    """Trial k: learning rates, seeds (the same for every mapping) and values in turn."""
+    """Yield the trials; learning rates, seeds (equal for every mapping) and values take turns."""
     rates, combinations = sweep.learning_rates, candidate.combinations
-    # an order that has nothing to do with that of the learning rates, always the same
+    # a fixed order, unrelated to that of the learning rates
     random.Random(",".join(candidate.values)).shuffle(combinations)
-    whole = math.lcm(len(rates), len(combinations))
+    round_length = math.lcm(len(rates), len(combinations))
     for k in range(sweep.trials):
-        # after a whole round the same pairs would come again: one place on
-        params = combinations[(k + k // whole) % len(combinations)]
+        # shift by one after every round, or the same pairs would come again
+        params = combinations[(k + k // round_length) % len(combinations)]
         seed = FIRST_TRIAL_SEED + k // len(rates)
         config = _config(sweep, task, candidate.with_params(params), rates[k % len(rates)], seed)
         yield replace(config, selection=sweep.selection)
 
 
 def _final(best: RunConfig, seed: int) -> RunConfig:
-    """The best trial's setting with a seed, on the whole training set."""
+    """Return a run of the best trial's setting with this seed, on the round_length training set."""
     return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
 
 
 def _grid(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
-    """Every learning rate with every value of the parameters, for every seed."""
+    """Yield every learning rate with every value of the parameters, for every seed."""
     points = itertools.product(range(sweep.seeds), sweep.learning_rates, candidate.combinations)
     for seed, rate, params in points:
         yield _config(sweep, task, candidate.with_params(params), rate, seed)

@@ -13,7 +13,7 @@ from sparse_attn.evaluation.tasks import CLASSIFICATION_METRICS, REGRESSION_METR
 
 
 class Progress(ProgressCallback):
-    """Trainer's bars, on a terminal only, and a line instead of a dict for each log."""
+    """Progress bars, shown only on a terminal, and one readable line for each log of Trainer."""
 
     training_bar: Any
     prediction_bar: Any
@@ -66,7 +66,7 @@ def _bar(label: str, total: int, initial: int = 0) -> tqdm:
 
 
 def lines(logs: dict[str, Any], step: int, steps: int) -> list[str]:
-    """A log of Trainer as lines: one for training, one per split for an evaluation."""
+    """Format a log of Trainer: one line for training, one per split for an evaluation."""
     if "loss" in logs:
         parts = [f"loss {logs['loss']:.4f}", f"learning rate {logs['learning_rate']:.2g}"]
         ramped = {key: value for key, value in logs.items() if key.startswith("sparsity/")}

@@ -18,14 +18,14 @@ SCRIPT = Path(metric.__file__)
 
 
 def load_metric(task: Task | str) -> evaluate.Metric:
-    """The metric of a task, or one by name; it needs no network and may run in many processes.
+    """Load the metric of a task, or one by name, without network; safe in many processes.
 
     Raises:
-        OSError: `evaluate` cannot copy the module into its cache, or an earlier copy is cut short.
+        OSError: `evaluate` cannot copy the module into its cache, or an earlier copy is truncated.
     """
     config = task if isinstance(task, str) else task.hub or ",".join(task.metrics)
-    # in memory, because processes would share a file of predictions; `evaluate` makes the folder
-    # for that file all the same
+    # in memory, because processes would share a file of predictions; `evaluate` still makes the
+    # folder for that file
     with TemporaryDirectory() as folder:
         try:
             return evaluate.load(str(SCRIPT), config, cache_dir=folder, keep_in_memory=True)
@@ -41,7 +41,7 @@ def load_metric(task: Task | str) -> evaluate.Metric:
 
 
 def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
-    """The function for `Trainer(compute_metrics=...)`: logits and labels -> the task's metrics."""
+    """Return a function for `Trainer(compute_metrics=...)`: logits and labels -> metrics."""
     metric = load_metric(task)
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
@@ -55,7 +55,7 @@ def compute_metrics(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
 
 
 def baseline(labels: Sequence[float], task: Task | str) -> dict[str, float]:
-    """The metrics, as of `load_metric`, for always predicting the most frequent label.
+    """Return the metrics of `load_metric` for always predicting the most frequent label.
 
     The correlations of a regression are 0, as for any constant.
     """

@@ -1,4 +1,4 @@
-"""A run's results next to the majority baseline, and the next command."""
+"""Terminal summary of a run: its results next to a baseline, and the next command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparse_attn.reports.text import NOTHING
 
 
 def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
-    """A table of metrics and exact zeros, and the next command.
+    """Return a table of metrics and exact zeros, and the next command, as lines.
 
     The baseline always predicts the most frequent label of the evaluated set.
     """

@@ -12,7 +12,7 @@ from sparse_attn.evaluation.tasks import get_task
 from sparse_attn.system.hub import is_hub_id
 
 BASELINE = "softmax"
-# may differ between a sweep and its continuation
+# fields that may differ between a sweep and its continuation
 FREE = ("output_dir", "data_dir")
 
 
@@ -52,25 +52,25 @@ class CandidateConfig:
 
     @property
     def values(self) -> dict[str, list[float | list[float]]]:
-        """The values to try for each parameter."""
+        """Return the values to try for each parameter."""
         return {
             name: value if isinstance(value, list) else [value]
             for name, value in self.params.items()
         }
 
     def with_params(self, params: dict[str, Any]) -> MappingConfig:
-        """The mapping at one value for each parameter."""
+        """Return the mapping with one value for each parameter."""
         return MappingConfig(self.name, params, self.layers, self.learn, self.per, self.schedule)
 
     @property
     def combinations(self) -> list[dict[str, Any]]:
-        """All combinations of the parameters' values."""
+        """Return all combinations of the parameters' values."""
         products = itertools.product(*self.values.values())
         return [dict(zip(self.values, values, strict=True)) for values in products]
 
     @property
     def is_ramped(self) -> bool:
-        """Whether it is ramped in: softmax itself, a moving schedule, or a learned map."""
+        """Return whether it is ramped in: softmax, a moving schedule or a learned map."""
         from sparse_attn.mappings import get_spec
 
         if self.schedule is None:
@@ -178,9 +178,9 @@ class SweepConfig:
 
     @property
     def task_names(self) -> list[str]:
-        """The names of the tasks, which for a YAML file is not its path."""
+        """Return the names of the tasks; a task from a YAML file is not named by its path."""
         return [get_task(task).name for task in self.tasks]
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.json: all but what may differ when a sweep is continued."""
+        """Return the content of sweep.json: the settings that a continued sweep must keep."""
         return {"task_names": self.task_names, **recorded(self, FREE)}

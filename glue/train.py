@@ -1,4 +1,4 @@
-"""One fine-tuning run on Trainer: from a config to its results and a model that loads again."""
+"""One fine-tuning run with Trainer: from a config to results and a saved model."""
 
 from __future__ import annotations
 
@@ -57,24 +57,25 @@ class Run:
     task: Task
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    data: DatasetDict  # of token ids
+    data: DatasetDict  # token ids
     arguments: TrainingArguments
     metrics: Callable[[EvalPrediction], dict[str, float]]
     schedule: SparsitySchedule | None
     versions: dict[str, str]
 
     def perform(self, _: Path | None = None) -> dict[str, Any] | None:
-        """Fine-tune, evaluate and save the model; the content of results.json in the main process.
+        """Fine-tune, evaluate and save the model.
 
-        Trainer needs output_dir even where nothing is kept.
+        Return the content of results.json in the main process, and None in others. The argument is
+        unused, because Trainer writes to output_dir even if nothing is kept.
         """
         config, folder = self.config, Path(self.config.output_dir)
         checkpoint = last_complete_checkpoint(folder) if config.resume else None
         trainer = self.trainer
-        # dropout of its own in every process, and none of the numbers that the head's start took
+        # every process draws other dropout, and none repeats the numbers of the head's start
         set_seed((config.train.seed + trainer.args.process_index) % 2**32)
         started, cpu_started = time.perf_counter(), time.process_time()
-        # of what Trainer writes, the TensorBoard log
+        # Trainer writes the TensorBoard log, which may fill the disk
         with closing(trainer.progress), disk_errors(folder):
             output = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         cpu_seconds = time.process_time() - cpu_started
@@ -117,7 +118,7 @@ class Run:
 
     @cached_property
     def trainer(self) -> EpochTrainer:
-        """Which makes output_dir, so that it must be this run's own by then."""
+        """Create the Trainer, which makes output_dir; claim the folder first."""
         trainer = EpochTrainer(
             model=self.model,
             args=self.arguments,
@@ -128,7 +129,7 @@ class Run:
             compute_metrics=self.metrics,
         )
         if self.schedule is not None:
-            # before TensorBoard's callback, which is to log the value
+            # before TensorBoard's callback, so that it logs the new value
             trainer.callback_handler.callbacks.insert(0, SparsityScheduleCallback(self.schedule))
         return trainer
 
@@ -137,11 +138,11 @@ def assemble(config: RunConfig) -> Run:
     """Read the data, load and patch the model; nothing is written.
 
     Raises:
-        ValueError, TypeError, OSError: what is wrong with the config, the data or the model.
+        ValueError, TypeError, OSError: invalid config, data or model.
     """
-    if config.keep_model:  # a sweep has warned once
+    if config.keep_model:  # `check_sweep` warns once for a whole sweep
         warn_of_slow_bf16(config.train)
-    # one of loading 0.1 GB, one of each checkpoint; downloads keep theirs
+    # hide the bars of loading and of checkpoints, but show those of downloads
     disable_progress_bar()
     enable_progress_bars()
     schedule = config.mapping.schedule_of_run()
@@ -167,7 +168,7 @@ def assemble(config: RunConfig) -> Run:
 
 
 def load_data(config: RunConfig, task: Task) -> DatasetDict:
-    """The rows that a run trains and is measured on; raises as `assemble`."""
+    """Return the rows for training and evaluation; raise the errors of `assemble`."""
     data = load_task(task, config.data_dir)
     return subset(data, config.train_rows, config.selection, config.limit)
 
@@ -193,7 +194,7 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
 
 
 def warn_of_slow_bf16(train: TrainConfig) -> None:
-    """Warn where a CPU has no instructions for bfloat16: fifty times float32's time on Zen 3."""
+    """Warn if a CPU has no instructions for bfloat16: fifty times float32's time on Zen 3."""
     supported = torch.accelerator.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if train.mixed_precision == "bf16" and not supported:
         logger.warning(
@@ -203,7 +204,7 @@ def warn_of_slow_bf16(train: TrainConfig) -> None:
 
 
 def seconds(config: RunConfig) -> float | None:
-    """About how long a run takes: a few steps and rows, scaled up; None if they diverge."""
+    """Estimate the seconds of a run from a few steps and rows; None if they diverge."""
     train, task = config.train, get_task(config.task)
     sizes = {split: len(rows) for split, rows in load_data(config, task).items()}
     with TemporaryDirectory() as folder:
@@ -218,7 +219,7 @@ def seconds(config: RunConfig) -> float | None:
             results = assemble(short).perform()
         except DivergedError:
             return None
-    assert results is not None  # in one process
+    assert results is not None  # this is the only process
     took, rows = results["seconds"], results["rows"]
     steps = train.max_steps or train.epochs * math.ceil(sizes.pop("train") / train.batch_size)
     rounds = 1 + (math.ceil(train.epochs) if config.evaluate == "epoch" else 0)
@@ -229,7 +230,7 @@ def seconds(config: RunConfig) -> float | None:
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
-    """Metrics and sparsity on a split, and each example's prediction, label and row of its file."""
+    """Return metrics and sparsity of a split, and prediction, label and row of each example."""
     output = trainer.predict(trainer.eval_dataset[split], metric_key_prefix=split)
     return {
         "metrics": _task_metrics(output.metrics, split, task),
@@ -245,7 +246,7 @@ def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:
 
 
 def per_epoch(trainer: EpochTrainer, task: Task) -> list[dict[str, float]]:
-    """Metrics and sparsity of every evaluation during training, one entry per epoch."""
+    """Return metrics and sparsity of every evaluation in training, one entry per epoch."""
     entries: dict[float, dict[str, float]] = {}
     for line in trainer.state.log_history:
         for split in trainer.eval_dataset:
@@ -259,7 +260,7 @@ def per_epoch(trainer: EpochTrainer, task: Task) -> list[dict[str, float]]:
 
 
 def training_log(trainer: EpochTrainer, schedule: ScheduleConfig | None) -> list[dict[str, float]]:
-    """Step, loss on the training set, and the value of the schedule, every ten steps."""
+    """Return step, training loss and the value of the schedule, every ten steps."""
     lines = [line for line in trainer.state.log_history if "loss" in line]
     scheduled = schedule and f"sparsity/{schedule.parameter}"
     return [
@@ -274,5 +275,5 @@ def _task_metrics(values: dict[str, float], prefix: str, task: Task) -> dict[str
 
 
 def _name(metric: str, split: str, trainer: EpochTrainer) -> str:
-    """`accuracy`, or `dev_matched/accuracy` if there are several splits."""
+    """Return `accuracy`, or `dev_matched/accuracy` if there are several splits."""
     return metric if len(trainer.eval_dataset) == 1 else f"{split}/{metric}"

@@ -1,4 +1,4 @@
-"""Transformers' Trainer for a run: order of the batches, loss, measurements."""
+"""Subclass of Transformers' Trainer for a run: order of the batches, loss, measurements."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from sparse_attn.system.files import disk_errors
 
 
 class EpochTrainer(Trainer):
-    """Trainer with `EpochSampler`, exact in any number of processes, which measures sparsity."""
+    """Trainer that uses `EpochSampler`, is exact in any number of processes, and counts zeros."""
 
     record: AttentionRecord
     sparsity: ZeroCounts
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for said_otherwise in (ProgressCallback, PrinterCallback):
-            self.remove_callback(said_otherwise)
+        for replaced in (ProgressCallback, PrinterCallback):
+            self.remove_callback(replaced)
         self.progress = Progress()
         self.add_callback(self.progress)
-        # BERT and others take any keyword and ignore the count of items: their loss is a mean over
-        # the batch, which Trainer would multiply by the number of processes
+        # BERT and others accept the number of items but ignore it: their loss is a mean over the
+        # batch, which Trainer would multiply by the number of processes
         self.model_accepts_loss_kwargs = False
         if self.is_fsdp_enabled:
             settle_fsdp(self.accelerator.state.fsdp_plugin, self.model)
@@ -47,28 +47,28 @@ class EpochTrainer(Trainer):
         return EpochSampler(lengths, step, self.args.seed)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The model's loss, without the repeats that fill an uneven last batch."""
+        """Return the model's loss without the repeats that fill an uneven last batch."""
         share = 1.0
         if model.training and self._is_uneven():
-            own = self._own(inputs)
-            # Trainer averages over processes
+            own = self._count_unrepeated(inputs)
+            # Trainer averages over processes, which have different numbers of examples
             share = own * self.args.world_size / self.accelerator.gradient_state.remainder
-            # one is kept at share 0, where all are repeats, so that every process takes the step
+            # a process with repeats only keeps one at share 0, because all must take the step
             inputs = {name: tensor[: max(own, 1)] for name, tensor in inputs.items()}
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         return loss if share == 1.0 else loss * share
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        self.record.rows = self._own(inputs) if self._is_uneven() else None
+        self.record.rows = self._count_unrepeated(inputs) if self._is_uneven() else None
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _is_uneven(self) -> bool:
-        """Whether this is a last step that accelerate has filled up with repeats."""
+        """Return whether accelerate has filled up this last step with repeats."""
         state = self.accelerator.gradient_state
         return bool(state.end_of_dataloader and state.remainder > 0)
 
-    def _own(self, inputs: dict[str, Any]) -> int:
-        """How many examples of an uneven step are this process's own, not repeats."""
+    def _count_unrepeated(self, inputs: dict[str, Any]) -> int:
+        """Count this process's examples of an uneven step that are no repeats."""
         size = len(inputs["labels"])
         before = size * self.args.process_index
         return min(max(self.accelerator.gradient_state.remainder - before, 0), size)
@@ -85,16 +85,16 @@ class EpochTrainer(Trainer):
         self.sparsity = ZeroCounts(self.accelerator.reduce(counts))
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics[f"{prefix}_sparsity"] = self.sparsity.mean
-        # Trainer's own is a mean over batches, repeats in the last one included
+        # Trainer's loss is a mean over batches and includes the repeats of the last one
         output.metrics[f"{prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
 
 
 def settle_fsdp(plugin: Any, model: PreTrainedModel) -> None:
-    """Shard every model by block, and save it whole; accelerate's defaults get both wrong."""
+    """Set FSDP to shard the model by block and save it whole; accelerate's defaults do neither."""
     if plugin.transformer_cls_names_to_wrap is None:
-        # _no_split_modules names BertEmbeddings too, in which accelerate 1.15 shards the word
-        # embeddings a second time, and torch raises
+        # _no_split_modules also names BertEmbeddings, where accelerate 1.15 would shard the word
+        # embeddings a second time and torch would raise
         embedding = model.get_input_embeddings()
         plugin.transformer_cls_names_to_wrap = sorted(
             {
@@ -104,13 +104,13 @@ def settle_fsdp(plugin: Any, model: PreTrainedModel) -> None:
                 and embedding not in module.modules()
             }
         )
-    # of a sharded state dict Trainer.save_model writes nothing, without a word
+    # Trainer.save_model silently writes nothing for a sharded state dict
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
 
 
 def mean_loss(predictions: Any, labels: Any) -> float:
-    """Mean over the examples of the cross-entropy, or of the squared error for one logit."""
+    """Return the mean cross-entropy of the examples, or squared error for one logit."""
     outputs = predictions[0] if isinstance(predictions, tuple) else predictions
     logits, target = torch.as_tensor(outputs).double(), torch.as_tensor(labels)
     if logits.shape[-1] == 1:
@@ -119,10 +119,10 @@ def mean_loss(predictions: Any, labels: Any) -> float:
 
 
 def trackers(report_to: str | list[str]) -> list[str]:
-    """The names, checked to be installed trackers.
+    """Return the names of the trackers, checked to be installed.
 
     Raises:
-        ValueError: one is not installed.
+        ValueError: a tracker is not installed.
     """
     names = [report_to] if isinstance(report_to, str) else report_to
     installed = get_available_reporting_integrations()
@@ -136,7 +136,7 @@ def trackers(report_to: str | list[str]) -> list[str]:
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """Trainer's arguments for a run: evaluate and save after every epoch, log to report_to."""
+    """Return Trainer's arguments: evaluate and save after every epoch, log to report_to."""
     train = config.train
     arguments = TrainingArguments(
         output_dir=config.output_dir,
@@ -158,6 +158,6 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-    # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
+    # only `accelerate launch` uses several GPUs; Trainer would spread one process over all of them
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments

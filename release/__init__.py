@@ -1,1 +1,1 @@
-"""What a release is made of: wheels, and the kernels as a package of Hugging Face's hub."""
+"""Parts of a release: wheels, and the kernels as a package of Hugging Face's hub."""

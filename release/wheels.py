@@ -1,7 +1,7 @@
-"""The wheels of a release: one of sources, one for Linux on x86-64 with the C++ compiled.
+"""Wheels of a release: one of sources, and one for Linux on x86-64 with compiled C++.
 
-`make wheels` writes them into dist/. The second has the library of the CPU kernels for each kind of
-machine of `CAPABILITIES` and so needs no compiler; its tag is what auditwheel finds that it needs.
+`make wheels` writes them into dist/. The second needs no compiler, because it has the library of
+the CPU kernels for each kind of machine of `CAPABILITIES`; auditwheel determines its tag.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from sparse_attn.kernels.cpu import build
 
 ROOT = Path(__file__).parents[1]
-CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")  # of torch: x86-64-v2 (or v1), v3 and v4
-GLIBC = 28  # the newest, 2.28, of torch's own wheels
+CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")  # torch's names of x86-64-v2 (or v1), v3 and v4
+GLIBC = 28  # torch's wheels need at most glibc 2.28
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def pure_wheel(folder: Path) -> Path:
-    """`pip wheel`, offline, of a copy: the build writes beside the sources."""
+    """Build a wheel offline from a copy, because the build writes into the source folder."""
     with tempfile.TemporaryDirectory() as copy:
         skipped = shutil.ignore_patterns("__pycache__")
         for path in ROOT.glob("*/__init__.py"):
@@ -47,10 +47,10 @@ def pure_wheel(folder: Path) -> Path:
 
 
 def platform_wheel(pure: Path, capabilities: Iterable[str]) -> Path:
-    """A wheel beside `pure` that also has the libraries for these machines.
+    """Build a wheel next to `pure` that also has the libraries for these machines.
 
     Raises:
-        SystemExit: they need a newer Linux than torch's own wheels do.
+        SystemExit: the libraries need a newer Linux than torch's wheels.
     """
     with ZipFile(pure) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -73,9 +73,9 @@ def platform_wheel(pure: Path, capabilities: Iterable[str]) -> Path:
 
 
 def compiled(capability: str) -> bytes:
-    """The library for these machines, which takes OpenMP from the process that loads it.
+    """Compile the library for these machines; it uses the OpenMP of the process that loads it.
 
-    Every torch brings its own libgomp, under a name of its own.
+    Every torch includes a libgomp under another name.
     """
     compiler = build._compiler()
     if "clang" in _run([*compiler, "--version"]):
@@ -86,13 +86,13 @@ def compiled(capability: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         unlinked, library = Path(folder, "rows.o"), Path(folder, "rows.so")
         _run([*compiler, *flags, "-c", source, "-o", str(unlinked)])
-        # without -fopenmp, which would name the compiler's own libgomp
+        # link without -fopenmp, which would name the compiler's libgomp
         _run([*compiler, "-shared", "-s", str(unlinked), "-o", str(library)])
         return library.read_bytes()
 
 
 def _write(files: dict[str, bytes], tag: str, pure: Path) -> Path:
-    """A wheel of these files, with `tag` for its platform."""
+    """Write a wheel of these files, with `tag` for its platform."""
     wheel = pure.with_name(pure.name.replace("-any.whl", f"-{tag}.whl"))
     info = next(name for name in files if name.endswith(".dist-info/WHEEL"))
     record = info.replace("WHEEL", "RECORD")

@@ -1,7 +1,7 @@
-"""What `make docs` adds to docs/: tables from the records, pictures, API pages.
+"""Additions of `make docs` to docs/: tables from the records, pictures, API pages.
 
-Only `hooks` knows the site generator, and `docstrings` what reads docstrings for it; the rest makes
-Markdown, SVG and PNG.
+Only `hooks` depends on the site generator, and `docstrings` on its reader of docstrings; the rest
+makes Markdown, SVG and PNG.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page, and the files that its Python saves."""
+"""Fenced code blocks of a page, and the files that its Python code saves."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FENCE = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```$", re.DOTALL | re.MULTILI
 
 
 def blocks(markdown: str) -> Iterator[tuple[str, str, int]]:
-    """Language ("" for none) and code of every fenced block, and the number of its first line."""
+    """Yield language ("" for none), code and first line number of every fenced block."""
     for found in _FENCE.finditer(markdown):
         yield found[2], dedent(found[3]), markdown.count("\n", 0, found.start(3)) + 1
 
 
 def python(markdown: str) -> str:
-    """The Python of a page as one program, whose lines have the numbers that they have there.
+    """Return the Python code of a page as one program with the page's line numbers.
 
-    A block that begins with an import from bertviz, which brings much along and which nothing here
-    needs, is left out where that is not installed.
+    A block that begins with an import from bertviz is left out if that is not installed, because it
+    has many dependencies and nothing else needs it.
     """
     program = ""
     for language, code, line in blocks(markdown):
@@ -37,11 +37,11 @@ def python(markdown: str) -> str:
 
 @cache
 def saved(program: str) -> dict[str, bytes]:
-    """Run a program in an empty folder and without a network; the files it leaves there, by name.
+    """Run a program in an empty folder without network; return the files that it saves, by name.
 
     Raises:
         RuntimeError: the program fails.
-        TimeoutExpired: it takes ten minutes.
+        TimeoutExpired: the program takes ten minutes.
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

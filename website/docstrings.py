@@ -1,7 +1,7 @@
-"""Docstrings as the API pages show them.
+"""Conversion of docstrings to Markdown for the API pages.
 
-They are plain text with code in backticks, for readers of the source: `|y|_1`, `<p, z>` and
-`shape [heads]` are formulas and shapes there, and would be marks of Markdown and HTML.
+Docstrings are plain text with code in backticks, for readers of the source. Formulas and shapes in
+them, such as `|y|_1`, `<p, z>` and `shape [heads]`, would be taken for Markdown and HTML.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODE = re.compile(r"(```.*?```|(?<=\n\n)(?: {4}[^\n]*(?:\n+|\Z))+|`[^`]+`)", re
 
 
 class PlainText(Extension):
-    """Escapes the docstrings of the library when all of it is loaded."""
+    """Extension that escapes the docstrings of the library once all of it is loaded."""
 
     def on_package(self, *, pkg: Module, **kwargs: Any) -> None:
         for name in functional.__all__:
@@ -36,7 +36,7 @@ class PlainText(Extension):
 
 
 def _derive(module: Module, name: str) -> None:
-    """Shows `log_softmax = log_form(softmax)` as the function that it is."""
+    """Show attributes such as `log_softmax = log_form(softmax)` as functions."""
     if not isinstance(module[name], Attribute):
         return
     function = module[name.removeprefix("log_")].final_target
@@ -66,7 +66,7 @@ def _walk(found: Object) -> None:
 
 
 def _summary(text: str) -> str:
-    """The text with its first paragraph set as code if that is a formula."""
+    """Return the text, with the first paragraph as code if it is a formula."""
     first, blank, rest = text.partition("\n\n")
     if " = " in first and "`" not in first:
         formula = " ".join(first.split()).removesuffix(".")
@@ -75,7 +75,7 @@ def _summary(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in Markdown; code is left alone, a source begins a paragraph."""
+    """Return the text in Markdown; code is not changed, a source begins a paragraph."""
     parts = _CODE.split(re.sub(r"\n(?=Source: )", "\n\n", text))
     parts[::2] = (
         re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("&", "&amp;").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""The events of MkDocs in which the site differs from docs/."""
+"""MkDocs hooks that change docs/ into the site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-# MkDocs loads this file by its path, from wherever it was started
+# MkDocs loads this file by its path and from any folder
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from website import ROOT, pages, places
@@ -19,7 +19,7 @@ _SOURCES = {site: source for source, site in places.added()}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is not in docs/: changes, records, pictures."""
+    """Add the files that are not in docs/: changelog, records, pictures."""
     for site, source in _SOURCES.items():
         files.append(File.generated(config, site, abs_src_path=str(ROOT / source)))
     for page in files.documentation_pages():
@@ -30,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links as they are on the site, and markers replaced."""
+    """Return the page with links of the site and replaced markers."""
     site = page.file.src_uri
     source = _SOURCES.get(site, f"docs/{site}")
     return pages.fill(places.relink(markdown, source), site)

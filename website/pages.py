@@ -1,10 +1,10 @@
-"""Replaces the markers of a page, HTML comments that other renderers hide.
+"""Replace the markers of a page, which are HTML comments that other renderers hide.
 
     <!-- site: curves softmax sparsemax -->      the picture of draw_curves
     <!-- site: simplex r-softmax -->             the picture of draw_simplex
     <!-- site: saved zeros.svg What it shows --> a picture that the page's own code saves
 
-A marker has a line of its own.
+A marker fills a whole line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DRAWN = {"curves": "p of the scores (z, 0) by z", "simplex": "scores and where 
 
 
 def fill(markdown: str, page: str) -> str:
-    """The text of a page, which is `page` under docs/, with its markers replaced.
+    """Return the text of a page, at path `page` under docs/, with its markers replaced.
 
     Raises:
         ValueError: an unknown marker.
@@ -33,7 +33,7 @@ def fill(markdown: str, page: str) -> str:
 
 
 def pictures(markdown: str, page: str) -> Iterator[tuple[str, bytes]]:
-    """Path on the site and content of every picture that the markers of a page ask for.
+    """Yield path on the site and content of every picture that a page has markers for.
 
     Raises:
         ValueError: an unknown mapping, or a file that the page's code does not save.
@@ -68,7 +68,7 @@ def _draw(kind: str, argument: str) -> bytes:
     if kind == "curves":
         draw_curves(argument.split()).savefig(buffer, format="svg")
     else:
-        # thousands of points, which an SVG would hold one by one
+        # an SVG would store thousands of points one by one
         draw_simplex(argument).savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 

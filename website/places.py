@@ -1,4 +1,4 @@
-"""Where the files of the repository stand on the site, and links between them."""
+"""Paths of the repository's files on the site, and links between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from website import ROOT
 
-# of the repository, and of the site: paths under docs/, whose pages become .html
+# path in the repository -> path on the site, relative to docs/
 _MOVED = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -19,7 +19,7 @@ _LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[)#])")
 
 
 def added() -> Iterator[tuple[str, str]]:
-    """Files that are not in docs/, or not under their name: in the repository, on the site."""
+    """Yield repository path and site path of the files that the site adds to docs/."""
     yield from list(_MOVED.items())[1:]
     for path in sorted((ROOT / "results").rglob("*")):
         if path.suffix in (".md", ".png"):
@@ -28,7 +28,7 @@ def added() -> Iterator[tuple[str, str]]:
 
 
 def on_site(source: str) -> str:
-    """The place of a file; a folder of records is where results.md speaks of it."""
+    """Return the site path of a file; a folder of records is described in results.md."""
     if source in _MOVED:
         return _MOVED[source]
     if source.startswith("results/") and (ROOT / source).is_dir():
@@ -37,7 +37,7 @@ def on_site(source: str) -> str:
 
 
 def relink(markdown: str, source: str) -> str:
-    """The text of a file of the repository with its links as they are on the site."""
+    """Return the text of a file of the repository with links changed to those of the site."""
     return _LINK.sub(partial(_moved, source=source), markdown)
 
 

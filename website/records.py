@@ -1,6 +1,6 @@
-"""What README, docs/ and tests/ hold of the records in results/.
+"""Write the parts of README, docs/ and tests/ that come from the records in results/.
 
-Run this after adding records (about a minute), and commit what changed:
+Run this after adding records (about a minute), and commit the changes:
     python -m website.records
 """
 
@@ -41,11 +41,11 @@ def _report(program: Callable[[list[str]], None], records: Path, folder: Path) -
 
 
 def _page(make_page: Callable[[dict[str, Any]], Page], record: Path, folder: Path) -> None:
-    """The page of a record, as `--out` of compare and convert writes it."""
+    """Write the page of a record like `--out` of compare and convert."""
     make_page(json.loads(record.read_text(encoding="utf-8"))).write(folder)
 
 
-# by folder of docs/: what writes it, and of which records
+# folder of docs/ -> function that writes it, and its records
 REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "glue-minilm": (partial(_report, glue), "glue/minilm"),
     "glue-mrpc-fair": (partial(_report, glue), "glue/mrpc-fair"),
@@ -65,16 +65,16 @@ REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 
 
 def digest() -> dict[str, Any]:
-    """How many runs the sweeps have, and the sha256 of their records."""
+    """Return the number of runs of all sweeps, and the sha256 of their records."""
     runs = sorted(json.dumps(run, sort_keys=True) for _, run in every_record() if "hash" in run)
     return {"runs": len(runs), "sha256": hashlib.sha256("".join(runs).encode()).hexdigest()}
 
 
 def pages_with_tables() -> Iterator[tuple[Path, str, list[str]]]:
-    """Every page with tables of `website.results`, what it should hold, and the tables' names.
+    """Yield every page with tables of `website.results`, its new content, and the tables' names.
 
     Raises:
-        ValueError: a marker has no other end, or there is no such table.
+        ValueError: a marker has no end, or there is no such table.
     """
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         content = path.read_text(encoding="utf-8")
@@ -93,11 +93,11 @@ def _filled(found: re.Match[str]) -> str:
 
 
 def _write_all() -> None:
-    # first, because it refuses records that do not fit
+    # first, because it raises for records that do not fit
     print(write_differences(RESULTS, ROOT / "docs"))
     for name, (write, records) in REPORTS.items():
         write(RESULTS / records, ROOT / "docs" / name)
-        # report.md is the same, for the site
+        # the site has the same report as report.md
         (ROOT / "docs" / name / "report.html").unlink()
     for path in published.records():
         published.write(path)

@@ -1,4 +1,4 @@
-"""Tables made from results/ by the reports' own functions."""
+"""Tables made from results/ by the functions of the reports."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ RESULTS = ROOT / "results"
 
 @cache
 def table(name: str) -> str:
-    """The Markdown of one of `TABLES`.
+    """Return the Markdown of one of `TABLES`.
 
     Raises:
-        ValueError: there is no such table.
+        ValueError: unknown name.
     """
     if name not in TABLES:
         raise ValueError(f"results {name!r}: expected one of {', '.join(TABLES)}")
@@ -63,7 +63,7 @@ def machines() -> list[str]:
 
 
 def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every record in results/, and its file, which holds one or one a line."""
+    """Yield the file and content of every record in results/; a file has one, or one per line."""
     for path in sorted(RESULTS.rglob("*.json*")):
         content = path.read_text(encoding="utf-8")
         for record in content.splitlines() if path.suffix == ".jsonl" else [content]:
@@ -73,7 +73,7 @@ def every_record() -> Iterator[tuple[Path, dict[str, Any]]]:
 def glue() -> list[str]:
     """Differences and scores: the head of the report.
 
-    The report has worked its intervals out, which takes longest; a test holds it to the records.
+    They are copied from the report, because its intervals take long; a test checks the report.
     """
     report = (ROOT / "docs/glue-minilm/report.md").read_text(encoding="utf-8")
     head = report.partition("\n## ")[0].replace("](differences", "](glue-minilm/differences")
@@ -106,7 +106,7 @@ def multilabel_rates() -> list[str]:
 
 
 def images() -> list[str]:
-    """Every loss on MNIST beside softmax and the paper's table."""
+    """Every loss on MNIST compared with softmax and the paper's table."""
     results = IMAGES.read(RESULTS / "images/mnist-few")
     return [*markdown(differences_table(results)), *markdown(results_table(results))]
 
@@ -117,7 +117,7 @@ def bottleneck() -> list[str]:
 
 
 def bottleneck_alphas() -> list[str]:
-    """The same at other alphas."""
+    """Verdicts, and every measure of every head, at other alphas."""
     return _measures("small-alphas")
 
 
@@ -155,7 +155,7 @@ def mrpc_h200() -> list[str]:
 
 
 def demo() -> list[str]:
-    """What attention can forget, and the accuracy of both mappings on every seed."""
+    """Retrieval with dropped attention weights, and the accuracy of both mappings by seed."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
     for line in (RESULTS / "demo/training.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
@@ -175,7 +175,7 @@ def compare() -> list[str]:
 
 
 def swapped_and_healed() -> list[str]:
-    """Two mappings of MiniLM before and after healing, beside as many zeros at random."""
+    """Two mappings of MiniLM before and after healing, compared with as many random zeros."""
     tables = [compared(_read(f"conversion/minilm/{name}.json")) for name in CONVERTED]
     headers = tables[0].headers
     places = [headers.index(name) for name in ("mapping", "exact zeros", *headers[3:7])]
@@ -217,13 +217,13 @@ def conversion() -> list[str]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    """A record in results/."""
+    """Read a record in results/."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
 
 
 def fine_tuned() -> list[str]:
-    """Models converted first and fine-tuned on MRPC then, over seeds."""
+    """Models that are converted, then fine-tuned on MRPC, over seeds."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
     for run in _read("conversion/mrpc/converted-first.json")["runs"]:
         for name in ("zeros", "accuracy", "f1"):
@@ -245,7 +245,7 @@ def fine_tuned() -> list[str]:
 
 
 def families() -> list[str]:
-    """What patch_model does with every family of Transformers: counts, then a line each."""
+    """Verdict of patch_model on every family of Transformers: counts, then a line each."""
     (path,) = (RESULTS / "families").glob("*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = record["families"]
@@ -276,7 +276,7 @@ def _family(rows: dict[str, Any]) -> list[str]:
 
 
 def compositions() -> list[str]:
-    """What is patched beside what else is done to the model, and what is raised."""
+    """Combinations of patch_model with other changes to a model: those that work or raise."""
     record = json.loads((RESULTS / "compositions.json").read_text(encoding="utf-8"))
     cells: dict[str, dict[str, str]] = record["cells"]
     subjects = list(next(iter(cells.values())))

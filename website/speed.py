@@ -16,19 +16,19 @@ _RECORDS = ROOT / "results/benchmarks"
 
 
 def _benchmark(name: str) -> list[dict[str, Any]]:
-    """The cases of a benchmark's record."""
+    """Return the cases of a benchmark's record."""
     cases: list[dict[str, Any]] = json.loads((_RECORDS / f"{name}.json").read_text())["cases"]
     return cases
 
 
 def steps() -> list[str]:
-    """Whole training steps with attention of ours and of others."""
+    """Training steps with our attention and with other libraries'."""
     cases = [case for case in _benchmark("attention-cpu") if case["group"] == "step"]
     page = "\n\n".join("\n".join(Attention().section(case)) for case in cases)
     return page.replace("## ", "### ").splitlines()
 
 
-_H200 = {  # headings of cases, passes and what follows the contestant's name
+_H200 = {  # heading -> case, pass and suffix of the contestant's name
     "N=128, forward": ("N=128", "forward", ""),
     "N=128": ("N=128", "forward+backward", ""),
     "N=512, forward": ("N=512", "forward", ""),
@@ -41,7 +41,7 @@ _H200 = {  # headings of cases, passes and what follows the contestant's name
 
 
 def h200() -> list[str]:
-    """Every mapping over SDPA on an H200."""
+    """Times of every mapping relative to SDPA on an H200."""
     found: dict[tuple[str, ...], dict[str, Any]] = {
         (case["name"], row["pass"], row["name"]): row
         for case in _benchmark("attention-nvidia-h200")
@@ -62,14 +62,14 @@ def h200() -> list[str]:
 
 
 def h200_shapes() -> list[str]:
-    """Forward and backward over the shapes that only the first run on an H200 has."""
+    """Times forward and backward for the shapes that only the first H200 run measured."""
     record = json.loads((_RECORDS / "31b9054/variants-nvidia-h200.json").read_text())
     del record["shapes"]["N=512"]
     return variants.shapes(record, "forward+backward")
 
 
 def heads() -> list[str]:
-    """Time and memory of our loss beside those of the plain form."""
+    """Time and memory of our loss compared with the plain form."""
     rows = []
     for case in _benchmark("heads-cpu") + _benchmark("128k/heads-cpu"):
         by_name = {row["name"]: row for row in case["rows"]}
@@ -82,7 +82,7 @@ def heads() -> list[str]:
 
 
 def attention_cpu() -> list[str]:
-    """Forward and backward of six mappings over SDPA, and a training step of MiniLM."""
+    """Six mappings relative to SDPA, forward and backward, and a training step of MiniLM."""
     cases = {
         "N=128": ("attention", "N=128"),
         "N=512": ("attention", "N=512"),
@@ -103,7 +103,7 @@ def attention_cpu() -> list[str]:
 
 
 def sparsity() -> list[str]:
-    """Time over our softmax, forward and backward of one thread, and exact zeros."""
+    """Time relative to our softmax, forward and backward on one thread, and exact zeros."""
     cases = _benchmark("sparsity-cpu")
     cells: dict[str, list[str]] = {}
     for case in cases:

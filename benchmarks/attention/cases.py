@@ -15,9 +15,9 @@ Outputs = tuple[Tensor, ...]
 PASSES = ("forward", "forward+backward")
 
 # fmt: off
-# Two batches of 32 MRPC training pairs as MiniLM's (BERT's) tokenizer cuts them. The lengths of all
-# 3,667 pairs: mean 53.2, 95th percentile 74, longest 103; the longest of a random batch of 32 has
-# the median 79.
+# Lengths in tokens of two batches of 32 MRPC training pairs, by MiniLM's (BERT's) tokenizer. The
+# lengths of all 3,667 pairs: mean 53.2, 95th percentile 74, longest 103; the longest of a random
+# batch of 32 has the median 79.
 MRPC_79 = (
     35, 43, 39, 61, 30, 39, 39, 79, 70, 51, 72, 41, 47, 45, 58, 40,
     59, 38, 61, 62, 58, 46, 61, 62, 72, 67, 37, 42, 59, 42, 73, 67,
@@ -31,9 +31,9 @@ MRPC_103 = (
 
 @dataclass(frozen=True)
 class Case(suite.Case):
-    """An attention case; `lengths` are the valid tokens of each row, all if None.
+    """An attention case.
 
-    `dropout` is that of attention weights.
+    `lengths` are the valid tokens of each row, all if None; `dropout` applies to the weights.
     """
 
     batch: int
@@ -49,7 +49,7 @@ class Case(suite.Case):
 
     @property
     def title(self) -> str:
-        """The shape in words."""
+        """Return the shape in words."""
         parts = [f"B={self.batch}"]
         if not self.model:
             parts += [f"H={self.heads}", f"d={self.head_dim}"]
@@ -64,12 +64,12 @@ class Case(suite.Case):
 
     @property
     def share(self) -> float:
-        """More for a step, which takes long, less for one point of a curve."""
+        """Return the share of the time: more for a slow step, less for one point of a curve."""
         return (4 if self.group == "step" else 1) * (0.5 if self.few else 1)
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """The cases for a kind of device, by importance."""
+    """Return the cases for a kind of device, by importance."""
     if quick:
         return _quick(device)
     return _cuda() if device == "cuda" else _cpu()
@@ -136,7 +136,7 @@ def _quick(device: str) -> list[Case]:
 
 
 def _curve(tokens: int, longest: int, **more: Any) -> list[Case]:
-    """Cases of about the same number of tokens at every length up to the longest."""
+    """Return cases with about the same number of tokens at every length up to the longest."""
     return [
         Case("length", f"N={n}", max(1, tokens // n), n, few=True, **more)
         for n in _lengths(longest)
@@ -164,7 +164,7 @@ class Problem:
         return self.query, self.key, self.value
 
     def call(self, forward: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], Outputs]:
-        """Inference, or forward with the gradients of query, key and value."""
+        """Return a call: inference, or forward with the gradients of query, key and value."""
         if torch.is_grad_enabled():
             inputs = tuple(t.detach().requires_grad_() for t in self.inputs)
             return lambda: torch.autograd.grad(forward(*inputs), inputs, self.grad)
@@ -176,7 +176,7 @@ class Problem:
         return infer
 
     def first(self) -> Problem:
-        """The first row and two heads, in float32 without dropout, to check outputs."""
+        """Return the first row and two heads, in float32 without dropout, to check outputs."""
         query, key, value, grad = (t[:1, :2].float() for t in (*self.inputs, self.grad))
         mask = None if self.mask is None else self.mask[:1]
         lengths = None if self.key_lengths is None else self.key_lengths[:1]
@@ -185,7 +185,7 @@ class Problem:
 
 
 def problem(case: Case, device: torch.device) -> Problem:
-    """Standard normal tensors: scores of variance 1. float32 on the CPU, bfloat16 on the GPU."""
+    """Return standard normal tensors: scores of variance 1; float32 on CPU, bfloat16 on GPU."""
     generator = torch.Generator(device).manual_seed(0)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     shape = (case.batch, case.heads, case.length, case.head_dim)

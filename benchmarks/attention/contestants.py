@@ -1,6 +1,6 @@
-"""Contestants: a name, a mapping, and how to make it for a problem.
+"""Contestants: a name, a mapping, and a function that makes the call for a problem.
 
-Exceptions of `make(problem)` become the reason in the row.
+If `make(problem)` raises, the error becomes the reason in the row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
 MASKED = f"{BASE} with a mask"
-# every mapping at one parameter value, the published one if any; its name is the first word
+# every mapping at one parameter value, preferably a published one; the first word is its name
 MAPPINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "r-softmax": {"r": 0.15},
@@ -59,16 +59,16 @@ BACKENDS = (  # the last on GPUs only
     SDPBackend.MATH,
     SDPBackend.CUDNN_ATTENTION,
 )
-LONGEST_SORTED = 4096  # beyond it, sorting the scores takes seconds
+LONGEST_SORTED = 4096  # sorting the scores of longer rows takes seconds
 
 
 def mapping_of(title: str) -> Mapping:
-    """The mapping that an entry of MAPPINGS describes."""
+    """Return the mapping that an entry of MAPPINGS describes."""
     return Mapping(title.partition(" ")[0], **MAPPINGS[title])
 
 
 def share_of_zeros(problem: Problem, mapping: Mapping) -> float:
-    """The share of weights that are exactly 0."""
+    """Return the share of weights that are exactly 0."""
     inputs = AttentionInputs(*problem.inputs, mapping, mask=problem.mask, need_statistics=True)
     with torch.no_grad():
         rows = run(inputs).statistics
@@ -79,14 +79,14 @@ def share_of_zeros(problem: Problem, mapping: Mapping) -> float:
 
 @dataclass(frozen=True)
 class Peer(Contestant):
-    """Somebody else's code."""
+    """Attention of another library."""
 
     make: Callable[[Problem], peers.Forward]
 
 
 @dataclass(frozen=True)
 class Ours(Contestant):
-    """Our attention: `impl` as it takes it, padding given `by` mask or key_lengths."""
+    """Our attention: `impl` is its argument; padding is given `by` mask or key_lengths."""
 
     impl: str | None
     by: str
@@ -102,7 +102,7 @@ class Ours(Contestant):
         return forward
 
     def implementation(self, problem: Problem) -> str:
-        """The implementation that dispatch selects for a training call."""
+        """Return the implementation that dispatch selects for a training call."""
         if self.impl is not None:
             return self.impl
         mapping, options = self._call(problem)
@@ -121,17 +121,17 @@ class Ours(Contestant):
 
 
 def ours(name: str, impl: str | None = None, by: str = "mask") -> Ours:
-    """Our attention with a mapping, and the reference implementation."""
+    """Return a contestant with our attention; the reference implementation counts as a peer."""
     suffix = f" [{impl}]" * bool(impl) + f" ({by})" * (by != "mask")
     return Ours(f"ours {name}{suffix}", name, impl != "reference", impl, by)
 
 
 def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
-    """The contestants of a case, the base first."""
+    """Return the contestants of a case, the base first."""
     gpu, names = device.type == "cuda", CURVES if case.few else tuple(MAPPINGS)
     found: list[Peer | Ours] = [_peer(BASE, "softmax", functools.partial(peers.sdpa, backend=None))]
     if gpu and case.lengths is None and not case.causal:
-        # what Transformers calls for a padded batch
+        # the call of Transformers for a padded batch
         masked = functools.partial(peers.sdpa, backend=None, masked=True)
         found.append(_peer(MASKED, "softmax", masked))
     found += [ours(name) for name in names]
@@ -142,7 +142,7 @@ def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
             name = f"{BASE} {backend.name.removesuffix('_ATTENTION').lower()}"
             found.append(_peer(name, "softmax", functools.partial(peers.sdpa, backend=backend)))
         found.append(_peer("FlexAttention", "softmax", peers.flex))
-        # each is another compilation, slow on the CPU
+        # each needs another compilation, which is slow on the CPU
         found += [ours(name, "flex") for name in POINTWISE[: None if gpu and not case.few else 1]]
     found.append(_peer("eager softmax", "softmax", peers.eager))
     if case.length <= LONGEST_SORTED:

@@ -1,7 +1,7 @@
-"""Attention of other libraries, `make(problem)`, imported on demand.
+"""Attention of other libraries as functions `make(problem)`, imported on demand.
 
-Returns the forward pass, a function of query, key and value; raises NotImplementedError for
-unsupported problems and ModuleNotFoundError if not installed.
+They return the forward pass, a function of query, key and value. They raise NotImplementedError for
+unsupported problems and ModuleNotFoundError if the library is not installed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ EAGER_COPIES = 16
 
 
 def sdpa(problem: Problem, backend: SDPBackend | None, masked: bool = False) -> Forward:
-    """PyTorch's attention; `masked` hands it a mask that excludes nothing, which rules out some
-    backends.
-    """
+    """Return PyTorch's attention; `masked` adds a mask without effect, which excludes backends."""
     case, mask = problem.case, problem.mask
     if masked:
         full = (case.batch, 1, case.length, case.length)
@@ -45,7 +43,7 @@ def sdpa(problem: Problem, backend: SDPBackend | None, masked: bool = False) -> 
 
 
 def flex(problem: Problem) -> Forward:
-    """Compiled FlexAttention; the block mask is not timed."""
+    """Return compiled FlexAttention; the block mask is not timed."""
     case = problem.case
     if case.dropout:
         raise NotImplementedError("FlexAttention has no dropout")
@@ -67,12 +65,12 @@ def flex(problem: Problem) -> Forward:
 
 
 def eager(problem: Problem) -> Forward:
-    """Softmax attention as Transformers writes it: float32 weights, cast back."""
-    return _by_scores(problem, lambda scores: F.softmax(scores, dim=-1))
+    """Return softmax attention as in Transformers: float32 weights, cast back."""
+    return _attention_by_weights(problem, lambda scores: F.softmax(scores, dim=-1))
 
 
-def _by_scores(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
-    """Attention with a function from scores to weights, in float32 as ours."""
+def _attention_by_weights(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
+    """Return attention with a function from scores to weights, in float32 like ours."""
     room(problem)
     case, mask = problem.case, problem.mask
     if case.causal:
@@ -91,7 +89,7 @@ def _by_scores(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
 def entmax(function: str) -> Callable[[Problem], Forward]:
     def make(problem: Problem) -> Forward:
         weigh = getattr(_import("entmax"), function)
-        return _by_scores(problem, lambda scores: weigh(scores, dim=-1))
+        return _attention_by_weights(problem, lambda scores: weigh(scores, dim=-1))
 
     return make
 
@@ -99,13 +97,14 @@ def entmax(function: str) -> Callable[[Problem], Forward]:
 def liger(problem: Problem) -> Forward:
     _needs_cuda(problem, "Liger")
     function = _import("liger_kernel.ops", "liger-kernel").LigerSparsemaxFunction
-    return _by_scores(problem, lambda scores: function.apply(scores, -1))
+    return _attention_by_weights(problem, lambda scores: function.apply(scores, -1))
 
 
 def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
-    """adasplash_v1(q, k, v, alpha, is_causal, varlen), or adasplash_v2(q, k, v, varlen).
+    """Return adasplash_v1(q, k, v, alpha, is_causal, varlen), or adasplash_v2(q, k, v, varlen).
 
-    The second is causal entmax-1.5 for at least 64 keys; varlen unless N is a power of two.
+    adasplash_v2 is causal entmax-1.5 for at least 64 keys; it needs varlen unless N is a power of
+    two.
     """
 
     def make(problem: Problem) -> Forward:
@@ -143,7 +142,7 @@ def _import(module: str, package: str = "") -> ModuleType:
 
 
 def room(problem: Problem) -> None:
-    """Raise before running out of memory on the CPU; the GPU raises by itself."""
+    """Raise if the CPU would run out of memory; a GPU raises anyway."""
     if problem.query.device.type == "cpu":
         case = problem.case
         need = EAGER_COPIES * 4 * case.batch * case.heads * case.length**2
@@ -152,5 +151,5 @@ def room(problem: Problem) -> None:
 
 
 def _available() -> int:
-    """Available memory in bytes; psutil comes with accelerate."""
+    """Return the available memory in bytes; psutil is a dependency of accelerate."""
     return int(importlib.import_module("psutil").virtual_memory().available)

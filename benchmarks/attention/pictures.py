@@ -19,7 +19,7 @@ PLOTTED = {
 
 
 def draw(found: list[dict[str, Any]], key: str, label: str, device: str) -> Figure:
-    """Both passes side by side, a curve for each contestant."""
+    """Plot both passes side by side, with a curve for each contestant."""
     found = sorted(found, key=lambda case: case["length"])
     figure = Figure((13, 5.5), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)

@@ -40,7 +40,7 @@ PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softm
 class Trainer:
     """One model, optimizer and batch; only the attention changes between steps.
 
-    On the GPU in bfloat16 autocast around float32 weights, as the Trainer's `bf16` does.
+    The GPU uses bfloat16 autocast with float32 weights, like the Trainer's `bf16`.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Trainer:
         }
 
     def use(self, attention: str) -> None:
-        """`sdpa`, `eager`, or the name of a mapping."""
+        """Switch to `sdpa`, `eager`, or a mapping by its name."""
         if is_patched(self.model):
             unpatch_model(self.model)
         if attention in MAPPINGS:
@@ -68,14 +68,14 @@ class Trainer:
             self.model.set_attn_implementation(attention)
 
     def nonzeros(self, attention: str) -> float:
-        """The share of attention weights that are not 0."""
+        """Return the share of attention weights that are not 0."""
         self.use(attention)
         with torch.no_grad(), record_attention(self.model) as record:
             self.model(**self.batch)
         return rounded(1 - record.zeros.mean().item())
 
     def step(self) -> None:
-        """One training step."""
+        """Do one training step."""
         half = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             loss = self.model(**self.batch).loss
@@ -85,7 +85,7 @@ class Trainer:
 
 
 def build(case: Case) -> PreTrainedModel:
-    """Pretrained MiniLM or a randomly initialised BERT, with two labels."""
+    """Return pretrained MiniLM or a randomly initialised BERT, with two labels."""
     dropout = {"attention_probs_dropout_prob": case.dropout}
     if case.model in RANDOM:
         return BertForSequenceClassification(BertConfig(**RANDOM[case.model], **dropout))
@@ -97,7 +97,7 @@ def build(case: Case) -> PreTrainedModel:
 
 
 def contestants(case: Case) -> list[Contestant]:
-    """PyTorch's softmax in two forms, and patched models."""
+    """Return PyTorch's softmax in two forms, and patched models."""
     names = PATCHED[1:4] if case.few else PATCHED
     return [
         Contestant(BASE, "softmax", False),
@@ -107,7 +107,7 @@ def contestants(case: Case) -> list[Contestant]:
 
 
 def maker(case: Case, device: torch.device) -> Callable[[Contestant], Task]:
-    """Tasks of training steps, each with the attention of a contestant."""
+    """Return a function that makes a contestant's task: a training step with its attention."""
     trainer = functools.cache(functools.partial(Trainer, case, device))
     names = {BASE: "sdpa", "eager softmax": "eager"}
 

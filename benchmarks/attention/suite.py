@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CHECKED = 2048  # longest rows checked against the reference
-# of outputs that are averages of standard normal values
+# tolerances for outputs, which are averages of standard normal values
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 # near ties may swap in r-softmax's quantile, in one row of thousands
 GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
@@ -75,7 +75,7 @@ weights that are not 0."""
         return {**sizes, "rows": rows}
 
     def pictures(self, record: Record) -> dict[str, Figure]:
-        """Time and memory by length, for groups with at least two lengths."""
+        """Plot time and memory by length, for groups with at least two lengths."""
         from benchmarks.attention.pictures import PLOTTED, draw
 
         groups = {
@@ -93,8 +93,9 @@ weights that are not 0."""
 class Checked:
     """Make the tasks of a case, and check them against the float32 reference.
 
-    Outputs are checked by their maximum error, gradients by the norm of the error, since they jump
-    where scores are rounded. A wrong output fails both passes. Wrong contestants are not timed.
+    Outputs are checked by their maximum error. Gradients are checked by the norm of the error,
+    because they jump at rounded scores. A wrong output fails both passes. Wrong contestants are not
+    timed.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -103,7 +104,7 @@ class Checked:
         self.expected: dict[tuple[str, bool], list[Tensor]] = {}
 
     def task(self, contestant: Peer | Ours) -> Task:
-        """The timed call: inference, or forward and backward.
+        """Return the timed call: inference, or forward and backward.
 
         Raises:
             ValueError: wrong results.

@@ -1,1 +1,1 @@
-"""Checks and measures the Triton kernels on an NVIDIA GPU, in calls of a few minutes."""
+"""Check and measure the Triton kernels on an NVIDIA GPU, in calls of a few minutes."""

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wanting() -> str | None:
-    """What this machine lacks."""
+    """Return what this machine lacks to run, or None."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
-"""A plugin of pytest: leave out tests whose outcome is known, and write down that of the others.
+"""Pytest plugin that skips tests with a known outcome and records the outcomes of the others.
 
-With pytest-xdist the processes leave out and the one that started them writes. A process whose GPU
-is lost ends, because every later test in it would fail; pytest-xdist then starts another.
+With pytest-xdist the workers skip tests and the main process records. A worker that loses its GPU
+exits, because every later test in it would fail; pytest-xdist then starts another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """The first line of the error, or else the last one of the report."""
+    """Return the first line of the error, or else the last line of the report."""
     lines = report.longreprtext.strip().splitlines() or [""]
     errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
     return (errors or lines[-1:])[0][:MOST]

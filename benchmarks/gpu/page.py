@@ -1,4 +1,4 @@
-"""The page of a record of `make gpu`: checks, settings and stages. Its times have another."""
+"""Page of a record of `make gpu`: checks, settings and stages. Times are on another page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Record = dict[str, Any]
 
 
 def page(record: Record) -> str:
-    """The record in Markdown."""
+    """Return the record in Markdown."""
     where = record["environment"]
     versions = ", ".join(
         f"{name} {version}" for name, version in where["versions"].items() if version
@@ -20,7 +20,7 @@ def page(record: Record) -> str:
         "",
         f"{versions}; {where['started']}, commit {where['commit']}.",
         "",
-        *([record["note"], ""] if "note" in record else []),  # by hand, after the run
+        *([record["note"], ""] if "note" in record else []),  # written by hand later
         f"{correct(record)} (`sanity`: every mapping against float64, and training steps).",
         *settings(record),
         "",
@@ -35,7 +35,7 @@ def page(record: Record) -> str:
 
 
 def correct(record: Record) -> str:
-    """How many checks and tests passed, in words."""
+    """Return a sentence with the number of checks and tests that passed."""
     stages = record["stages"]
     cases = stages.get("sanity", {"cases": {}})["cases"].values()
     wrong = sum("failed" in result for result in cases)
@@ -47,7 +47,7 @@ def correct(record: Record) -> str:
 
 
 def settings(record: Record) -> list[str]:
-    """Settings that are faster than the default."""
+    """Return the settings that are faster than the default."""
     found = record["stages"].get("tune", {"cases": {}})["cases"]
     lines = [
         [name, result["best"], short(result["ms"][result["best"]] / result["ms"]["default"])]
@@ -58,5 +58,5 @@ def settings(record: Record) -> list[str]:
 
 
 def headed(head: str, headings: list[str], lines: list[list[str]]) -> list[str]:
-    """A table below its heading; nothing without lines."""
+    """Return a table below its heading; nothing without lines."""
     return ["", head, "", *table(headings, lines)] if lines else []

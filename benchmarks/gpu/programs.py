@@ -1,4 +1,4 @@
-"""Stages that other programs run: pytest on the tests marked gpu, and compute-sanitizer."""
+"""Stages that call other programs: pytest on the tests marked gpu, and compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 CUDA = "/usr/local/cuda/bin"
 CHECKS = ("memcheck", "racecheck")
 LAST = 20  # lines of output kept
-NO_TESTS = 5  # exit code of pytest: all have an outcome
+NO_TESTS = 5  # exit code of pytest without tests: all have an outcome
 
 
 def sanitizer_cases(setup: Setup) -> tuple[str, ...]:
@@ -28,12 +28,12 @@ def sanitizer_cases(setup: Setup) -> tuple[str, ...]:
 
 
 def sanitize(setup: Setup, check: str, seconds: float) -> Result:
-    """Four small calls under a tool of compute-sanitizer."""
+    """Run four small calls under a tool of compute-sanitizer."""
     program = shutil.which("compute-sanitizer", path=f"{os.environ['PATH']}:{CUDA}")
     if program is None:
         return {"skipped": "compute-sanitizer, of the CUDA toolkit, is not on the PATH"}
     ours = [sys.executable, "-m", "benchmarks.gpu.sanity", setup.device.type]
-    # each tensor is an allocation of its own, so that reading past its end is seen
+    # allocate each tensor separately, so that reads past its end are detected
     own = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     status, said = _output([program, "--tool", check, "--error-exitcode", "9", *ours], seconds, own)
     last = {"output": said.splitlines()[-LAST:]}
@@ -41,19 +41,19 @@ def sanitize(setup: Setup, check: str, seconds: float) -> Result:
 
 
 def test_cases(setup: Setup) -> tuple[str, ...]:
-    """All in one, so that pytest starts once."""
+    """Return a single case, so that pytest starts only once."""
     return ("tests marked gpu",)
 
 
 def test_files(setup: Setup) -> list[str]:
-    """Files of tests on every backend, as pytest is given them."""
+    """Return the paths of the test files that cover every backend, as arguments of pytest."""
     files = sorted((ROOT / "tests/kernels").glob("test_*.py"))
     names = [str(f.relative_to(ROOT)) for f in files if "from .backends" in f.read_text("utf-8")]
     return [name for name in names if "direct" in name] if setup.rehearse else names
 
 
 def run_tests(setup: Setup, case: str, seconds: float) -> Result:
-    """The tests marked gpu without an outcome so far, in several processes."""
+    """Run the tests marked gpu that have no outcome so far, in several processes."""
     number = 1 if setup.rehearse else min(PROCESSES, os.cpu_count() or 1)
     marked = "not gpu" if setup.rehearse else "gpu"
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
@@ -81,10 +81,10 @@ def run_tests(setup: Setup, case: str, seconds: float) -> Result:
 
 
 def _outcomes(setup: Setup) -> dict[str, tuple[str, str]]:
-    """Outcome and reason of each test that was run, in this call or an earlier one."""
+    """Return outcome and reason of each test that ran in this call or an earlier one."""
     file = setup.tests
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("]")]  # none that was cut off
+    found = [json.loads(line) for line in lines if line.endswith("]")]  # skips truncated lines
     return {test: (outcome, why) for test, outcome, why in found}
 
 
@@ -93,7 +93,7 @@ def _ended(status: int | None, seconds: float) -> str:
 
 
 def _output(command: list[str], seconds: float, own: dict[str, str]) -> tuple[int | None, str]:
-    """Exit code and output of a program; no exit code if it did not end in time."""
+    """Run a program; return exit code and output, with None as code after a timeout."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
             status = subprocess.run(
@@ -113,5 +113,5 @@ def _output(command: list[str], seconds: float, own: dict[str, str]) -> tuple[in
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to kill this process when the one that started it ends, in whatever way."""
+    """Ask Linux to kill this process when its parent process ends for any reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

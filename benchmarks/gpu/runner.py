@@ -1,4 +1,4 @@
-"""Run what is left of a stage until time is up, each case in a process that may hang or crash."""
+"""Run the remaining cases of a stage until time is up, in processes that may hang or crash."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from engine.sweep.pool import Failure, LocalPool
 from sparse_attn.system.files import read_json, write_text
 
 LOST = 3  # exit code of a process whose GPU no longer responds
-SAME = ("versions", "commit")  # of the environments of all calls
+SAME = ("versions", "commit")  # must be equal in the environments of all calls
 REMEDY = "remove it, or use another --out"
-WORTHWHILE = 0.25  # no case starts with less than this share of its time left
+WORTHWHILE = 0.25  # no case starts if less than this share of its time is left
 
 
 class Progress:
-    """gpu-NAME.json of a GPU: the seconds of each stage and results of its cases, after every case.
+    """gpu-NAME.json of a GPU: seconds and results of each stage, written after every case.
 
     Raises:
-        ValueError: the folder holds the record of other code or packages.
+        ValueError: the folder has a record of other code or packages.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -50,24 +50,24 @@ class Progress:
                     f"{setup.out} was measured with another {' and '.join(changed)}; {REMEDY}"
                 )
         else:
-            setup.tests.unlink(missing_ok=True)  # of other code
+            setup.tests.unlink(missing_ok=True)  # outcomes of other code
         if not Path(knobs.cache.dir).exists():  # a fresh machine
             self.record["stages"].pop("candidates", None)
 
     def of(self, stage: Stage) -> dict[str, Any]:
-        """The entry of a stage: its seconds, results by case, and cases cut off by a call's end."""
+        """Return the entry of a stage: seconds, results by case, cases cut off by a call's end."""
         fresh = {"seconds": 0.0, "cases": {}, "cut": []}
         entry: dict[str, Any] = self.record["stages"].setdefault(stage.name, fresh)
         return entry
 
     def left(self, stage: Stage, setup: Setup) -> list[str]:
-        """The cases without a result; none if the stage has used up its time."""
+        """Return the cases without a result; none if the stage has used up its time."""
         if stage.deadline - self.of(stage)["seconds"] < WORTHWHILE * stage.patience:
             return []
         return [case for case in stage.cases(setup) if not self.has(stage, case)]
 
     def has(self, stage: Stage, case: str) -> bool:
-        """Whether the case has a result that needs no other call."""
+        """Return whether the case has a final result."""
         result = self.of(stage)["cases"].get(case)
         return result is not None and not result.get("again")
 
@@ -76,11 +76,11 @@ class Progress:
         write_text(self.file, json.dumps(self.record, indent=1) + "\n")
 
 
-Job = tuple[Stage, float, str]  # with the time at which the stage ends, and a case
+Job = tuple[Stage, float, str]  # stage, time at which it ends, case
 
 
 def make_pool(setup: Setup) -> LocalPool[Job]:
-    """Processes that share the GPU; the first takes all cases that run one after another."""
+    """Return a pool whose processes share the GPU; the first runs all serial cases."""
     resources = Resources(gpus_per_run=0 if setup.rehearse else 1 / PROCESSES)
     return LocalPool(functools.partial(perform, setup), resources, fresh=False)
 
@@ -90,8 +90,8 @@ def run_stage(
 ) -> None:
     """Run the cases that are left until `call_ends` (time.time) or the stage's deadline.
 
-    Those of a stage that is not parallel run in `serial`, whose process is started once. What fails
-    as the call ends is run once more in the next call.
+    Cases of a stage that is not parallel run in `serial`, whose process is started once. A case
+    that fails when the call ends is run once more in the next call.
     """
     entry, begun = progress.of(stage), time.time()
     before, names = entry["seconds"], progress.left(stage, setup)
@@ -104,10 +104,10 @@ def run_stage(
         return [(stage, ends, case) for case in chosen]
 
     cut = list[str]()
-    # processes of a parallel stage end with it: one process has the GPU while others are timed
+    # end the processes of a parallel stage with it, because timed cases need the GPU alone
     with make_pool(setup) if stage.parallel else nullcontext(serial) as pool:
         for (*_, case), outcome in pool.results(due, lambda running: None):
-            found = _explained(outcome) if isinstance(outcome, Failure) else outcome
+            found = _result_of_failure(outcome) if isinstance(outcome, Failure) else outcome
             entry["seconds"] = round(before + time.time() - begun, 1)
             over = time.time() > call_ends - 2 * CLOSING
             if "failed" in found and over and case not in entry["cut"] and "again" not in found:
@@ -124,7 +124,7 @@ def run_stage(
 
 
 def perform(setup: Setup, job: Job) -> Result:
-    """Run a case; ends this process when its time is up or the GPU is lost."""
+    """Run a case; end this process when its time is up or the GPU is lost."""
     stage, ends, case = job
     begun = time.time()
     seconds = max(1.0, min(stage.patience, ends - begun))
@@ -145,8 +145,8 @@ def perform(setup: Setup, job: Job) -> Result:
     return {"seconds": round(time.time() - begun, 1), **found}
 
 
-def _explained(failure: Failure) -> Result:
-    """The result of a case whose process died."""
+def _result_of_failure(failure: Failure) -> Result:
+    """Return the result of a case whose process died."""
     output = failure.error.splitlines()
     # nothing but the watchdog exits with 1: exceptions are results
     causes = {"exit code 1": "not finished in time", f"exit code {LOST}": "the GPU was lost"}

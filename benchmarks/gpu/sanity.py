@@ -1,4 +1,4 @@
-"""Attention in half precision against the reference in float64, and what the GPU can do at most."""
+"""Half-precision attention checked against the float64 reference, and peak rates of the GPU."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.kernels.problems import SOLVERS, Inputs, Problem, assert_within_budge
 COPY, PRODUCT = "copy", "bf16 product"
 UNITS = {COPY: "GB/s", PRODUCT: "TFLOP/s"}
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Triton compiles one kernel for all batches, lengths and numbers of heads that are alike in
-# divisibility by 16. These are alike to the attention cases, so the first stage compiles for them.
+# Triton compiles one kernel for all batches, lengths and numbers of heads with the same
+# divisibility by 16. These match the attention cases, so the first stage compiles for them.
 SHAPES = {
     "N=128 bf16": Problem("", batch=4, heads=4, kv_heads=4, queries=128, keys=128, dim=64),
     "N=512 bf16": Problem("", heads=4, kv_heads=4, queries=512, keys=512, dim=64),
@@ -41,7 +41,7 @@ SEPARATOR = ": "
 
 
 def problems(setup: Setup) -> dict[str, Problem]:
-    """Every mapping as it is timed; a call of few queries for each solver."""
+    """Return every mapping as it is timed, and a call of few queries for each solver."""
     if setup.rehearse:  # the interpreter multiplies bfloat16 wrongly
         return _with(TINY, "N=17 padded fp16", SOLVERS[:2])
     timed = {title: (title.partition(" ")[0], params) for title, params in MAPPINGS.items()}
@@ -64,7 +64,7 @@ def _with(
 
 
 def cases(setup: Setup) -> list[str]:
-    """The problems, whose names end in the type, and training steps of patched models."""
+    """Return the problems with each type as suffix, and training steps of patched models."""
     models = suites.steps(setup)
     names = step.PATCHED[:2] if setup.rehearse else step.PATCHED
     steps = [f"{name}{SEPARATOR}{STEP} of {model}" for model in models for name in names]
@@ -72,7 +72,7 @@ def cases(setup: Setup) -> list[str]:
 
 
 def run(setup: Setup, case: str, seconds: float) -> Result:
-    """Check a problem, or that a training step has finite gradients."""
+    """Check a problem, or check that a training step has finite gradients."""
     name, _, what = case.partition(SEPARATOR)
     if what.startswith(STEP):
         check_step(suites.every(setup)[what.removeprefix(f"{STEP} of ")], name, setup.device)
@@ -82,9 +82,9 @@ def run(setup: Setup, case: str, seconds: float) -> Result:
 
 
 def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
-    """Raise AssertionError unless the error is small, and calls agree with another.
+    """Raise AssertionError unless the error is small and calls agree.
 
-    Two training calls agree to the last bit, and inference with them to rounding.
+    Two training calls must agree to the last bit, and inference must agree with them to rounding.
     """
     with poisoned():
         assert_within_budget(problem, "triton", dtype, device)
@@ -98,7 +98,7 @@ def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
 
 
 def check_step(case: Case, mapping: str, device: torch.device) -> None:
-    """Raise AssertionError unless a step of two sentences leaves finite weights."""
+    """Raise AssertionError unless the weights are finite after a step of two sentences."""
     lengths = case.lengths and case.lengths[:2]
     trainer = step.Trainer(replace(case, batch=2, lengths=lengths), device)
     trainer.use(mapping)
@@ -109,23 +109,23 @@ def check_step(case: Case, mapping: str, device: torch.device) -> None:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Fill what `torch.empty` returns with NaN, so that a kernel must write all of it."""
+    """Make `torch.empty` return NaN, so that entries that a kernel does not write show up."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the reference, which need not be deterministic
+            warnings.simplefilter("ignore")  # the reference need not be deterministic
             yield
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 def peaks(setup: Setup) -> list[str]:
-    """What the GPU can do at most."""
+    """Return the measurements of peak rates."""
     return list(UNITS)
 
 
 def peak(setup: Setup, case: str, seconds: float) -> Result:
-    """The most bytes a copy reads and writes in a second, or operations of a square product."""
+    """Measure the peak bytes per second of a copy, or operations per second of a square product."""
     side = 256 if setup.rehearse else 8192
     clock = wall_clock if setup.rehearse else DeviceClock(cold=False)
     # zeros would draw less power, and so run faster
@@ -139,7 +139,7 @@ def peak(setup: Setup, case: str, seconds: float) -> Result:
 
 
 def main(device: str) -> None:
-    """Four small calls, forward and backward, for compute-sanitizer."""
+    """Run four small calls, forward and backward, for compute-sanitizer."""
     for mapping, params in (SOLVERS[1], SOLVERS[2], SOLVERS[4], SOLVERS[0]):
         solve(Problem(mapping, params, dim=16), "triton", torch.float16, torch.float16, device)
 

@@ -1,4 +1,4 @@
-"""A stage of `make gpu`, and what all of them are given."""
+"""Stages of `make gpu`, and the settings that they share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setup:
-    """The output folder; `rehearse` for tiny sizes on the CPU, in Triton's interpreter."""
+    """Output folder, and `rehearse` for tiny sizes on the CPU in Triton's interpreter."""
 
     out: Path
     rehearse: bool = False
 
     @property
     def tests(self) -> Path:
-        """The outcomes of the tests, a line each, of this GPU."""
+        """Return the file with the outcomes of the tests on this GPU, one per line."""
         return self.out / f"tests-{slug(device_name(self.device))}.jsonl"
 
     @property
@@ -36,14 +36,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class Stage:
-    """Cases that run in processes of their own.
+    """Cases that run in separate processes.
 
     Attributes:
-        deadline: seconds for all cases, over all calls; those not started by then never run.
+        deadline: seconds for all cases over all calls; no case starts after that.
         patience: seconds for one case, after which its process is ended.
-        cases: their names.
-        run: runs one, given its seconds.
-        parallel: whether several run at once.
+        cases: returns the names of the cases.
+        run: runs one case within the seconds given.
+        parallel: whether several cases run at once.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The stages of `make gpu` in order: the main answer first, and what may take long last."""
+"""Stages of `make gpu` in order: the main results first, slow stages last."""
 
 from benchmarks.gpu import programs, sanity, suites, tune
 from benchmarks.gpu.stage import Stage

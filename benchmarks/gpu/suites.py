@@ -1,4 +1,4 @@
-"""Stages made of the cases of `benchmarks.attention`: ours beside SDPA, and each peer by itself."""
+"""Stages from the cases of `benchmarks.attention`: ours compared with SDPA and with each peer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from benchmarks.tables import short
 from benchmarks.timing import Effort
 
 PATIENCE = 60.0  # seconds for a case
-LONG = 200.0  # for one with a peer, which may tune for two minutes
+LONG = 200.0  # seconds for a case with a peer, which may tune for two minutes
 SUITE = Attention()
 FLASH = f"{BASE} flash"
 BESIDE = " beside "
 MAIN = ("N=128", "N=512", "MRPC", "causal N=8192")
-# each at one length, in a process of its own: it may crash, or tune for minutes
+# each peer at one length, in a separate process, because it may crash or tune for minutes
 PEERS = (
     *(("N=512", name) for name in ("eager softmax", "entmax entmax15", "Liger sparsemax")),
     ("N=512", "AdaSplash v1"),
@@ -41,7 +41,7 @@ TINY_PEERS = (("causal N=8", "entmax entmax15"), ("N=128", "Liger sparsemax"))
 
 @functools.cache
 def every(setup: Setup) -> dict[str, Case]:
-    """All cases by name, with a warm cache; none of models that would have to be fetched."""
+    """Return all cases by name, with a warm cache; without models that need a download."""
     if setup.rehearse:
         return TINY
     found = [c for c in cases.cases("cuda", quick=False) if c.model in ("", *step.RANDOM)]
@@ -53,28 +53,28 @@ def every(setup: Setup) -> dict[str, Case]:
 
 
 def attention(setup: Setup) -> list[str]:
-    """The cases that answer whether the kernels are fast."""
+    """Return the main cases, which show whether the kernels are fast."""
     return [name for name in TINY if "N=" in name] if setup.rehearse else list(MAIN)
 
 
 def steps(setup: Setup) -> list[str]:
-    """Training steps."""
+    """Return the cases of training steps."""
     return [name for name, case in every(setup).items() if case.model]
 
 
 def peers(setup: Setup) -> list[str]:
-    """A peer beside SDPA and ours, each."""
+    """Return the cases that compare a peer with SDPA and ours."""
     return [f"{case}{BESIDE}{name}" for case, name in (TINY_PEERS if setup.rehearse else PEERS)]
 
 
 def more(setup: Setup) -> list[str]:
-    """All other cases, the shortest first."""
+    """Return all other cases, the shortest first."""
     left = [c for c in every(setup).values() if c.name not in attention(setup) and not c.model]
     return [case.name for case in sorted(left, key=lambda case: case.length)]
 
 
 def chosen(case: Case, peer: str, found: list[Any]) -> list[Contestant]:
-    """SDPA and ours; with a peer, it and ours of its mapping."""
+    """Select SDPA and ours; or, given a peer, SDPA, the peer, and ours with its mapping."""
     if case.model:
         return found
     ours = [c for c in found if isinstance(c, Ours) and c.impl is None]
@@ -91,7 +91,7 @@ def measure(setup: Setup, name: str, seconds: float) -> Result:
     title, _, peer = name.partition(BESIDE)
     case = every(setup)[title]
     pace = SUITE.paces["quick" if setup.rehearse else "cuda"]
-    # a contestant for whom no time is left says so, a process that is ended says nothing
+    # end early: a contestant without time left reports that, a killed process reports nothing
     effort = Effort(case.share * pace.seconds, pace.least, deadline=begun + 0.8 * seconds)
     found = chosen(case, peer, list(SUITE.contestants(case, setup.device)))
     measured = SUITE.measure(case, Race(found, SUITE.base, setup.device, effort))
@@ -100,7 +100,7 @@ def measure(setup: Setup, name: str, seconds: float) -> Result:
 
 
 def shown(rows: list[Row]) -> str:
-    """Times over that of SDPA in a line, forward and with backward."""
+    """Return a line of times relative to SDPA, forward and with backward."""
     ratios: dict[str, list[str]] = {}
     for row in rows:
         if row["name"] != BASE:

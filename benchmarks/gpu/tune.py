@@ -26,7 +26,7 @@ from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Key, Sett
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.system.files import read_json, write_text
 
-# whose settings stand for a name of the table, by that name: a mapping, or a family without others
+# names of the table, and the mapping that is tuned for each: itself, or one for a whole family
 NAMES = {
     "softmax": "softmax",
     "entmax-1.5": "entmax",
@@ -41,9 +41,9 @@ NAMES = {
 ROWS = {MEDIUM: "N=512", LONG: "causal N=8192"}  # cases of benchmarks.attention
 TINY = cases.Case("tune", "N=144", 1, 144, heads=1, head_dim=16)
 DEFAULT = "default"
-GAIN = 0.97  # at most this share of the default's time, or the default stays
-SECONDS = 0.3  # for the candidates of a kernel
-ALIKE = 0.1  # relative difference of results by other tiles, in bfloat16
+GAIN = 0.97  # a setting replaces the default if it takes at most this share of its time
+SECONDS = 0.3  # seconds for the candidates of a kernel
+ALIKE = 0.1  # allowed relative difference of results by other tiles, in bfloat16
 _FORWARD = [
     Setting(64, 64, registers=168),
     *(Setting(64, 64, stages=3, registers=r) for r in (None, 168, 128)),
@@ -68,7 +68,7 @@ CANDIDATES = {
 
 
 def tasks(setup: Setup) -> list[str]:
-    """Each kernel of each name of the table, for medium rows and for long ones."""
+    """Return a task for each kernel and each name of the table, for medium and for long rows."""
     if setup.rehearse:
         return [f"softmax {MEDIUM} {kernel}" for kernel in ("inference", "keys")]
     found = itertools.product(ROWS, NAMES, KERNELS)
@@ -76,7 +76,7 @@ def tasks(setup: Setup) -> list[str]:
 
 
 class Tuned:
-    """A task: a kernel, what stands for a name of the table, and its tensors."""
+    """A task: a kernel, the mapping for a name of the table, and its tensors."""
 
     def __init__(self, setup: Setup, task: str) -> None:
         self.name, row, self.kernel = task.split()
@@ -87,7 +87,7 @@ class Tuned:
         self.mapping = contestants.mapping_of(NAMES[self.name])
 
     def calls(self, few: bool) -> dict[str, Task]:
-        """A call with each candidate; those that skip tiles have the default tiles in training."""
+        """Return a call with each candidate; in training, skipping tiles needs default tiles."""
         listed = self.kernel != "inference" and self.name in ("entmax-1.5", "sparsemax")
         chosen = [s for s in CANDIDATES[self.kernel] if not listed or s[:2] == (64, 64)]
         found = {DEFAULT: self._task({})}
@@ -101,7 +101,7 @@ class Tuned:
 
 
 def use(table: Table, plans: dict[Any, Any]) -> None:
-    """From now on launch with this table, and keep plans apart from those of another."""
+    """Launch with this table from now on, and keep its plans apart from those of other tables."""
     settings.table_of = lambda device: table  # type: ignore[assignment]
     plan._PLANS = plans
 
@@ -119,7 +119,7 @@ def own_tables() -> Iterator[None]:
 def one_kernel(
     kernel: str, mapping: Mapping, data: cases.Problem
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """A call in which the kernel takes most of the time: the forward pass, or the backward one."""
+    """Return the forward or backward call in which the kernel takes most of the time."""
     query, key, value = inputs = tuple(
         t.detach().requires_grad_(kernel != "inference") for t in data.inputs
     )
@@ -136,20 +136,20 @@ def one_kernel(
 
 
 def written(setting: Setting) -> str:
-    """Short text, such as `64x64 w4 s3 r168`."""
+    """Return the setting as short text, such as `64x64 w4 s3 r168`."""
     m, n, warps, stages, registers = setting
     return f"{m}x{n} w{warps} s{stages}" + (f" r{registers}" if registers else "")
 
 
 def parsed(text: str) -> Setting:
-    """The setting that was `written`."""
+    """Return the setting of a text by `written`."""
     tile, *others = text.split()
     sizes = [int(size) for size in tile.split("x")]
     return Setting(*sizes, *(int(other[1:]) for other in others))
 
 
 def prepare(setup: Setup, task: str, seconds: float) -> Result:
-    """Compile the candidates; they must all agree with the default."""
+    """Compile the candidates, and check that all agree with the default."""
     reasons, wrong = {}, []
     with own_tables(), torch.enable_grad():
         calls = Tuned(setup, task).calls(setup.rehearse)
@@ -175,7 +175,7 @@ def _difference(got: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
 
 
 def time_candidates(setup: Setup, task: str, seconds: float) -> Result:
-    """Milliseconds of each candidate, and the best if it gains enough."""
+    """Measure the milliseconds of each candidate, and show the best if it gains enough."""
     clock = wall_clock if setup.rehearse else DeviceClock(cold=False)
     effort = Effort(0, 2, most=2) if setup.rehearse else Effort(SECONDS, 7)
     work = Tuned(setup, task)
@@ -196,13 +196,13 @@ def time_candidates(setup: Setup, task: str, seconds: float) -> Result:
 
 
 def best_of(times: dict[str, float]) -> str:
-    """The fastest setting, or the default if that is hardly slower."""
+    """Return the fastest setting, or the default if that is hardly slower."""
     fastest = min(times, key=lambda name: times[name])
     return fastest if times[fastest] <= GAIN * times[DEFAULT] else DEFAULT
 
 
 def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
-    """The shipped tables, with what a record of `make gpu` timed in place of what they had."""
+    """Return the shipped tables, updated with the settings that a record of `make gpu` timed."""
     where = record["environment"]
     device = where["device"]
     timed = {
@@ -225,7 +225,7 @@ def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
 
 
 def _family_key(key: Key) -> Key:
-    """What is looked up if the table has nothing for the mapping of a key."""
+    """Return the key of the family, which is used if the table has none for the mapping."""
     kernel, name, size, row = key
     spec = get_spec(NAMES[name]).kernel
     assert spec
@@ -233,7 +233,7 @@ def _family_key(key: Key) -> Key:
 
 
 def module(tables: tuned.Tables) -> str:
-    """The source of `tuned.py` with these tables."""
+    """Return the source of `tuned.py` with these tables."""
     before = Path(tuned.__file__).read_text(encoding="utf-8").partition("TABLES: ")[0]
     lines = []
     for device, (capability, sources) in sorted(tables.items()):
@@ -248,7 +248,7 @@ def module(tables: tuned.Tables) -> str:
 
 
 def main(path: str) -> None:
-    """Rewrite the module of the package."""
+    """Rewrite `tuned.py` of the package."""
     record = read_json(Path(path), path, "name a record of `make gpu`")
     write_text(Path(tuned.__file__), module(tables_with(record, path)))
     print(f"wrote {tuned.__file__}")

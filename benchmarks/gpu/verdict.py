@@ -1,4 +1,4 @@
-"""The records in one page: the answer first, then what each stage says."""
+"""Page of all records: the verdict first, then the outcome of each stage."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from benchmarks.record import device_name, slug
 from benchmarks.tables import short
 from sparse_attn.mappings import get_spec
 
-# times over SDPA's without a mask, forward and backward, and of training steps
+# limits of time relative to SDPA without a mask, forward and backward; STEP: of training steps
 AT_MOST = {"r-softmax": 1.4, "sparsemax": 1.25, "entmax": 1.25}
 AT_MOST |= dict.fromkeys((n for n in MAPPINGS if " " not in n and get_spec(n).log_g), 1.05)
 JUDGED = ("N=128", "N=512")
 STEP = 1.03
 MOST = 10  # failures of a stage that are shown
-ADASPLASH = "AdaSplash v2"  # over whose time entmax takes at most 1 on causal rows
+ADASPLASH = "AdaSplash v2"  # entmax must not be slower than this on causal rows
 
 Row = dict[str, Any]
 
 
 class Tables:
-    """Times beside the targets, from a record of the suite; counts what is met and missed."""
+    """Times with their limits, from a record of the suite; counts limits met and missed."""
 
     def __init__(self, cases: Sequence[dict[str, Any]]) -> None:
         self.cases = cases
         self.counts = Counter[str]()
-        # by case, contestant and pass
+        # keys: case, contestant, pass
         self.rows: dict[str, dict[str, dict[str, Row]]] = {}
         for case in cases:
             rows = self.rows.setdefault(case["name"], {})
@@ -43,7 +43,7 @@ class Tables:
                 rows.setdefault(row["name"], {})[row["pass"]] = row
 
     def attention(self) -> list[str]:
-        """Everyone beside SDPA, forward and with backward."""
+        """Return the table of all contestants relative to SDPA, forward and with backward."""
         cases = self._named(lambda case: case["group"] != "step" and BESIDE not in case["name"])
         names = dict.fromkeys(name for case in cases for name in self.rows[case])
         lines = []
@@ -59,7 +59,7 @@ class Tables:
         return headed(head, ["", "at most", *cases], lines)
 
     def steps(self) -> list[str]:
-        """Training steps beside SDPA."""
+        """Return the table of training steps relative to SDPA."""
         cases = self._named(lambda case: case["group"] == "step")
         names = dict.fromkeys(n for case in cases for n in self.rows[case] if n.startswith("ours"))
         lines = [
@@ -71,7 +71,7 @@ class Tables:
         )
 
     def peers(self) -> list[str]:
-        """Ours of the mapping of a peer, over its time."""
+        """Return the table of our times relative to a peer with the same mapping."""
         lines = []
         for case in self._named(lambda case: BESIDE in case["name"]):
             peer = case.partition(BESIDE)[2]
@@ -83,7 +83,7 @@ class Tables:
         return headed(head, ["", "ours", "over the peer"], lines)
 
     def reasons(self) -> list[str]:
-        """Why some were not measured: errors, and wrong results."""
+        """Return the reasons of missing measurements: errors and wrong results."""
         found = dict.fromkeys(
             f"- {case['name']}, {row['name']}: {row['reason']}"
             for case in self.cases
@@ -96,12 +96,12 @@ class Tables:
         return [case["name"] for case in self.cases if wanted(case)]
 
     def _ratio(self, case: str, name: str, which: str, base: str = BASE) -> float | None:
-        """The median over rounds; None if either was not measured."""
+        """Return the median ratio over rounds; None if either was not measured."""
         found = self.rows[case].get(name, {}).get(which, {}).get("to", {}).get(base)
         return found["median"] if found else None
 
     def _judged(self, ratio: float | None, limit: float | None) -> str:
-        """A cell: the ratio, and whether it is within the limit."""
+        """Return a cell: the ratio, and whether it is within the limit."""
         if ratio is None:
             return "-"
         if limit is None:
@@ -112,7 +112,7 @@ class Tables:
 
 
 def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
-    """The verdict in Markdown: correctness, ratios, training steps, and then the stages."""
+    """Return the verdict in Markdown: correctness, ratios, training steps, and the stages."""
     device = device_name(setup.device)
     file = setup.out / f"attention-{slug(device)}.json"
     tables = Tables(json.loads(file.read_text())["cases"] if file.exists() else [])
@@ -137,7 +137,7 @@ def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
 
 
 def _stage(setup: Setup, progress: Progress, stage: Stage) -> list[str]:
-    """A line for a stage, and one for each case that went wrong."""
+    """Return a line for a stage, and one for each failed case."""
     entry, total = progress.of(stage), len(stage.cases(setup))
     results: dict[str, dict[str, Any]] = entry["cases"]
     counts = Counter(

@@ -1,1 +1,1 @@
-"""The machine code of the Triton kernels, read without a GPU: counts and their budget."""
+"""Instruction counts of the Triton kernels' machine code, and their budget; needs no GPU."""

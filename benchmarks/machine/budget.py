@@ -1,10 +1,10 @@
-"""How many instructions each pass of the kernels takes, and the file that holds them to it.
+"""Instructions of each pass of the kernels, and the file with their budget.
 
-`triton-VERSION.json` has a line per kernel: of the whole kernel and of each of its passes, the
-innermost loops with a product, [instructions, those of special functions (exp, log, division),
-accesses of spilled registers]. One round of a pass takes 16 rows by 64 columns of scores to a warp;
-"survey, edges" is that pass over tiles with scores that are not valid. A row kept on chip has no
-passes but steps of its search.
+`triton-VERSION.json` has a line per kernel. It lists, for the whole kernel and for each pass,
+[instructions, those of special functions (exp, log, division), accesses of spilled registers]. A
+pass is an innermost loop with a product; in one round of it a warp handles 16 rows by 64 columns of
+scores. "survey, edges" is the pass "survey" over tiles with invalid scores. Kernels that keep a row
+on chip have steps of their search instead of passes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CALLS = {  # bfloat16, head_dim 64
     "16384, causal": "*qkv(16384), {}, causal=True",
 }
 KERNELS = {"fwd_kernel": "forward", "bwd_dq_kernel": "queries", "bwd_dkdv_kernel": "keys"}
-_SEARCHES = {  # passes before that for the output
+_SEARCHES = {  # passes before the output pass
     "r-softmax": ("survey", "count", "snap", "owners", "slack"),
     "sparsemax": ("survey", "threshold"),
     "entmax-1.5": ("survey", "threshold"),
@@ -56,7 +56,7 @@ _SEARCHES = {  # passes before that for the output
     "t-softmax": ("survey", "slack"),
     "softpick": ("survey", "mass"),
 }
-_STEPS = {  # of rows kept on chip
+_STEPS = {  # steps of the search if a row is kept on chip
     "r-softmax": ("count", "snap"),
     "sparsemax": ("threshold",),
     "entmax-1.5": ("threshold",),
@@ -67,7 +67,7 @@ Counts = dict[str, dict[str, list[int]]]
 
 
 def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
-    """What `compiled` prints of calls, from a process and a cache of its own."""
+    """Return the output of `compiled` for these calls, from a new process with a new cache."""
     with tempfile.TemporaryDirectory() as cache:
         code = program(int(capability.replace(".", "")), calls)
         done = subprocess.run(
@@ -82,7 +82,7 @@ def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
 
 
 def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
-    """The kernels of a mapping by the names of their lines, with `passes`: code by name."""
+    """Return the kernels of a mapping by the names of their lines, with `passes`: code by name."""
     calls = [call for call in CALLS if "padding" in call or mapping in UNPADDED]
     found = run(capability, [CALLS[call].format(MAPPINGS[mapping]) for call in calls])
     named = {}
@@ -90,14 +90,14 @@ def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
         for name, kernel in of_call.items():
             line = f"{capability} | {mapping} | {call} | {KERNELS[name]}"
             codes = [Code(Counter(loop)) for loop in kernel["loops"]]
-            kernel["passes"] = _named(codes, mapping, call, KERNELS[name])
+            kernel["passes"] = _passes_by_name(codes, mapping, call, KERNELS[name])
             kernel["code"] = Code(Counter(kernel["code"]))
             named[line] = kernel
     return named
 
 
-def _named(codes: list[Code], mapping: str, call: str, kernel: str) -> dict[str, Code]:
-    """The passes among a kernel's innermost loops, which are as many as we know names for."""
+def _passes_by_name(codes: list[Code], mapping: str, call: str, kernel: str) -> dict[str, Code]:
+    """Return the passes by name; a kernel's innermost loops must match the known names."""
     if kernel == "forward" and call == "128":
         return dict(zip(_STEPS.get(mapping, ()), codes, strict=True))
     codes = [code for code in codes if code.products]
@@ -112,7 +112,7 @@ def _named(codes: list[Code], mapping: str, call: str, kernel: str) -> dict[str,
 
 
 def counts(found: dict[str, dict[str, Any]]) -> Counts:
-    """As the file has them."""
+    """Return the counts in the form of the file."""
     return {
         line: {
             name: [code.instructions, code.names["MUFU"], code.spills]

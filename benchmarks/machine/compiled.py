@@ -1,8 +1,8 @@
-"""Compiles the kernels of calls and prints what their machine code holds, as JSON.
+"""Compile the kernels of calls and print a summary of their machine code as JSON.
 
-Of each call: the kernels by name, as bytes of `shared` memory and the fields of `sass.Kernel`, of
-which the code is counted by name. It has a process of its own, because Triton then takes an absent
-GPU for the one there is; `program` is what that runs.
+The output has, for each call, the kernels by name: bytes of `shared` memory and the fields of
+`sass.Kernel`, with instructions counted by name. Run it in a separate process, by `program`,
+because it makes Triton compile for an absent GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
 
 
 class NoGpu:
-    """What Triton asks of a driver before it launches; a warm-up does not launch."""
+    """Driver with the methods that Triton calls before a launch; a warm-up does not launch."""
 
     def __init__(self, capability: int):
         self.target = GPUTarget("cuda", capability, 32)
@@ -42,7 +42,7 @@ class NoGpu:
 
 
 class WarmUp:
-    """In place of a kernel: compiles it and keeps what came of it in `found`."""
+    """Replacement for a kernel that only compiles it and keeps the result in `found`."""
 
     found: dict[str, Any]
 
@@ -64,7 +64,7 @@ def qkv(
     heads: tuple[int, int, int] = (2, 2, 2),
     queries: int | None = None,
 ) -> list[Tensor]:
-    """Queries, keys and values; without gradients where `queries` says how many."""
+    """Return queries, keys and values; without gradients if `queries` sets their number."""
     lengths = (queries or length, length, length)
     return [
         torch.zeros(1, h, n, dim, dtype=dtype, requires_grad=queries is None)
@@ -73,19 +73,19 @@ def qkv(
 
 
 def program(capability: int, calls: Iterable[str], function: str = "print_compiled") -> str:
-    """Python that prints what calls compile to; a call is the arguments of `AttentionInputs`."""
+    """Return Python code that calls `function`; a call is the arguments of `AttentionInputs`."""
     made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
     return f"from {__name__} import *\n{function}({capability}, [{made}])"
 
 
 def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
-    """To standard output, as JSON."""
+    """Print the summary of each call as JSON."""
     replace_driver(capability)
     json.dump([compiled(call()) for call in calls], sys.stdout)
 
 
 def print_errors(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
-    """Of each call the error of its compilation, or how many kernels it compiled, as JSON."""
+    """Print, as JSON, the compilation error or the number of compiled kernels of each call."""
     replace_driver(capability)
     found: list[str | int] = []
     for call in calls:
@@ -97,7 +97,7 @@ def print_errors(capability: int, calls: Iterable[Callable[[], AttentionInputs]]
 
 
 def replace_driver(capability: int) -> None:
-    """Make Triton compile for a GPU that is not there."""
+    """Make Triton compile for an absent GPU."""
     driver.set_active(NoGpu(capability))
     kernels.plan.shared_memory = lambda tensor: SHARED[capability]
     for name, kernel in list(vars(kernels.launch).items()):
@@ -106,7 +106,7 @@ def replace_driver(capability: int) -> None:
 
 
 def compiled(inputs: AttentionInputs) -> dict[str, Any]:
-    """What the machine code of each kernel of a call holds."""
+    """Return a summary of the machine code of each kernel of a call."""
     found = {}
     for name, made in warmed_up(inputs).items():
         kernel = disassemble(made.asm["cubin"])
@@ -120,7 +120,7 @@ def compiled(inputs: AttentionInputs) -> dict[str, Any]:
 
 
 def warmed_up(inputs: AttentionInputs) -> dict[str, Any]:
-    """The compiled kernels of a call by name, of its backward pass too if it has one."""
+    """Return the compiled kernels of a call by name, including any backward pass."""
     WarmUp.found = {}
     output = kernels.attention(inputs).output
     if output.requires_grad:

@@ -1,4 +1,4 @@
-"""Reads machine code as nvdisasm prints it, which comes with Triton."""
+"""Parser of the machine code that nvdisasm prints; Triton includes nvdisasm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
 
 
 def disassemble(cubin: bytes) -> Kernel:
-    """The one kernel of a cubin."""
+    """Return the only kernel of a cubin."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -65,7 +65,7 @@ def _run(tool: str, *arguments: str) -> str:
 def _read(listing: str) -> Kernel:
     names: list[str] = []
     labels: dict[str, int] = {}
-    ends: dict[int, int] = {}  # of loops, by where they begin
+    ends: dict[int, int] = {}  # end of each loop by its start
     for line in listing.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(names)
@@ -77,7 +77,7 @@ def _read(listing: str) -> Kernel:
     loops = [
         Code(Counter(names[start:end]))
         for start, end in sorted(ends.items())
-        if end - start > 1  # not the branch to itself after the end
+        if end - start > 1  # skip the branch to itself after the end of the code
         and not any(start < other < end for other in ends)
     ]
     return Kernel(Code(Counter(names)), loops, 0)

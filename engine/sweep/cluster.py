@@ -24,7 +24,7 @@ PACKAGES = ("sparse_attn", "engine", "glue", "experiments")
 
 
 class RayPool(Generic[JobT]):
-    """The pool of a cluster; arguments as `make_pool`.
+    """Pool of a cluster; takes the arguments of `make_pool`.
 
     Raises:
         ValueError: no machine has the resources of one run.
@@ -76,7 +76,7 @@ class RayPool(Generic[JobT]):
     def results(
         self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
     ) -> Iterator[tuple[JobT, Any]]:
-        """As `Pool.results`; machines may come and go."""
+        """Yield results like `Pool.results`; machines may come and go."""
         while True:
             waiting = [job for job in due() if job not in self._pending.values()]
             for job in waiting[: max(self._slots() - len(self._pending), 0)]:
@@ -88,7 +88,7 @@ class RayPool(Generic[JobT]):
                 time.sleep(POLL)
                 continue
             show(list(self._pending.values()))
-            # with a timeout, so that a machine that joins gets jobs
+            # the timeout lets new machines get jobs
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL)
             if ready:
                 try:
@@ -118,7 +118,7 @@ def _connect(address: str) -> None:
 
 
 def _call(work: Callable[[JobT], Any], job: JobT, folder: str) -> Any:
-    # resolve relative paths as where the sweep was started, if that folder exists
+    # relative paths start at the folder of the sweep's process, if this machine has it
     if Path(folder).is_dir():
         os.chdir(folder)
     if not ray.get_gpu_ids():

@@ -1,10 +1,10 @@
-"""Shared by the configs of sweeps: seeds of trials, and resources of runs."""
+"""Configs that all sweeps share: seeds of trials, and resources of runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# trials use other seeds than final runs, so that the choice is not fitted to a final seed
+# trials and final runs use different seeds, so that the choice does not fit a final seed
 FIRST_TRIAL_SEED = 1000
 
 

@@ -1,4 +1,4 @@
-"""What a sweep has still to do, before it starts: runs, time and disk."""
+"""Forecast of a sweep before it starts: runs left, time and disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.sweep.pool import Failure, environments
 from engine.sweep.records import Record, read_records
 from engine.sweep.run import make_pool
 
-TYPICAL_RECORD = 0.1  # MB; GLUE's hold a prediction for each example
+TYPICAL_RECORD = 0.1  # MB; a record of GLUE has a prediction for each example
 
 
 def forecast(
@@ -24,14 +24,14 @@ def forecast(
     seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,
 ) -> list[str]:
-    """Lines for the terminal; nothing is written.
+    """Return the forecast as lines for the terminal; write nothing.
 
     Args:
         folder: output_dir of the sweep, which may hold some of its records.
         plan: the runs.
-        seconds: times a run by a short trial, in another process, for each task without a finished
-            run; None where no trial can be made.
-        resources: where the runs are to take place.
+        seconds: times a run by a short trial in another process; used for tasks without a finished
+            run. None if no trial can be made.
+        resources: machine or cluster that will do the runs.
     """
     own = plan.own(read_records(folder))
     done = {key: record for key, record in own.by_hash.items() if record.status != "failed"}
@@ -51,7 +51,7 @@ def forecast(
         about = timedelta(seconds=round(total / slots))
         at_once = "one run after another" if slots == 1 else f"{slots} runs at once"
         lines.append(f"time: about {about}, {at_once}")
-    free = shutil.disk_usage(_existing(folder)).free / 1e9
+    free = shutil.disk_usage(_nearest_existing(folder)).free / 1e9
     most = TYPICAL_RECORD * sum(due.values())
     lines.append(f"disk: about {most:,.0f} MB of records, no weights; {free:,.1f} GB are free")
     return lines
@@ -63,7 +63,7 @@ def _times(
     seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,
 ) -> dict[str, float | None]:
-    """Seconds of a run, by task."""
+    """Return the seconds of a run for each task."""
     first = {task: runs[0] for (task, _), runs in reversed(plan.first.items())}
     known: dict[str, float] = {}
     for task in first:
@@ -75,12 +75,12 @@ def _times(
         mean = fmean(known.values()) if known else None
         return {task: known.get(task, mean) for task in first}
 
-    def untold() -> list[PlannedRun]:
+    def without_time() -> list[PlannedRun]:
         return [run for task, run in first.items() if task not in times]
 
     times: dict[str, float | None] = dict(known)
     with make_pool(seconds, resources, fresh=True) as pool:
-        for run, outcome in pool.results(untold, lambda _: None):
+        for run, outcome in pool.results(without_time, lambda _: None):
             if isinstance(outcome, Failure):
                 raise ValueError(f"{run}: {outcome.error.strip().splitlines()[-1]}")
             times[run.task] = outcome
@@ -88,11 +88,11 @@ def _times(
 
 
 def _seconds(results: dict[str, Any]) -> float:
-    """Of a run; GLUE's tell training apart."""
+    """Return the seconds of a run; GLUE also records the training time separately."""
     found = results["seconds"]
     return float(found["total"] if isinstance(found, dict) else found)
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

@@ -34,11 +34,11 @@ class PlannedRun:
 
     @cached_property
     def hash(self) -> str:
-        """As `run_hash`."""
+        """Hash of the run, from `run_hash`."""
         return run_hash(self.mapping, self._comparable)
 
     def record(self, **outcome: Any) -> Record:
-        """The record of this run and its outcome."""
+        """Return the record of this run with its outcome."""
         return Record(
             self.task, self.mapping, self.stage, self.index, self.hash, self._comparable, **outcome
         )
@@ -50,7 +50,7 @@ class PlannedRun:
 
 
 class Plan:
-    """The runs of a sweep. What is due depends only on the records, so a killed sweep can resume.
+    """Runs of a sweep. The due runs depend only on the records, so a killed sweep can resume.
 
     Args:
         first: the runs of each cell that can start immediately.
@@ -85,17 +85,17 @@ class Plan:
         return list(self.first)
 
     def expected(self, done: dict[str, Record]) -> int:
-        """Number of runs; a cell whose first runs all diverged has no final runs."""
+        """Count all runs; a cell whose first runs all diverged has no final runs."""
         return sum(self.size(cell, done) for cell in self.cells)
 
     def size(self, cell: Cell, done: dict[str, Record]) -> int:
-        """Number of runs in a cell."""
+        """Count the runs of a cell."""
         runs = self.first[cell]
         hopeless = all(run.hash in done and done[run.hash].status == "diverged" for run in runs)
         return len(runs) + (0 if hopeless else self._seeds)
 
     def due(self, done: dict[str, Record]) -> Iterator[PlannedRun]:
-        """The runs without a record that can start: first runs, then known final runs.
+        """Yield the runs without a record that can start: first runs, then known final runs.
 
         Cells take turns, so that an interrupted sweep covers every mapping.
         """
@@ -104,14 +104,14 @@ class Plan:
                 yield from (run for run in runs if run is not None and run.hash not in done)
 
     def finals(self, done: dict[str, Record]) -> dict[Cell, list[PlannedRun]]:
-        """The final runs of each cell with a chosen setting."""
+        """Return the final runs of each cell that has a chosen setting."""
         if self._choose is None:
             return {}
         best = {cell: self._best(runs, done) for cell, runs in self.first.items()}
         return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
 
     def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
-        """The records of this sweep; the folder may hold others."""
+        """Return the records of this sweep by cell; the folder may hold others."""
         finals = self.finals(found)
         return {
             cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
@@ -119,7 +119,7 @@ class Plan:
         }
 
     def own(self, found: Records) -> Records:
-        """The records of this sweep by hash; others are listed as faults."""
+        """Return the records of this sweep by hash, and list all others as faults."""
         finals = self.finals(found.by_hash)
         planned = itertools.chain(*self.first.values(), *finals.values())
         own = {run.hash: found.by_hash[run.hash] for run in planned if run.hash in found.by_hash}
@@ -134,7 +134,7 @@ class Plan:
         return Records(own, [*found.faults, *strange])
 
     def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
-        """The run with the highest score, once all have finished or diverged.
+        """Return the run with the highest score, once all have finished or diverged.
 
         The choice waits for failed runs to be repeated, since they count towards the budget.
         """
@@ -145,12 +145,12 @@ class Plan:
 
 
 def grid(runs: Mapping[Cell, list[Any]]) -> Plan:
-    """A plan without choice: every config of a cell is run k of it."""
+    """Return a plan that runs every config; config k of a cell is its run k."""
     return Plan(_planned(runs, "grid"))
 
 
 def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
-    """A trial for each config of a cell, then final runs of the best one with seeds 0, 1, ...
+    """Plan a trial for each config of a cell, then final runs of the best with seeds 0, 1, ...
 
     Args:
         trials: the trial configs of each cell, with seeds from `FIRST_TRIAL_SEED`.

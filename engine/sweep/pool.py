@@ -21,7 +21,7 @@ from tqdm import tqdm
 from engine.sweep.config import Resources
 
 JobT = TypeVar("JobT")
-LAST_LINES = 20  # of the output of a dead process
+LAST_LINES = 20  # kept of the output of a dead process
 _CONTEXT = get_context("spawn")  # clean memory for every process, and CUDA works
 
 
@@ -48,7 +48,7 @@ class Pool(AbstractContextManager[Any], Protocol[JobT]):
 
 
 class LocalPool(Generic[JobT]):
-    """The pool of one machine; arguments as `make_pool`.
+    """Pool of one machine; takes the arguments of `make_pool`.
 
     Raises:
         ValueError: the machine lacks the resources of one run.
@@ -67,7 +67,7 @@ class LocalPool(Generic[JobT]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what is running."""
+        """Stop all running jobs."""
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:
@@ -77,7 +77,7 @@ class LocalPool(Generic[JobT]):
     def results(
         self, due: Callable[[], Iterable[JobT]], show: Callable[[list[JobT]], object]
     ) -> Iterator[tuple[JobT, Any]]:
-        """As `Pool.results`."""
+        """Yield results like `Pool.results`."""
         running: dict[_Worker, JobT] = {}
         while True:
             for job in [job for job in due() if job not in running.values()]:
@@ -98,7 +98,7 @@ class LocalPool(Generic[JobT]):
                 yield job, outcome
 
     def _free(self, running: dict[_Worker, JobT]) -> _Worker | None:
-        """An idle process, a new one if there is room, or None."""
+        """Return an idle process, a new one if there is room, or None."""
         for worker in [worker for worker in self._workers if worker not in running]:
             if worker.process.is_alive():
                 return worker
@@ -123,7 +123,7 @@ class _Worker:
         self.connection, far = _CONTEXT.Pipe()
         handle, self.errors = tempfile.mkstemp(dir=environment["TMPDIR"])
         os.close(handle)
-        # not a daemon: those cannot start processes, such as DataLoader workers
+        # daemons cannot start processes such as DataLoader workers
         self.process = _CONTEXT.Process(target=_serve, args=(far, environment, self.errors))
         # only the sweep handles Ctrl+C: the process inherits the mask from the start. The
         # resource tracker would unblock it when started
@@ -141,7 +141,7 @@ class _Worker:
             self.connection.send((work, job))
 
     def outcome(self) -> Any:
-        """The result, or a `Failure` if the process died."""
+        """Return the result, or a `Failure` if the process died."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):  # OSError: died while sending
@@ -189,7 +189,7 @@ def _end_with_parent() -> None:
 
 
 def environments(resources: Resources) -> list[dict[str, str]]:
-    """Environment variables for the processors and GPU of each concurrent job."""
+    """Return the environment variables for processors and GPU of each concurrent job."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if resources.cpus_per_run > cpus:
         raise ValueError(
@@ -213,7 +213,7 @@ def environments(resources: Resources) -> list[dict[str, str]]:
 
 
 def _gpus() -> list[str]:
-    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     count = torch.cuda.device_count()

@@ -76,7 +76,7 @@ def hash_of(config: dict[str, Any]) -> str:
 
 
 def run_hash(mapping: str, config: dict[str, Any]) -> str:
-    """Identity of a run in the records; two labels of one mapping are two runs."""
+    """Return the hash that names a run's record; two labels of one mapping are two runs."""
     return hash_of({"label": mapping, **config})
 
 
@@ -90,7 +90,7 @@ def write_record(sweep: Path, record: Record) -> None:
 
 
 def read_records(sweep: Path) -> Records:
-    """All records below a sweep's folder; truncated, edited and other versions' are faults.
+    """Read all records of a sweep's folder; truncated, edited and other versions' are faults.
 
     A file takes precedence over a packed line of the same run, since it is newer.
     """
@@ -108,7 +108,7 @@ def read_records(sweep: Path) -> Records:
 
 
 def read_content(sweep: Path, program: str) -> dict[str, Any]:
-    """The content of sweep.json.
+    """Return the content of sweep.json.
 
     Args:
         sweep: folder of the sweep.

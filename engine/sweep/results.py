@@ -36,7 +36,7 @@ class Results:
 
     @classmethod
     def of(cls, folder: Path, sweep: Any, plan: Plan) -> Self:
-        """Results of a plan from the records in a folder."""
+        """Return the results of a plan from the records in a folder."""
         own = plan.own(read_records(folder))
         expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)
         return cls(folder, sweep, expected, cells, own.faults)
@@ -53,7 +53,7 @@ class Results:
 
     @property
     def records(self) -> list[Record]:
-        """Of all cells."""
+        """The records of all cells."""
         return [record for cell in self.cells.values() for record in cell]
 
     @property
@@ -103,7 +103,7 @@ class Results:
         return estimate(self.by_seed(cell, value).values())
 
     def text(self, cell: Cell, value: Value, pattern: str) -> str:
-        """`spread` formatted by a `str.format` pattern; n/a without values."""
+        """Format `spread` by a `str.format` pattern; n/a without values."""
         found = self.spread(cell, value)
         return text.MISSING if found is None else found.text(pattern)
 

@@ -54,7 +54,7 @@ def run_sweep(
             `{"status": "diverged", "error": ...}`.
         resources: where to run.
         check: raises configuration errors before the first run starts.
-        fresh: as `make_pool`.
+        fresh: start a process per run, see `make_pool`.
 
     Raises:
         ValueError, TypeError, OSError: invalid config, data, model or output_dir; no run has
@@ -146,13 +146,13 @@ def _with_format(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = True) -> Pool[JobT]:
-    """`with make_pool(work, resources) as pool:` runs `work(job)` in another process for each job.
+    """Return a pool that runs `work(job)` in another process for each job; use it in `with`.
 
     Args:
         work: a module-level function, called with one job.
         resources: resources per job; with an address, jobs run on Ray.
-        fresh: start a process per job, so that peak memory is per job. False reuses processes, as
-            short jobs would spend most of their time on imports.
+        fresh: start a process per job, so that peak memory is per job. False reuses processes,
+            because short jobs would spend most of their time on imports.
     """
     if resources.address is None:
         return LocalPool(work, resources, fresh)

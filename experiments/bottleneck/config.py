@@ -66,7 +66,7 @@ class RunConfig:
         make_head(self.head, 1, 2, self.options)
 
     def comparable(self) -> dict[str, Any]:
-        """The settings that decide the result; runs that share them are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
         return {key: value for key, value in asdict(self).items() if key not in FREE}
 
 
@@ -124,11 +124,11 @@ class SweepConfig:
         self.trials()  # validates the settings
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.json: every setting that a resumed sweep may not change."""
+        """Return the content of sweep.json: the settings that a continued sweep must keep."""
         return {key: value for key, value in asdict(self).items() if key not in FREE}
 
     def trials(self) -> dict[tuple[str, str], list[RunConfig]]:
-        """One trial per learning rate, by task and head, on targets held out from the results."""
+        """Return a trial per learning rate for each task and head, on held-out targets."""
         shared = {key: getattr(self, key) for key in ("contexts", "steps", "batch", "device")}
         found: dict[tuple[str, str], list[RunConfig]] = {}
         for alpha, vocabulary, dimension, head, rate in product(
@@ -150,5 +150,5 @@ class SweepConfig:
 
 
 def task(alpha: float, vocabulary: int, dimension: int) -> str:
-    """Name of the setting at which the heads are compared."""
+    """Return the task name: the setting at which heads are compared."""
     return f"alpha{alpha}-M{vocabulary}-D{dimension}"

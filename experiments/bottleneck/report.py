@@ -101,7 +101,7 @@ def make_page(results: Results) -> Page:
 
 
 def head_verdicts(results: Results) -> list[Table]:
-    """Verdicts of all differences from softmax: by measure first."""
+    """Return the verdicts of all differences from softmax, ordered by measure."""
     found = [
         Measured(
             measure.title,
@@ -137,7 +137,7 @@ def _settings(results: Results) -> Table:
 
 
 def measure_table(results: Results, alpha: float, measure: Measure) -> Table:
-    """One measure for every head; the log-matrix error includes the floor of softmax."""
+    """Return one measure for every head; the log-matrix error includes the floor of softmax."""
 
     def show(cell: Cell) -> str:
         spread = results.spread(cell, measure.of)
@@ -178,7 +178,7 @@ def _seconds(results: Results, cell: Cell) -> str:
 
 
 def _floor(results: Results, task: str) -> Estimate | None:
-    """Floors of the targets of every seed, shared by all heads."""
+    """Return the floor of the log-matrix error over seeds, which is the same for all heads."""
     found: dict[int, float] = {}
     for head in results.mappings:
         found |= results.by_seed((task, head), lambda run: run["floor"])
@@ -186,7 +186,7 @@ def _floor(results: Results, task: str) -> Estimate | None:
 
 
 def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
-    """A measure by dimension, one panel per vocabulary; None before any final run has finished.
+    """Plot a measure by dimension, one panel per vocabulary; None without finished final runs.
 
     Lines: means over seeds; bands: one standard deviation to each side. The log-matrix error
     includes the Eckart-Young floor of linear softmax.
@@ -216,7 +216,7 @@ def plot(results: Results, alpha: float, measure: Measure) -> Figure | None:
 
 
 def _draw(axes: Axes, spreads: dict[int, Estimate | None], look: dict[str, Any]) -> None:
-    """A line and its band, by dimension."""
+    """Draw a line and its band by dimension."""
     known = {dimension: spread for dimension, spread in spreads.items() if spread}
     axes.plot(list(known), [spread.mean for spread in known.values()], **look)
     low = [spread.mean - (spread.sd or 0) for spread in known.values()]

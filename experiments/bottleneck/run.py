@@ -29,7 +29,7 @@ class Run(NamedTuple):
     device: torch.device
 
     def perform(self, _: Path | None = None) -> dict[str, Any]:
-        """Draw targets, fit and measure; returns the content of results.json.
+        """Draw targets, fit and measure; return the content of results.json.
 
         Raises:
             DivergedError: Q is NaN, or infinitely far from P*.
@@ -46,7 +46,7 @@ class Run(NamedTuple):
         return {
             "score": -measured["kl"],
             **measured,
-            # D >= min(N, M) - 1 reaches every matrix
+            # linear softmax with D >= min(N, M) - 1 can fit every matrix
             "floor": floors[config.dimension].item() if config.dimension < len(floors) else 0.0,
             "parameters": sum(p.numel() for p in head.parameters()) + contexts.numel(),
             "seconds": round(seconds, 2),
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
 
 def assemble(config: RunConfig) -> Run:
-    """The run on its device; raises ValueError if the device is unavailable."""
+    """Return the run on its device; raise ValueError if the device is unavailable."""
     return Run(config, choose_device(config.device))
 
 
@@ -64,7 +64,7 @@ def assemble(config: RunConfig) -> Run:
 def _targets(
     alpha: float, contexts: int, vocabulary: int, seed: int, device: torch.device
 ) -> Targets:
-    """The targets that consecutive runs share."""
+    """Return targets, cached because consecutive runs share them."""
     return Targets(draw(alpha, contexts, vocabulary, seed).log_p.to(device))
 
 

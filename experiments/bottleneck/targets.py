@@ -59,11 +59,11 @@ def log_matrix_floors(log_p: Tensor) -> Tensor:
     >= sigma_2 >= ... are the singular values of log P*.
 
     Why: linear softmax of dimension D without a bias has log Q = H W^T - LSE 1^T, a product of
-    rank D and one number a row, so rank(log Q) <= D + 1, and by Eckart-Young no matrix of that rank
-    is nearer to log P* than the truncated singular value decomposition. It is a floor on the error
-    of the log-matrix, not on KL, and not of heads whose log-matrix can have full rank (sigsoftmax,
-    lms, plif, mos). The error counts all entries alike; cross entropy hardly sees an entry whose
-    P* is small, so what training reaches lies well above the floor.
+    rank D and one number a row, so rank(log Q) <= D + 1. By Eckart-Young no matrix of that rank is
+    nearer to log P* than the truncated singular value decomposition. The floor holds for the error
+    of the log-matrix, not for KL, and not for heads whose log-matrix can have full rank
+    (sigsoftmax, lms, plif, mos). The error counts all entries alike, but cross entropy gives little
+    weight to entries with small P*, so training ends well above the floor.
     Source: Ganea et al. 2019, Theorem 1, with the square that its right side lacks.
 
     Args:

@@ -1,1 +1,1 @@
-"""Ways to convert a pretrained sentence encoder from softmax to a sparse mapping, one budget."""
+"""Ways to convert a pretrained sentence encoder to a sparse mapping, with equal budgets."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Conversion(Experiment[RunConfig, SweepConfig]):
-    """Ways x seeds; nothing is chosen by the pairs."""
+    """Ways x seeds; the scored pairs are not used for any choice."""
 
     name = "experiments.conversion"
     description = (

@@ -66,7 +66,7 @@ class SetupConfig:
         return is_hub_id(self.model)
 
     def content(self) -> dict[str, Any]:
-        """The settings that decide the results; of a path its end, since records are shared."""
+        """Return the settings that determine the results; paths are shortened for sharing."""
         from sparse_attn.comparison.data import short
 
         found = {key: value for key, value in asdict(self).items() if key not in FREE}
@@ -101,7 +101,7 @@ class RunConfig(SetupConfig):
         )
 
     def comparable(self) -> dict[str, Any]:
-        """The settings that decide the result; runs that share them are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
         return self.content()
 
 
@@ -130,7 +130,7 @@ class SweepConfig(SetupConfig):
         self.runs()  # validates the settings
 
     def runs(self) -> dict[tuple[str, str], list[RunConfig]]:
-        """The runs of each way; one where nothing is trained."""
+        """Return the runs of each way; a way without training has one run."""
         from experiments.conversion.ways import WAYS
 
         shared = {name: getattr(self, name) for name in SetupConfig.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""The report: what each way keeps of the zeros and of the quality."""
+"""Report: exact zeros and quality after conversion by each way."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def _mean(runs: Runs, column: str) -> float:
 
 
 def difference(runs: Runs) -> Difference:
-    """From softmax; one run has its interval over examples, several have one over runs."""
+    """Return the difference from softmax, with an interval over runs; for one, over examples."""
     values = {place: run["difference"]["value"] for place, run in enumerate(runs)}
-    # softmax is the model as it was, the same for every seed
+    # softmax is the unchanged model, the same for every seed
     found = paired(values, dict.fromkeys(values, 0.0))
     assert found is not None
     if len(runs) > 1:
@@ -77,7 +77,7 @@ def difference(runs: Runs) -> Difference:
 
 
 def _table(results: Results, finished: dict[str, Runs]) -> Table:
-    """A row for softmax and one for each way."""
+    """Return a table with a row for softmax and one for each way."""
     rows = []
     if finished:
         softmax = next(iter(finished.values()))[0]["softmax"]
@@ -137,7 +137,7 @@ def _plot(finished: dict[str, Runs], sparse: dict[str, Runs]) -> Figure:
 
 
 def _layers(finished: dict[str, Runs]) -> Table:
-    """Zeros of every layer on the pairs, first seed."""
+    """Return a table with the zeros of every layer on the pairs, for the first seed."""
     rows = [
         [way, *(f"{100 * share:.1f}" for share in runs[0]["layers"])]
         for way, runs in finished.items()

@@ -1,4 +1,4 @@
-"""One run: convert the model in one way, and measure it against its softmax self."""
+"""One run: convert the model in one way, and compare it with the softmax model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparse_attn.inspection.record import ZeroCounts
 from sparse_attn.reports.bootstrap import compare
 from sparse_attn.system.machine import device_name, versions
 
-POINTS = 100  # of a correlation of 1
+POINTS = 100  # points for a correlation of 1
 
 
 class Run(NamedTuple):
@@ -44,7 +44,7 @@ class Run(NamedTuple):
         """Convert, measure and return the content of results.json.
 
         Args:
-            folder: of checkpoints; None to keep none.
+            folder: folder of checkpoints; None to keep none.
 
         Raises:
             DivergedError: attention or an embedding is NaN or infinite.
@@ -92,7 +92,7 @@ def assemble(config: RunConfig) -> Run:
     """Read the data and the model.
 
     Raises:
-        ValueError, OSError: what is wrong with the texts, the pairs or the model.
+        ValueError, OSError: invalid texts, pairs or model.
     """
     texts, pairs = read_texts(Path(config.texts)), read_pairs(Path(config.pairs))
     if len(texts.inputs) < LEAST:
@@ -107,13 +107,13 @@ def assemble(config: RunConfig) -> Run:
         )
     refuse(reader.model, attention_layers(reader.model))
     check(config.way, reader.model, config.mapping)
-    reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer is another's
+    reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer does not fit the model
     length = min(config.max_length, reader.limit)
     return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
 
 
 def embed(reader: Reader, batches: list[Batch]) -> tuple[Tensor, ZeroCounts]:
-    """Embeddings of length 1 of all inputs (N, D), and the zeros on the way."""
+    """Return the normalised embeddings of all inputs (N, D), and counts of zeros in attention."""
     with record_attention(reader.model) as record:
         found = torch.cat([reader(batch).cpu() for batch in batches])
     places = torch.tensor([place for batch in batches for place in batch.places])
@@ -121,7 +121,7 @@ def embed(reader: Reader, batches: list[Batch]) -> tuple[Tensor, ZeroCounts]:
 
 
 def _quality(pairs: Data, ours: Tensor, softmax: Tensor) -> dict[str, Any]:
-    """Spearman's correlation x 100, and its difference from softmax's with a 95 % interval."""
+    """Return Spearman's correlation x 100, and its difference from softmax (95 % interval)."""
     labels = pairs.labels
     assert labels is not None
     mine, its = labels.predict(ours), labels.predict(softmax)

@@ -1,4 +1,4 @@
-"""The ways: which mapping every layer gets, and what trains the model then."""
+"""The ways to convert: the mapping of every layer, and the training that follows."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ CONTINUED = "softmax, continued training"
 RANDOM = "random drop"
 LEARNED = "learned per head"
 FROZEN = "frozen queries and keys"
-HALF = 0.5  # of the steps: the ramp
+HALF = 0.5  # share of the steps for the ramp
 BISECTIONS = 12
 TEMPERATURE = 0.05
-FASTER = 100  # the learning rate of mappings' parameters, in that of weights
+FASTER = 100  # learning rate of mappings' parameters relative to that of the weights
 PROJECTIONS = {"query", "key", "q_proj", "k_proj"}
 
 
 class Setup(NamedTuple):
-    """What a plan is made of.
+    """Input of the functions that make a plan.
 
     Attributes:
-        model: computes softmax.
-        mapping: a registered name.
+        model: model with softmax.
+        mapping: registered name.
         target: share of zeros over all layers.
         sample: batches of some of the texts.
     """
@@ -49,27 +49,27 @@ class Setup(NamedTuple):
 
 
 def chosen(setup: Setup) -> Plan:
-    """As `convert`: each layer's value by its losses, zeros to be kept."""
+    """Plan like `sparse-attn convert`: choose each layer's value by losses, and keep the zeros."""
     return make_plan(setup.model, Mapping(setup.mapping), setup.sample, target=setup.target)
 
 
 def not_kept(setup: Setup) -> Plan:
-    """The values chosen, which stay as they are."""
+    """Plan the same values and keep them in training, so that the zeros may change."""
     plan = chosen(setup)
     return replace(plan, layers=[replace(layer, wanted=None) for layer in plan.layers])
 
 
 def uniform(setup: Setup) -> Plan:
-    """One value for all layers, with the same zeros over them."""
-    return _of_one_value(setup, setup.mapping)
+    """Plan one value for all layers that gives the target zeros over all of them."""
+    return _plan_one_value(setup, setup.mapping)
 
 
 def random_drop(setup: Setup) -> Plan:
-    """As many zeros at positions that have nothing to do with the scores."""
-    return _of_one_value(setup, "random-drop-softmax")
+    """Plan the same number of zeros at random positions, independent of the scores."""
+    return _plan_one_value(setup, "random-drop-softmax")
 
 
-def _of_one_value(setup: Setup, name: str) -> Plan:
+def _plan_one_value(setup: Setup, name: str) -> Plan:
     mapping = Mapping(name)
     dial, values = mapping.spec.dial, mapping.parameter_values()
     assert dial is not None
@@ -95,13 +95,13 @@ def _of_one_value(setup: Setup, name: str) -> Plan:
 
 
 def softmax(setup: Setup) -> Plan:
-    """No layer is converted."""
+    """Plan to convert no layer."""
     names = [layer.name for layer in attention_layers(setup.model)]
     return Plan("softmax", {}, None, [LayerPlan(name, converted=False) for name in names])
 
 
 def one_by_one(done: float, layers: int) -> list[float]:
-    """Layer i of L ramps during the i-th of L equal parts of the first half of the steps."""
+    """Ramp layer i of L during the i-th of L equal parts of the first half of the steps."""
     return [min(1.0, max(0.0, done / HALF * layers - i)) for i in range(layers)]
 
 
@@ -111,7 +111,7 @@ def contrastive_loss(first: Tensor, second: Tensor) -> Tensor:
     Source: Gao et al. 2021 (SimCSE), eq. 1.
 
     Args:
-        first, second: a and b (B, D), embeddings of the same texts under other dropout.
+        first, second: a and b (B, D), embeddings of the same texts with different dropout.
     """
     cosines = F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
     return F.cross_entropy(cosines / TEMPERATURE, torch.arange(len(first), device=first.device))
@@ -123,18 +123,18 @@ class Contrastive(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Of a batch that the model reads twice."""
+        """Return the loss of a batch that the model reads twice."""
         mask = inputs["attention_mask"].unsqueeze(-1)
         first, second = (
             (model(**inputs).last_hidden_state * mask).sum(1) / mask.sum(1) for _ in range(2)
         )
-        # zeros are counted between steps, as the model will have them without dropout
+        # zeros are counted between steps, without dropout
         model.eval()
         return contrastive_loss(first, second)
 
 
 def learn_per_head(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
-    """Make the dial's parameter one learned value per head, that only the loss moves."""
+    """Make the dial's parameter one learned value per head, changed only by the loss."""
     dial = get_spec(plan.mapping).dial
     assert dial is not None
     layers = attention_layers(model)
@@ -142,7 +142,7 @@ def learn_per_head(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[s
     for layer, own in zip(layers, plan.layers, strict=True):
         values = {**plan.parameters, dial.parameter: own.value}
         mappings[layer.name] = make_mapping(layer, plan.mapping, dial.parameter, "head", values)
-        own.converted, own.wanted = False, None  # nothing else turns it
+        own.converted, own.wanted = False, None  # no ramp and no adjustment changes it
     install(model, layers, mappings)
     learned = [p for mapping in mappings.values() for p in mapping.parameters()]
     ours = {id(parameter) for parameter in learned}
@@ -154,10 +154,10 @@ def learn_per_head(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[s
 
 
 def projections(model: PreTrainedModel) -> list[nn.Module]:
-    """Those of queries and keys, of all layers.
+    """Return the projections of queries and keys of all layers.
 
     Raises:
-        ValueError: they cannot be told from other parameters.
+        ValueError: a layer has no separate modules for them.
     """
     found = []
     for layer in attention_layers(model):
@@ -172,20 +172,20 @@ def projections(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def freeze_scores(model: PreTrainedModel, plan: Plan, recipe: Recipe) -> dict[str, Any]:
-    """Keep what the scores are made of; raises as `projections`."""
+    """Freeze the projections of queries and keys; raise the errors of `projections`."""
     for part in projections(model):
         part.requires_grad_(False)
     return {}
 
 
 class Way(NamedTuple):
-    """How a model is converted.
+    """A way to convert a model.
 
     Attributes:
-        about: what is its own.
-        plan: the layers' mappings.
-        healer: has the loss; None to train nothing.
-        ramp: of the mapping's parameters.
+        about: description in the report.
+        plan: makes the plan of the layers' mappings.
+        healer: trainer with the loss; None to train nothing.
+        ramp: ramp of the mapping's parameters.
         prepare: changes the swapped model, and returns arguments of the healer.
     """
 
@@ -228,7 +228,7 @@ WAYS = {
 
 
 def check(way: str, model: PreTrainedModel, mapping: str) -> None:
-    """Raise ValueError for a mapping or a model without what the way learns or freezes."""
+    """Raise ValueError if the mapping or model lacks the parts that the way learns or freezes."""
     spec = get_spec(mapping)
     assert spec.dial is not None
     turned = spec.dial.parameter
@@ -243,10 +243,10 @@ def check(way: str, model: PreTrainedModel, mapping: str) -> None:
 def convert(
     way: Way, setup: Setup, recipe: Recipe, tokens: Any, collate: Any, folder: Path
 ) -> list[float]:
-    """Convert the model in place; the zeros of the untrained swap on the sample, by layer.
+    """Convert the model in place; return each layer's zeros on the sample before training.
 
     Args:
-        tokens, collate, folder: as `heal`.
+        tokens, collate, folder: arguments of `heal`.
     """
     model = setup.model
     plan = way.plan(setup)

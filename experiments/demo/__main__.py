@@ -1,4 +1,4 @@
-"""What pretrained attention can forget, then fine-tuning with r-softmax beside softmax.
+"""Demo: drop attention weights of a pretrained model, then fine-tune with r-softmax and softmax.
 
 Run as:
     python -m experiments.demo
@@ -66,7 +66,7 @@ def act() -> None:
 
 
 def train(mapping: str) -> dict[str, Any]:
-    """Results of a run started by `accelerate launch`, as a user would."""
+    """Fine-tune by `accelerate launch`, as a user would, and return the results."""
     from torch import get_num_threads
 
     folder = FOLDER / mapping
@@ -76,7 +76,7 @@ def train(mapping: str) -> dict[str, Any]:
     words += ["--output_dir", str(folder)]
     print(f"\n$ accelerate {' '.join(words)}", flush=True)
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words]
-    # a new session, so that only this process handles Ctrl+C
+    # a new session, because only this process should handle Ctrl+C
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             code = process.wait()

@@ -19,7 +19,7 @@ POINTS = ("entmax", "sparsemax")
 
 
 def retrieval_table(record: dict[str, Any]) -> Table:
-    """Zeros, right answers and their difference from softmax, a row per setting."""
+    """Return a row per setting: zeros, right answers and their difference from softmax."""
     rows = [
         [
             row["setting"],
@@ -42,12 +42,12 @@ def _judged(row: dict[str, Any]) -> list[str]:
 
 
 def forgetting(record: dict[str, Any]) -> Figure:
-    """Right answers by zeros; bands are the intervals of the differences from softmax."""
-    (start,) = _of(record, "softmax")
+    """Plot right answers by zeros; bands are the intervals of the differences from softmax."""
+    (start,) = _rows_of(record, "softmax")
     figure, axes = canvas.single(height=4.4)
     looks = canvas.looks((*LINES, *POINTS, "softmax"), "softmax")
     for mapping in (*LINES, *POINTS):
-        rows, look = _of(record, mapping), looks[mapping]
+        rows, look = _rows_of(record, mapping), looks[mapping]
         if mapping in POINTS:
             look |= {"linestyle": "none"}
         else:
@@ -68,7 +68,7 @@ def forgetting(record: dict[str, Any]) -> Figure:
 
 
 def training_table(results: Sequence[dict[str, Any]]) -> Table:
-    """Dev accuracy after each epoch, final zeros and time, a row per run."""
+    """Return a row per run: dev accuracy after each epoch, final zeros and time."""
     epochs = [f"epoch {entry['epoch']:g}" for entry in results[0]["per_epoch"]]
     rows = [
         [
@@ -88,7 +88,7 @@ def training_table(results: Sequence[dict[str, Any]]) -> Table:
 
 
 def make_page(record: dict[str, Any], results: Sequence[dict[str, Any]]) -> Page:
-    """Both acts on one page."""
+    """Return the page with both parts."""
     tables = retrieval_table(record), training_table(results)
     title = "Right answers by exact zeros"
     caption = "Bands: 95 % intervals of the difference from softmax, over questions."
@@ -109,5 +109,5 @@ def _points(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
     return [100 * row["zeros"] for row in rows], [100 * row["right"] for row in rows]
 
 
-def _of(record: dict[str, Any], mapping: str) -> list[dict[str, Any]]:
+def _rows_of(record: dict[str, Any], mapping: str) -> list[dict[str, Any]]:
     return [row for row in record["rows"] if row["mapping"] == mapping]

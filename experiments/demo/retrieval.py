@@ -1,4 +1,4 @@
-"""What can pretrained attention forget? Retrieval with MiniLM, without training.
+"""Retrieval with MiniLM without training: how many attention weights can be dropped?
 
 The candidates of every question are the answers and distractors of all questions. A question is
 right if its answer is the nearest, by cosine of mean-pooled embeddings.
@@ -24,7 +24,7 @@ SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.9)
 
 
 def settings() -> list[Mapping]:
-    """Softmax first, with which the others are compared."""
+    """Return the mappings; the first is softmax, the baseline."""
     return [
         Mapping("softmax"),
         *(Mapping("r-softmax", r=share) for share in SHARES),
@@ -35,13 +35,13 @@ def settings() -> list[Mapping]:
 
 
 def answered(questions: Tensor, answers: Tensor, distractors: Tensor) -> Tensor:
-    """Whether the answer of each question comes first, (N,) of bool; embeddings (N, D)."""
+    """Return whether the answer of each question comes first, (N,) bool; embeddings (N, D)."""
     cosines = questions @ torch.cat([answers, distractors]).T
     return cosines.argmax(-1) == torch.arange(len(questions))
 
 
 def retrieve() -> dict[str, Any]:
-    """Record of all settings."""
+    """Measure all settings, and return the record."""
     questions, answers, distractors = zip(*read_pairs(), strict=True)
     texts = [(text,) for text in (*questions, *answers, *distractors)]
     reader = open_reader(MODEL, embed=True)

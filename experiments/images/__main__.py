@@ -36,7 +36,7 @@ class Images(Experiment[RunConfig, SweepConfig]):
     run, sweep = RunConfig, SweepConfig
 
     def tidy(self, folder: Path) -> None:
-        """Keep the checkpoint, which holds the best weights."""
+        """Keep the checkpoint, because it has the best weights."""
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
         yield f"{results['data']} {results['loss']}, epoch {results['best_epoch']}"

@@ -141,7 +141,7 @@ class SetupConfig:
         return self.data.data_dir is None
 
     def content(self) -> dict[str, Any]:
-        """The settings that decide the results: no paths, nothing that may change on resume."""
+        """Return the settings that determine the results, without paths."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         del content["data"]["data_dir"]
         return content
@@ -164,7 +164,7 @@ class RunConfig(SetupConfig):
     resume: bool = False
 
     def comparable(self) -> dict[str, Any]:
-        """The settings that decide the result; runs that share them are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
         return self.content()
 
 
@@ -224,7 +224,7 @@ class SweepConfig(SetupConfig):
         check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
     def trial(self, loss: SweptLoss, learning_rate: float) -> RunConfig:
-        """A run without evaluation on the test images."""
+        """Return a trial run, which does not evaluate on the test images."""
         return RunConfig(
             output_dir="",
             data=self.data,

@@ -1,4 +1,4 @@
-"""Training losses, what they report and the classes they predict."""
+"""Training losses, with their reported measures and predicted classes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def predictions(self, scores: Tensor) -> Tensor:
-        """The most probable classes [B].
+        """Return the most probable classes [B].
 
-        By p, not z: spherical, Taylor and abs give very negative scores high probability.
+        It uses p, not z: spherical, Taylor and abs give very negative scores high probability.
         """
         log_p = self.log_p(scores)
         return (scores if log_p is None else log_p).argmax(-1)

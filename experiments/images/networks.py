@@ -11,7 +11,7 @@ from experiments.images.config import CLASSES, NetworkConfig
 
 # maps of both convolutions and hidden units; maps of the four stages
 WIDTHS = {"mnist": (30, 60, 500), "cifar10": (64, 128, 256, 512), "cifar100": (64, 128, 256, 512)}
-# 3 x 3 convolutions of each stage: with the output layer, fourteen layers
+# number of 3 x 3 convolutions in each stage; with the output layer, fourteen layers
 STAGES = (3, 3, 3, 4)
 
 
@@ -30,7 +30,7 @@ def make_network(name: str, config: NetworkConfig) -> nn.Sequential:
     softmax and softmax-abs are even and have no gradient at 0.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
 
     Raises:
         ValueError: the wrong number of widths.
@@ -49,10 +49,10 @@ def make_network(name: str, config: NetworkConfig) -> nn.Sequential:
 
 
 def _mnist(widths: Sequence[int], classes: int) -> list[nn.Module]:
-    """28 -> pool 6 -> pool 2; without padding 5 x 5 maps and 5 x 5 pools do not fit twice."""
+    """Return layers of sizes 28 -> pool 6 -> pool 2; 5 x 5 maps and pools twice need padding."""
     first, second, hidden = widths
     return [
-        # pooled before rectified: the same function, of fewer values
+        # pooling before ReLU gives the same function with fewer values
         nn.Conv2d(1, first, 5, padding=2),
         nn.MaxPool2d(5, ceil_mode=True),
         nn.ReLU(),
@@ -67,7 +67,7 @@ def _mnist(widths: Sequence[int], classes: int) -> list[nn.Module]:
 
 
 def _cifar(widths: Sequence[int], classes: int) -> list[nn.Module]:
-    """32 -> pool 11 -> pool 4 -> pool 2 -> pool 1, batch norm after every convolution."""
+    """Return layers of sizes 32 -> pool 11 -> pool 4 -> pool 2 -> pool 1, with batch norm."""
     layers: list[nn.Module] = []
     channels = 3
     for width, depth in zip(widths, STAGES, strict=True):

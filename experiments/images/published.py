@@ -20,7 +20,7 @@ class Published(NamedTuple):
     epochs: str = ""
 
 
-# by data set and split, then by loss; the paper does not say how CIFAR was split
+# keys: data set and split, then loss; the paper does not say how CIFAR was split
 _TABLES: dict[tuple[str, str], tuple[str, dict[str, Published]]] = {
     ("mnist", "random"): (
         "table 1, 100 runs on 70,000 images",

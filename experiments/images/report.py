@@ -1,4 +1,4 @@
-"""The report: tables beside the published ones, and figures."""
+"""Report: tables with the published numbers, and figures."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _settings_table(results: Results) -> Table:
 
 
 def results_table(results: Results) -> Table:
-    """Criterion and error of every loss beside the published ones."""
+    """Return criterion and error of every loss, with the published numbers."""
     title, theirs = published(results.sweep)
     rows = []
     for cell in results.cells:

@@ -18,7 +18,7 @@ from sparse_attn.system.machine import choose_device, device_name, versions
 from sparse_attn.system.run_folders import CHECKPOINT_FILE
 
 EVALUATION_BATCH = 1000
-# breaks ties of accuracy by the criterion
+# weight of the criterion, which breaks ties of accuracy
 TIE = 1e-6
 
 

@@ -37,7 +37,7 @@ def measure(config: MeasureConfig) -> None:
 
     for name, value in train.measure(config).items():
         shown = value
-        if name == "function":  # the report draws it
+        if name == "function":  # too long for the terminal; the report draws it
             continue
         if name == "rank":
             shown = {key: part for key, part in value.items() if key != "spectrum"}
@@ -111,7 +111,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         check_heads(sweep)
 
     def read(self, folder: Path) -> Results:
-        """The records of a sweep, or of single runs below a folder."""
+        """Read the records of a sweep, or of single runs below a folder."""
         from engine.sweep.records import SWEEP_FILE
 
         if (folder / SWEEP_FILE).is_file():

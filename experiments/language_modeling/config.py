@@ -90,8 +90,8 @@ class SetupConfig:
         """Whether the corpus is downloaded from the hub."""
         return self.corpus.data_dir is None
 
-    def _deciding(self) -> dict[str, Any]:
-        """The settings that decide the results, without paths."""
+    def _settings_of_result(self) -> dict[str, Any]:
+        """Return the settings that determine the results, without paths."""
         content = {key: value for key, value in asdict(self).items() if key not in FREE}
         del content["corpus"]["data_dir"]
         if self.measures.simlex is not None:
@@ -138,8 +138,8 @@ class RunConfig(SetupConfig):
                 )
 
     def comparable(self) -> dict[str, Any]:
-        """The settings that decide the result; runs that share them are the same run."""
-        return self._deciding()
+        """Return the settings that determine the result; equal ones mean the same run."""
+        return self._settings_of_result()
 
 
 @dataclass(frozen=True)
@@ -174,5 +174,5 @@ class SweepConfig(SetupConfig):
         return RunConfig("", head, seed, **shared)
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.json: the settings that decide the results."""
-        return self._deciding()
+        """Return the content of sweep.json: the settings that determine the results."""
+        return self._settings_of_result()

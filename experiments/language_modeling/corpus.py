@@ -104,7 +104,7 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     """
     texts = [_texts(config, split) for split in SPLITS]
     train, valid, test = (_tokens(text, config.name == "text8") for text in texts)
-    index: dict[str, int] = {}  # by first appearance
+    index: dict[str, int] = {}  # numbers by first appearance
     numbers = _stream(index.setdefault(token, len(index)) for token in train)
     vocabulary, numbers = _by_frequency(list(index), numbers, config.vocabulary_size)
     index = {token: number for number, token in enumerate(vocabulary)}
@@ -199,7 +199,7 @@ def _by_frequency(
     ranked = torch.bincount(numbers).argsort(descending=True, stable=True).tolist()
     vocabulary = [words[number] for number in ranked]
     if size is not None and size < len(vocabulary):
-        # keep these two, which are then among the most frequent
+        # always keep these two; many words become <unk>, so both are frequent
         kept = [word for word in vocabulary if word not in (EOS, UNK)]
         vocabulary = [EOS, UNK, *kept[: size - 2]]
     index = {word: number for number, word in enumerate(vocabulary)}

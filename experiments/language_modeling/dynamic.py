@@ -1,4 +1,4 @@
-"""Dynamic evaluation: a language model that keeps learning from the text it was just tested on.
+"""Dynamic evaluation: the model learns from each test segment after it was scored.
 
 Krause et al. 2018 (arXiv 1709.07432), eqs. 5 and 6. G is the root mean square gradient of
 each parameter on the training set (old form: of the sum). For each test segment: score, then
@@ -41,11 +41,12 @@ def dynamic_evaluation(
     config: DynamicConfig,
     statistics: Statistics | None = None,
 ) -> float:
-    """Mean nll of the test stream in nats, each segment scored before the model learns from it.
+    """Return the mean nll of the test stream in nats; segments are scored before learning.
 
-    One row, state carried, dropout off. lr = lamb = 0 gives `mean_nll(model, test_stream, 1,
-    config.segment)`, bit for bit if the model computes the same with and without gradients (torch's
-    LSTM does not). The weights are restored, also after an error; `.grad` is left alone.
+    The stream is one row, the state is carried and dropout is off. lr = lamb = 0 gives
+    `mean_nll(model, test_stream, 1, config.segment)`, bit for bit if the model computes the same
+    with and without gradients (torch's LSTM does not). The weights are restored, also after an
+    error; `.grad` does not change.
 
     Args:
         train_stream, test_stream: (tokens,) int64.
@@ -75,7 +76,7 @@ def dynamic_evaluation(
 def gradient_statistics(
     model: LanguageModel, train_stream: Tensor, config: DynamicConfig
 ) -> Statistics:
-    """G and rho of `config.form` over the training set. They do not depend on lamb, lr, epsilon.
+    """Return G and rho of `config.form` over the training set, for any lamb, lr and epsilon.
 
     Raises:
         ValueError: the stream is too short for `config.batch`, or no parameter has a gradient.
@@ -111,14 +112,14 @@ def choose(
     lrs: Sequence[float] | None = None,
     lambs: Sequence[float] | None = None,
 ) -> tuple[DynamicConfig, float]:
-    """`config` with the lr and lamb of the lowest nll on the validation stream, and that nll.
+    """Return `config` with the lr and lamb of the lowest validation nll, and that nll.
 
-    The grid defaults to `LRS` x `LAMBS`, times segment / 5, for the new form; for the old form,
-    whose grid is not published, to the same multiples of its default lr and lamb. Ties go to the
+    The grid of the new form is `LRS` x `LAMBS`, times segment / 5, by default. That of the old form
+    is not published; its default is the same multiples of the form's lr and lamb. Ties go to the
     first point; if all diverge, the first is returned with an nll of inf.
 
     Raises:
-        ValueError: as `dynamic_evaluation`.
+        ValueError: a stream is too short, or no parameter is trainable.
     """
     statistics = gradient_statistics(model, train_stream, config)
     default, base = RATES[config.form], RATES["new"]

@@ -21,7 +21,7 @@ REFRESH = 1000
 
 
 def factored_layer(model: LanguageModel) -> FactoredSphericalHead:
-    """The layer with the weights and the mapping of the model's head."""
+    """Return a factored layer with the weights and the mapping of the model's head."""
     head = cast(LinearHead, model.head)
     layer = FactoredSphericalHead(
         head.hidden,
@@ -57,6 +57,6 @@ def clipped_step(
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         norm = torch.stack([nn.utils.get_total_norm(gradients), layer.grad_norm()]).norm()
         nn.utils.clip_grads_with_norm_(model.parameters(), stage.clip, norm)
-        if norm.isfinite():  # else the step raises
+        if norm.isfinite():  # layer.step raises for other norms
             share = min(1.0, stage.clip / (norm.item() + 1e-6))
     layer.step(share * lr, weight_decay=stage.weight_decay / share)

@@ -12,8 +12,8 @@ from sparse_attn.mappings import MappingSpec, get_spec, pointwise_spec
 def log_g(scores: Tensor) -> Tensor:
     """p_i = g(z_i) / sum_j g(z_j), g(z) = max(0, z) + 1e-8.
 
-    Kanai et al. 2018's g:ReLU as an output layer. The epsilon, which is ours, avoids likelihoods of
-    0; the paper does not say how it did.
+    Kanai et al. 2018's g:ReLU as an output layer. We add the epsilon to avoid likelihoods of 0; the
+    paper does not say how it avoids them.
     """
     return torch.log(scores.clamp(min=0) + 1e-8)
 
@@ -25,7 +25,7 @@ register_mapping(pointwise_spec("relu-eps", log_g, source=source))
 def bouchard(
     scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
-    """softmax, which its record trains by `bouchard_loss` instead of -log p."""
+    """softmax, trained by `bouchard_loss` instead of -log p."""
     return softmax(scores, mask=mask, dim=dim, log=log)
 
 

@@ -18,7 +18,7 @@ from experiments.language_modeling.corpus import batchify
 from experiments.language_modeling.models import LanguageModel
 from experiments.language_modeling.sections import INF
 
-# contexts whose distributions are held in memory at once
+# number of distributions held in memory at once
 _ROWS = 256
 # replaces log 0 in the matrix of log-probabilities: log of the smallest normal float32
 LOG_ZERO = math.log(torch.finfo(torch.float32).tiny)
@@ -37,14 +37,14 @@ def mean_nll(
     Summed in float64. inf if a mapping gives a target exactly 0, NaN for a diverged model.
 
     Args:
-        stream: (tokens,) int64, as `Corpus` holds it.
-        batch: rows that the stream is split into.
+        stream: (tokens,) int64, a split of `Corpus`.
+        batch: number of rows that the stream is split into.
         segment: tokens per row and forward pass.
-        chunk: as of `Head.nll`.
+        chunk: argument of `Head.nll`.
         progress: title of a progress bar; none by default.
 
     Raises:
-        ValueError: as `segments`.
+        ValueError: invalid batch or segment, see `segments`.
     """
     total, count = 0.0, 0
     with evaluating(model), torch.no_grad():
@@ -63,14 +63,14 @@ def perplexity(nll: float) -> float:
 def top_k_error(
     model: LanguageModel, stream: Tensor, batch: int, segment: int, k: int = 10
 ) -> float:
-    """Share of targets not among the k most probable words, in [0, 1].
+    """Return the share of targets not among the k most probable words, in [0, 1].
 
-    Ties count against the target: it is among them if at most k words, itself included, are at
-    least as probable. Hence a uniform distribution has error 1, and so has NaN. With k = 10 the
+    Ties count against the target: it is among the k if at most k words, itself included, are at
+    least as probable. Hence a uniform distribution has error 1, and so has NaN. k = 10 gives the
     top-10 error of de Brebisson & Vincent 2016.
 
     Raises:
-        ValueError: k < 1, or as `segments`.
+        ValueError: k < 1, or invalid batch or segment, see `segments`.
     """
     if k < 1:
         raise ValueError(f"k={k}: expected at least 1; the papers report 10")
@@ -89,11 +89,11 @@ def top_k_error(
 def log_prob_matrix(model: LanguageModel, stream: Tensor, contexts: int, segment: int) -> Tensor:
     """log p(w | w_<=t) for the first `contexts` positions t of the stream: [contexts, V].
 
-    On the CPU, in the model's dtype. log 0 becomes `LOG_ZERO` = -87.3; finite values are kept, even
-    below it. Kanai et al. 2018 call the transpose the log-output matrix.
+    The matrix is on the CPU, in the model's dtype. log 0 becomes `LOG_ZERO` = -87.3; finite values
+    are kept, even below it. Kanai et al. 2018 call the transpose the log-output matrix.
 
     Raises:
-        ValueError: the stream has fewer contexts, or as `segments`.
+        ValueError: the stream has fewer contexts, or invalid segment, see `segments`.
     """
     check_contexts(stream, contexts)
     dtype = model.embedding.weight.dtype
@@ -118,7 +118,7 @@ def check_contexts(stream: Tensor, contexts: int) -> None:
 
 @contextmanager
 def evaluating(model: LanguageModel) -> Iterator[None]:
-    """Eval mode inside; restore the previous mode afterwards."""
+    """Set eval mode, and restore the previous mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -130,10 +130,10 @@ def evaluating(model: LanguageModel) -> Iterator[None]:
 def segments(
     model: LanguageModel, stream: Tensor, batch: int, length: int, progress: str | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets (batch, <= length), in order, on the model's device.
+    """Yield inputs and targets (batch, <= length), in order, on the model's device.
 
     Raises:
-        ValueError: batch or length below 1, or as `batchify`.
+        ValueError: batch or length below 1, or a stream too short for `batchify`.
     """
     if batch < 1 or length < 1:
         raise ValueError(f"batch={batch}, segment={length}: expected at least 1 of each")
@@ -148,7 +148,7 @@ def segments(
 def _hidden(
     model: LanguageModel, stream: Tensor, batch: int, length: int, progress: str | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Hidden states (B, T, d) and targets (B, T), the state carried."""
+    """Yield hidden states (B, T, d) and targets (B, T), carrying the state."""
     state = model.initial_state(batch)
     for tokens, targets in segments(model, stream, batch, length, progress):
         hidden, state = model(tokens, state)

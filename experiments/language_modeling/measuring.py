@@ -27,7 +27,7 @@ EXACT_CONTEXTS = 2000
 
 
 def check_measures(corpus: Corpus, wanted: MeasuresConfig) -> None:
-    """Raise the errors of the measures before hours of training."""
+    """Raise the errors of the measures early, before training takes hours."""
     if wanted.simlex is not None:
         read_pairs(Path(wanted.simlex))
     if wanted.rank_contexts is not None:
@@ -39,7 +39,7 @@ def check_measures(corpus: Corpus, wanted: MeasuresConfig) -> None:
 def measures(
     model: LanguageModel, corpus: Corpus, evaluation: EvaluationConfig, wanted: MeasuresConfig
 ) -> dict[str, Any]:
-    """Top-10 error, what a PLIF or monotone network learned, and the requested measures."""
+    """Return top-10 error, the function of a PLIF or monotone network, and requested measures."""
     found: dict[str, Any] = {
         "top_10_error": top_k_error(model, corpus.test, evaluation.test_batch, evaluation.segment)
     }

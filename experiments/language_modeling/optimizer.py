@@ -15,7 +15,7 @@ from sparse_attn.heads import parameter_groups
 def make_optimizer(
     model: nn.Module, stage: StageConfig, mapping_lr: float | None, averaging: bool
 ) -> torch.optim.Optimizer:
-    """The optimizer of a stage, `initial_lr` in each group.
+    """Return the optimizer of a stage, with `initial_lr` in each group.
 
     Averaging is torch's ASGD with t0 = 0 and lambd = 0: plain SGD with a running mean in the
     optimizer state. It applies a new learning rate one step late, as in AWD-LSTM.
@@ -38,15 +38,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def schedule(stage: StageConfig, step: int, done: float) -> float:
-    """Learning rate factor of a step; `done` is the share of the budget used."""
+    """Return the learning rate factor of a step; `done` is the share of the budget used."""
     warm = min(1.0, (step + 1) / stage.warmup_steps) if stage.warmup_steps else 1.0
     return warm * (1 - done if stage.schedule == "linear" else 1.0)
 
 
 def draw_length(stage: StageConfig) -> int:
-    """Tokens per row in the next step: N(bptt, 5), or N(bptt / 2, 5) in 5% of steps; at least 5.
+    """Draw the tokens per row of a step: N(bptt, 5), or N(bptt / 2, 5) in 5% of steps; at least 5.
 
-    Drawn by torch, whose random state checkpoints hold.
+    The draw is torch's, because checkpoints save its random state.
     """
     if not stage.vary:
         return stage.bptt
@@ -57,13 +57,13 @@ def draw_length(stage: StageConfig) -> int:
 
 
 def triggered(history: list[float], nll: float, patience: int) -> bool:
-    """Whether nll exceeds the lowest earlier validation loss, the last few left out."""
+    """Return whether nll exceeds the lowest validation loss before the last `patience` ones."""
     return len(history) > patience and nll > min(history[:-patience])
 
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Swap in the averages of ASGD; restore the weights afterwards."""
+    """Use the averages of ASGD as weights, and restore the weights afterwards."""
     parameters = [parameter for parameter in optimizer.state if "ax" in optimizer.state[parameter]]
     weights = [parameter.detach().clone() for parameter in parameters]
     with torch.no_grad():

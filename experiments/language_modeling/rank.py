@@ -41,14 +41,14 @@ class Rank:
 
 
 def numerical_rank(matrix: Tensor) -> Rank:
-    """#{i: sigma_i > 1/2 sqrt(M + T + 1) sigma_max eps}, with eps = 2^-23 that of float32.
+    """#{i: sigma_i > 1/2 sqrt(M + T + 1) sigma_max eps}, with float32's eps = 2^-23.
 
-    The threshold of Numerical Recipes (Press et al. 2007, section 2.6), used by Kanai et al. 2018
-    and Parthiban et al. 2021. The sigma_i are roots of the eigenvalues of the Gram matrix of the
-    smaller side in float64, n x n x 8 bytes; 10,000 x 10,000 takes two or three minutes on one
-    core. Squaring loses singular values below sqrt(2^-52) = 1.5e-8 of sigma_max. The threshold is
-    far above, at 6e-8 sqrt(M + T + 1), or 8.4e-6 of sigma_max for 10,000 x 10,000; one with the eps
-    of float64 would be below.
+    The threshold is that of Numerical Recipes (Press et al. 2007, section 2.6), used by Kanai et
+    al. 2018 and Parthiban et al. 2021. The sigma_i are roots of the eigenvalues of the Gram matrix
+    of the smaller side in float64, n x n x 8 bytes; 10,000 x 10,000 takes two or three minutes on
+    one core. Squaring loses singular values below sqrt(2^-52) = 1.5e-8 of sigma_max. The threshold
+    is far above, at 6e-8 sqrt(M + T + 1), or 8.4e-6 of sigma_max for 10,000 x 10,000; a threshold
+    with the eps of float64 would be below.
 
     Args:
         matrix: (M, T) or its transpose; computed on its device.
@@ -71,12 +71,12 @@ def numerical_rank(matrix: Tensor) -> Rank:
 def exact_rank(matrix: Tensor) -> Rank:
     """`numerical_rank` with the eps of float64, 2^-52, for log-probabilities computed in float64.
 
-    Counts directions along which hidden states hardly vary, which the float32 threshold drops.
-    Computes the singular values directly; 10,000 x 2,000 takes about 15 seconds.
+    It also counts directions along which hidden states hardly vary, which the float32 threshold
+    drops. It computes the singular values directly; 10,000 x 2,000 takes about 15 seconds.
 
     Raises:
         TypeError: the matrix is not float64.
-        ValueError: as `numerical_rank`.
+        ValueError: not a non-empty matrix, or not finite.
     """
     if matrix.dtype != torch.float64:
         raise TypeError(f"matrix: expected torch.float64, got {matrix.dtype}")

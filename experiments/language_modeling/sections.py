@@ -253,7 +253,7 @@ class Rates(NamedTuple):
     epsilon: float
 
 
-# of benkrause/dynamic-evaluation, and of the version in MoS's code
+# defaults of benkrause/dynamic-evaluation, and of the version in MoS's code
 RATES = {"new": Rates(2e-3, 5e-5, 2e-5), "old": Rates(2e-2, 2e-3, 1e-3)}
 
 

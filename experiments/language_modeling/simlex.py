@@ -31,10 +31,10 @@ class SimLex:
 
 
 def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> SimLex:
-    """Spearman's rho of cos(e_i, e_j) and the human score, over pairs inside the vocabulary.
+    """Return Spearman's rho of cos(e_i, e_j) and the human score over pairs in the vocabulary.
 
-    Hill, Reichart & Korhonen 2015. Pairs with an unknown word are left out (papers do not say what
-    they do): 575 of 999 remain with PTB's vocabulary.
+    Hill, Reichart & Korhonen 2015. Pairs with an unknown word are left out; the papers do not say
+    how they handle them. 575 of 999 pairs remain with PTB's vocabulary.
 
     Args:
         embeddings: (V, e), row i for vocabulary[i].
@@ -64,7 +64,7 @@ def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> S
 
 
 def read_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Words and human score of each pair in the file; raises as `simlex`."""
+    """Read words and human score of each pair; raise the errors of `simlex` for the file."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]

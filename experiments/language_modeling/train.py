@@ -71,7 +71,7 @@ class Run:
         return results | measures(model, corpus, config.evaluation, config.measures)
 
     def _facts(self, training: Training) -> dict[str, Any]:
-        """Results that are known at any time."""
+        """Return the results that are known at any time."""
         config, corpus, model, progress = self.config, self.corpus, self.model, training.progress
         return {
             "head": config.head.name,
@@ -89,7 +89,7 @@ class Run:
         }
 
     def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
-        """`_facts` with the perplexities of the best weights, if any."""
+        """Return `_facts` and the perplexities of the best weights, if any."""
         config, corpus, model = self.config, self.corpus, self.model
         results = self._facts(training)
         if training.best is not None:
@@ -119,7 +119,7 @@ def assemble(config: RunConfig) -> Run:
 
 
 def check_heads(sweep: SweepConfig) -> None:
-    """Raise the errors of `assemble`, or ValueError if no learning rate could be chosen."""
+    """Raise the errors of `assemble`, or ValueError if a learning rate could not be chosen."""
     choose_device(sweep.device)
     corpus = _read_corpus(sweep)
     for label, head in sweep.heads.items():
@@ -135,7 +135,7 @@ def check_heads(sweep: SweepConfig) -> None:
 
 
 def _read_corpus(config: SetupConfig) -> Corpus:
-    """The corpus, checked to be long enough for training and measures."""
+    """Return the corpus, checked to be long enough for training and measures."""
     corpus = load_corpus(config.corpus)
     for stage in filter(None, (config.train, config.finetune)):
         batchify(corpus.train, stage.batch)
@@ -173,13 +173,13 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """results.json of a finished run that kept its weights."""
+    """Return results.json of a finished run that kept its weights."""
     remedy = "expected the folder of a finished run; resume an interrupted one by train --resume"
     results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
     config = results.get("config") if isinstance(results, dict) else None
     if not isinstance(config, dict) or "head" not in config:
         raise ValueError(f"run_dir={folder}: not a language model's run; {remedy}")
-    # a run writes its results last, over what was measured before
+    # a run writes its results at the end, and would overwrite these
     if results["status"] == "running":
         raise ValueError(f"run_dir={folder}: the run is running or interrupted; {remedy}")
     if not (folder / MODEL_FILE).exists():

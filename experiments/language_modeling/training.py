@@ -66,8 +66,8 @@ class Progress:
 class Training:
     """Trains `model` in place.
 
-    Unlike `engine.fitting.fit`, resumes in the middle of an epoch, which may take hours, from the
-    model states at that position of the text.
+    Unlike `engine.fitting.fit`, it can resume in the middle of an epoch, which may take hours, with
+    the model states at that position of the text.
 
     Args:
         config: the run.
@@ -100,7 +100,7 @@ class Training:
 
     @property
     def stage(self) -> StageConfig:
-        """The stage that runs."""
+        """Return the current stage."""
         return self.stages[self.progress.stage]
 
     @property
@@ -161,7 +161,7 @@ class Training:
         self._end_epoch()
 
     def _step(self) -> int:
-        """One optimizer step; returns the number of tokens per row."""
+        """Do one optimizer step; return the number of tokens per row."""
         progress, stage, start = self.progress, self.stage, self.progress.position
         drawn = draw_length(stage)
         end = min(start + drawn, self.rows.shape[1] - 1)

@@ -88,6 +88,6 @@ def _load(network: nn.Module, file: Path) -> None:
         raise FileNotFoundError(f"weights={file}: no such file")
     try:
         network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    except Exception as error:  # its type depends on the defect of the file
+    except Exception as error:  # the type depends on the damage to the file
         reason = str(error).splitlines()[0]
         raise ValueError(f"weights={file}: not a state dict of this network ({reason})") from error

@@ -83,7 +83,7 @@ class MethodConfig:
 
     @property
     def counted(self) -> bool:
-        """Whether the loss of predicted r is not that of `MultiLabelHead`."""
+        """Return whether predicted r needs the loss of `CountingHead`."""
         return self.count != "true" or self.count_weight != 1
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
@@ -160,10 +160,10 @@ class RunConfig(DataConfig):
             )
 
     def comparable(self) -> dict[str, Any]:
-        """The settings that decide the result; runs that share them are the same run."""
+        """Return the settings that determine the result; equal ones mean the same run."""
         content, sections = asdict(self), (*KINDS, "method", "train")
-        used = {key: _deciding(content[key]) for key in sections if content[key] is not None}
-        return _deciding(content | used)
+        used = {key: _comparable(content[key]) for key in sections if content[key] is not None}
+        return _comparable(content | used)
 
 
 @dataclass(frozen=True)
@@ -209,16 +209,16 @@ class SweepConfig:
         )
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.json: the settings that decide the results."""
+        """Return the content of sweep.json: the settings that determine the results."""
         content = asdict(self)
         for data in content["data"].values():
-            data.update((kind, _deciding(data[kind])) for kind in KINDS if data[kind] is not None)
-        methods = {label: _deciding(method) for label, method in content["methods"].items()}
-        return _deciding(content) | {"methods": methods, "train": _deciding(content["train"])}
+            data.update((kind, _comparable(data[kind])) for kind in KINDS if data[kind] is not None)
+        methods = {label: _comparable(method) for label, method in content["methods"].items()}
+        return _comparable(content) | {"methods": methods, "train": _comparable(content["train"])}
 
 
-def _deciding(section: dict[str, Any]) -> dict[str, Any]:
-    """What decides the result."""
+def _comparable(section: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a section that determine the result."""
     return {
         key: value
         for key, value in section.items()

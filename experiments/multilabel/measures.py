@@ -1,4 +1,4 @@
-"""F1 of decided labels."""
+"""F1 of predicted labels."""
 
 from __future__ import annotations
 

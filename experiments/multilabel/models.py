@@ -23,8 +23,8 @@ from sparse_attn.losses import label_count_loss
 class SigmoidHead(nn.Linear):
     """p_i = sigma(w_i h + b_i), a sigmoid per label: the usual choice, and the control.
 
-    As `MultiLabelHead`, but p does not sum to 1. The loss is the binary cross entropy, averaged
-    over labels; a label applies if p > threshold.
+    Works like `MultiLabelHead`, but p does not sum to 1. The loss is the binary cross entropy,
+    averaged over labels; a label applies if p > threshold.
 
     Args:
         hidden: size of the hidden states.
@@ -51,14 +51,14 @@ class SigmoidHead(nn.Linear):
 
 
 class CountingHead(MultiLabelHead):
-    """A `MultiLabelHead` with predicted r whose loss takes r from another number of labels.
+    """`MultiLabelHead` with predicted r, whose loss can take r from other numbers of labels.
 
-    Balazy et al. 2023 leave open which: the true number (of `MultiLabelHead`), the predicted one,
-    or the expected one, sum_k k p(k), whose gradient reaches the predictor.
+    Balazy et al. 2023 do not say which number to use: the true one (as in `MultiLabelHead`), the
+    predicted one, or the expected one, sum_k k p(k), whose gradient reaches the predictor.
 
     Args:
-        hidden, labels: as `MultiLabelHead`.
-        method: its mapping, `count` and `count_weight`.
+        hidden, labels: arguments of `MultiLabelHead`.
+        method: config with mapping, `count` and `count_weight`.
     """
 
     def __init__(self, hidden: int, labels: int, method: MethodConfig) -> None:
@@ -66,7 +66,7 @@ class CountingHead(MultiLabelHead):
         self.method = method
 
     def loss(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """As that of `MultiLabelHead`, the loss of the number with its weight."""
+        """Return the loss of `MultiLabelHead`, with `count_weight` on the loss of the number."""
         counted = label_count_loss(self.count_scores(hidden), target == 1, reduction=reduction)
         extra = self.method.count_weight - 1
         return super().loss(hidden, target, reduction) + extra * counted
@@ -85,7 +85,7 @@ Head: TypeAlias = MultiLabelHead | SigmoidHead
 
 
 def make_head(method: MethodConfig, hidden: int, labels: int) -> Head:
-    """The output layer of a method; raises as `Mapping` and `MultiLabelHead` do."""
+    """Return the output layer of a method; raise the errors of `Mapping` and `MultiLabelHead`."""
     if method.mapping == SIGMOID:
         return SigmoidHead(hidden, labels)
     if method.counted:
@@ -112,7 +112,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
-        """`loss` if labels [B, n] are given; `logits`: log p (B, n), -inf at exact zeros.
+        """Return `loss` if labels [B, n] are given; `logits`: log p (B, n), -inf at exact zeros.
 
         In training mode with labels, only the loss is computed.
         """
@@ -141,16 +141,17 @@ class SigmoidText(nn.Module):
         self.model = model
 
     def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> SequenceClassifierOutput:
-        """`logits`: log p (B, n); `loss` if labels [B, n] are given."""
+        """Return `logits`: log p (B, n); `loss` if labels [B, n] are given."""
         hidden = self.model(**inputs).logits  # [B, H], without the output layer
         loss = None if labels is None else self.head.loss(hidden, labels)
         return SequenceClassifierOutput(loss=loss, logits=self.head(hidden))
 
 
 def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Module:
-    """The network for a kind of data, with the output layer of the method.
+    """Return the network for a kind of data, with the output layer of the method.
 
-    Its forward takes a batch as keyword arguments and returns `loss` and `logits` as `Classifier`.
+    Its forward takes a batch as keyword arguments and returns `loss` and `logits`, like
+    `Classifier`.
 
     Raises:
         ValueError, TypeError, OSError: invalid method, or unavailable network.
@@ -170,10 +171,10 @@ def build_model(data: DataConfig, method: MethodConfig, labels: int) -> nn.Modul
 
 
 def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Module:
-    """A pretrained Transformer with a new output layer of the method.
+    """Return a pretrained Transformer with a new output layer of the method.
 
-    A patched Transformers model, except for sigmoid, which is not a mapping. Raises as
-    `build_model`.
+    It is a patched Transformers model, except for sigmoid, which is not a mapping. Raises the
+    errors of `build_model`.
     """
     if method.counted:
         raise ValueError(
@@ -184,7 +185,7 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
     model, new_head = with_new_head(
         resolve_model(config.model), num_labels=labels, ignore_mismatched_sizes=True
     )
-    if not new_head:  # of the same size, but of labels in another order, or of other labels
+    if not new_head:  # same size, but other labels or another order
         old = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
         old.reset_parameters()
     head = make_head(method, model.config.hidden_size, labels)
@@ -196,5 +197,5 @@ def text_model(config: TextConfig, method: MethodConfig, labels: int) -> nn.Modu
 
 
 def head_of(model: nn.Module) -> Head:
-    """The head of a model made by `build_model`."""
+    """Return the head of a model by `build_model`."""
     return next(module for module in model.modules() if isinstance(module, Head))

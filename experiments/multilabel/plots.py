@@ -19,10 +19,10 @@ Points = list[tuple[int, str]]  # x, data set
 
 
 def series(results: Results, axis: str) -> dict[int, Points]:
-    """The standardised data sets along an axis, ascending, by number of classes.
+    """Return the standardised data sets along an axis, ascending, by number of classes.
 
-    Along `labels`, the data sets of the greatest length; along `length`, the ones whose mean number
-    of labels is half the number of classes.
+    The axis `labels` uses the data sets of the greatest length. The axis `length` uses those with a
+    mean number of labels of half the number of classes.
     """
     found: dict[int, Points] = defaultdict(list)
     data = results.sweep.data.items()
@@ -37,7 +37,7 @@ def series(results: Results, axis: str) -> dict[int, Points]:
 
 
 def plot_axis(results: Results, axis: str) -> Figure | None:
-    """Like figure 2: lines are means over seeds, bars one standard deviation to each side.
+    """Plot like figure 2: lines are means over seeds, bars one standard deviation to each side.
 
     The grey band spans softmax from its worst threshold to its best, clipped to the panel. None if
     no data set varies along the axis.
@@ -76,7 +76,7 @@ def plot_axis(results: Results, axis: str) -> Figure | None:
 
 
 def _band(axes: canvas.Axes, results: Results, points: Points) -> None:
-    """Mean micro-F1 of softmax from its worst threshold to its best."""
+    """Draw a band of mean micro-F1 of softmax from its worst threshold to its best."""
     found = {x: by_threshold(results, (name, BASELINE)).values() for x, name in points}
     means = {x: [one.mean for one in some] for x, some in found.items() if some}
     if means:
@@ -85,9 +85,9 @@ def _band(axes: canvas.Axes, results: Results, points: Points) -> None:
 
 
 def plot_curves(results: Results) -> Figure | None:
-    """Like figure 3: micro-F1 on the validation set by epoch, mean over the seeds that finished.
+    """Plot like figure 3: validation micro-F1 by epoch, mean over the seeds that finished.
 
-    Of the synthetic data sets, the longest ones with half the classes as labels. None if no run
+    Only the longest synthetic data sets with half the classes as labels are shown. None if no run
     has two epochs.
     """
     names = [name for name, data in results.sweep.data.items() if data.synthetic is None]
@@ -111,7 +111,7 @@ def plot_curves(results: Results) -> Figure | None:
 
 
 def _curve(results: Results, name: str, method: str) -> list[float]:
-    """Mean validation micro-F1 in % after each epoch; of a run that has stopped, its best."""
+    """Return mean validation micro-F1 in % after each epoch; a stopped run keeps its best."""
     runs = [run["history"]["score"] for run in results.finished((name, method))]
     longest = max(map(len, runs), default=0)
     filled = [scores + [max(scores)] * (longest - len(scores)) for scores in runs]

@@ -1,4 +1,4 @@
-"""The report: tables, including published numbers, and figures."""
+"""Report: tables, including published numbers, and figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparse_attn.reports.page import Block, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Estimate
 from sparse_attn.reports.verdicts import Measured, verdict_tables
 
-CONTROLS = (BASELINE, SIGMOID)  # softmax with other thresholds among them
+CONTROLS = (BASELINE, SIGMOID)  # includes softmax with other thresholds
 
 CAPTIONS = {
     "micro": "Micro-F1 in %: all decisions at once",
@@ -65,14 +65,14 @@ def make_page(results: Results) -> Page:
 
 
 def baseline(results: Results) -> str:
-    """The softmax with the most thresholds: those of the paper cannot suit all tasks."""
+    """Return the softmax with the most thresholds, because the paper's do not suit all tasks."""
     methods = results.sweep.methods
     plain = [name for name in results.mappings if methods[name].mapping == BASELINE]
     return max(plain, key=lambda name: len(methods[name].thresholds))
 
 
 def method_verdicts(results: Results) -> list[Table]:
-    """Verdicts of all differences from the baseline: by average first, without the controls."""
+    """Return the verdicts of all differences from the baseline, by average, without controls."""
     base, methods = baseline(results), results.sweep.methods
     controls = [name for name in results.mappings if methods[name].mapping in CONTROLS]
     found = [
@@ -169,7 +169,7 @@ def _rates(results: Results) -> Table:
 
 
 def _runs(results: Results) -> Table:
-    """Status of the runs of every method, how many had not settled, and their time."""
+    """Return status, number of runs that had not settled, and time for every method."""
     rows, end = [], 0.9 * results.sweep.train.epochs
     for method in results.mappings:
         cells = [(data, method) for data in results.tasks]
@@ -189,7 +189,7 @@ def _runs(results: Results) -> Table:
 
 
 def _beside_published(results: Results) -> Table | None:
-    """Ours beside table 1 of the paper; None without its data sets."""
+    """Return our numbers with table 1 of the paper; None without its data sets."""
     rows = []
     for data, config in results.sweep.data.items():
         if config.images is None or config.images.source not in published.COLUMNS:
@@ -218,7 +218,7 @@ def _by_data(
     show: Callable[[Cell], str],
     methods: list[str] | None = None,
 ) -> Table:
-    """A row per data set, a column per method."""
+    """Return a table with a row per data set and a column per method."""
     methods = results.mappings if methods is None else methods
     rows = [[data, *(show((data, method)) for method in methods)] for data in results.tasks]
     return Table(caption, ["data", *methods], rows)

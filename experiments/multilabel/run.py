@@ -1,4 +1,4 @@
-"""One run: Adam, epoch and threshold by the validation set, then one look at the test set."""
+"""One run: Adam, epoch and threshold chosen on the validation set, one test evaluation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Run:
 
     Args:
         config: config of the run.
-        model: as `build_model` makes it.
+        model: model by `build_model`.
         data: the parts, with the labels of the model.
 
     Raises:
@@ -88,7 +88,7 @@ class Run:
         self.optimizer = torch.optim.Adam(model.parameters(), config.train.learning_rate)
 
     def perform(self, folder: Path | None = None) -> dict[str, Any]:
-        """Train, choose, measure; leaves the model at its best epoch and threshold.
+        """Train, choose and measure; leave the model at its best epoch and threshold.
 
         Args:
             folder: folder for checkpoint and model, if the config keeps them; None for none.
@@ -136,7 +136,7 @@ class Run:
         return results
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
-        """One pass, in an order fixed by seed and epoch; returns the mean loss."""
+        """Train for one pass in an order fixed by seed and epoch; return the mean loss."""
         batches = self._batches(self.data.train, **self._order(epoch))
         total, rows = torch.zeros((), device=self.device), 0
         for step, batch in enumerate(batches):
@@ -156,14 +156,15 @@ class Run:
             self.schedule.apply(self.head, epochs / self.config.train.epochs)
 
     def evaluate(self) -> dict[str, float]:
-        """`score`: micro-F1 on the validation set at the best threshold."""
+        """Return `score`: micro-F1 on the validation set at the best threshold."""
         found = micro_f1_by_threshold(*self.predict(self.data.validation), self.thresholds)
         return {"score": max(found.values())}
 
     def measure(self) -> dict[str, Any]:
-        """F1, micro-F1 at every threshold and the mean number of labels.
+        """Return F1, micro-F1 at every threshold and the mean number of labels.
 
-        On the test set, or else on the validation set, whose F1 the choices bias upwards.
+        They are for the test set, or without one for the validation set, where F1 is biased upwards
+        by the choices.
         """
         log_p, target = self.predict(self.data.test)
         decided = self.head.decide(log_p)
@@ -177,7 +178,7 @@ class Run:
 
     @torch.no_grad()
     def predict(self, rows: Dataset[Batch]) -> tuple[Tensor, Tensor]:
-        """log p and the labels of all rows, [N, n] each, on the CPU."""
+        """Return log p and the labels of all rows, [N, n] each, on the CPU."""
         found = []
         for batch in self._batches(rows):
             inputs = {name: part for name, part in self._here(batch).items() if name != "labels"}

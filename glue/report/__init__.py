@@ -16,7 +16,7 @@ from sparse_attn.reports.page import Page
 
 
 def make_page(results: Results) -> Page:
-    """The report of a sweep."""
+    """Return the report of a sweep."""
     sweep = Sweep(**vars(results))
     rows = make_rows(sweep)
     title = f"GLUE sweep {sweep.folder.resolve().name}"
@@ -32,7 +32,7 @@ def _csv(rows: list[Row]) -> str:
 
 
 def _line(row: Row) -> dict[str, Any]:
-    """The table as plain numbers, scores as shares; None becomes an empty field."""
+    """Return a row of the CSV: plain numbers, scores as shares; None becomes an empty field."""
     found = row.difference
     return {
         "task": row.task,

@@ -28,7 +28,7 @@ SELECTED_ON_DEV = (
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
-    """The report; `rows` come from `make_rows`."""
+    """Return the blocks of the report; `rows` come from `make_rows`."""
     found: list[Block] = [_status(sweep), *_protocol(sweep), *_differences(rows)]
     found.append(overview(sweep, rows))
     for task in sweep.tasks:
@@ -46,7 +46,7 @@ def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
 
 
 def _status(sweep: Sweep) -> Block:
-    """How many runs there are, highlighted while some are missing."""
+    """Return a line on the number of runs, highlighted while some are missing."""
     count, there = ended(sweep.records), len(sweep.records)
     line = f"Runs: {there} of {sweep.expected}. Failed: {count['failed']}. "
     line += f"Diverged: {count['diverged']}."
@@ -58,7 +58,7 @@ def _protocol(sweep: Sweep) -> list[Block]:
 
 
 def _differences(rows: list[Row]) -> list[Plot]:
-    """A forest plot of all differences from softmax, if any."""
+    """Return a forest plot of all differences from softmax, if any."""
     found: dict[str, dict[str, Difference]] = defaultdict(dict)
     for row in rows:
         if row.difference:
@@ -77,7 +77,7 @@ def overview(sweep: Sweep, rows: list[Row]) -> Table:
     lines = []
     for mapping in sweep.mappings:
         cells = [by_cell[task, mapping] for task in sweep.tasks]
-        lines.append([mapping, *map(_short, cells)])
+        lines.append([mapping, *map(_score_with_difference, cells)])
     return Table(
         "Mean score, and in brackets the difference to softmax over the seeds that both have; * "
         "marks a significant one.",
@@ -86,7 +86,7 @@ def overview(sweep: Sweep, rows: list[Row]) -> Table:
     )
 
 
-def _short(row: Row) -> str:
+def _score_with_difference(row: Row) -> str:
     if row.difference is None:
         return text.score(row.mean)
     star = "*" if row.significant else ""
@@ -94,7 +94,7 @@ def _short(row: Row) -> str:
 
 
 def _facts(sweep: Sweep, task: str) -> list[str]:
-    """What was trained on, what is scored, and the score of a constant answer."""
+    """Return lines on the score, the training and the most frequent class of a task."""
     record = sweep.first(task)
     if record is None:
         return ["Runs: none has finished."]
@@ -128,9 +128,9 @@ def _scores(sweep: Sweep, rows: list[Row]) -> Table:
         count = f"{len(row.scores)} of {sweep.sweep.seeds}"
         line = [row.mapping, count, *map(str, (row.failed, row.diverged, row.one_class))]
         mean = estimate(100 * score for score in row.scores.values())
-        line += [mean.text("{:.2f}") if mean else text.MISSING, *_sureness(row)]
+        line += [mean.text("{:.2f}") if mean else text.MISSING, *_difference_columns(row)]
         line += [_expected_best(sweep, row, drawn)] if drawn else []
-        lines.append(line + (_paper(row, base) if printed else []))
+        lines.append(line + (_paper_columns(row, base) if printed else []))
     caption = (
         "Scores. Runs: those that count. Failed and diverged: of all stages. One class: runs that "
         "predict a single class, which have not learned."
@@ -143,7 +143,7 @@ def _scores(sweep: Sweep, rows: list[Row]) -> Table:
 
 
 def _unequal_grid(sweep: Sweep) -> int | None:
-    """The size of the smallest grid where a paper's protocol gives mappings different ones."""
+    """Return the size of the smallest grid; None for the fair protocol or equal grids."""
     sizes = {sweep.searches(mapping) for mapping in sweep.mappings}
     return None if sweep.fair or len(sizes) == 1 else min(sizes)
 
@@ -153,7 +153,7 @@ def _expected_best(sweep: Sweep, row: Row, drawn: int) -> str:
     return text.score(expected_best(scores)[drawn - 1] if len(scores) >= drawn else None)
 
 
-def _sureness(row: Row) -> list[str]:
+def _difference_columns(row: Row) -> list[str]:
     found = row.difference
     if found is None:
         return [text.NOTHING if row.mapping == BASELINE else text.MISSING] * 6
@@ -167,7 +167,7 @@ def _sureness(row: Row) -> list[str]:
     ]
 
 
-def _paper(row: Row, base: float | None) -> list[str]:
+def _paper_columns(row: Row, base: float | None) -> list[str]:
     if row.published is None:
         return [text.MISSING, text.MISSING]
     if base is None or row.mapping == BASELINE:

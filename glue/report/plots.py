@@ -20,7 +20,7 @@ from sparse_attn.reports.page import Plot
 
 
 def make_plots(sweep: Sweep, task: str) -> list[Plot]:
-    """All plots with data."""
+    """Return all plots that have data."""
     made = ((title, caption, draw(sweep, task)) for title, caption, draw in _PLOTS)
     return [
         Plot(f"{task}-{title.lower().replace(' ', '-')}", f"{task}: {title}", caption, figure)
@@ -134,7 +134,7 @@ def zeros(sweep: Sweep, task: str) -> Figure | None:
     for mapping in sweep.mappings:
         heads = [sparsity(r).get("per_head") for r in sweep.scored(task, mapping).values()]
         grids = [np.array(grid) for grid in heads if grid]
-        if grids and np.mean(grids) >= 0.005:  # fewer come from rounding
+        if grids and np.mean(grids) >= 0.005:  # smaller shares come from rounding
             shares[mapping] = np.mean(grids, axis=0)
     if not shares:
         return None
@@ -213,7 +213,7 @@ def _look(sweep: Sweep, mapping: str) -> dict[str, Any]:
 
 
 def _by_parameter(runs: list[Record]) -> dict[str, dict[float, list[float]]]:
-    """Scores by parameter value, for each parameter with several values."""
+    """Return the scores by parameter value, for each parameter with several values."""
     found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in runs:
         for parameter, value in record.config["mapping"]["params"].items():

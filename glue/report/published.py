@@ -19,7 +19,7 @@ _ACCURACY = {
 
 
 def published(task: str, candidate: CandidateConfig) -> float | None:
-    """The paper's accuracy in percent for the final mapping of a candidate, or None."""
+    """Return the paper's accuracy in percent for the final mapping of a candidate, or None."""
     if candidate.layers is not None or candidate.learn:
         return None
     name = candidate.name.removeprefix(MIXED)

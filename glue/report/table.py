@@ -75,12 +75,12 @@ class Row:
 
     @property
     def significant(self) -> bool:
-        """Whether it differs after correction over all comparisons."""
+        """Return whether the difference is significant after correction over all comparisons."""
         return self.holm is not None and self.holm < LEVEL
 
     @property
     def verdict(self) -> str:
-        """better or worse after correction, not significant; not judged for one pair of runs."""
+        """Return better, worse or not significant, after correction; one pair is not judged."""
         if self.difference is None or self.difference.n == 1:
             return VERDICTS[None]
         if not self.significant:
@@ -89,7 +89,7 @@ class Row:
 
 
 def make_rows(sweep: Sweep) -> list[Row]:
-    """The rows of all tasks, in the order of the sweep."""
+    """Return the rows of all tasks, in the order of the sweep."""
     rows: list[Row] = []
     for task in sweep.tasks:
         plain = {mapping: _row(sweep, task, mapping) for mapping in sweep.mappings}
@@ -135,7 +135,7 @@ def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
         return None
     ours, base = sweep.scored(task, mapping), sweep.scored(task, BASELINE)
     seeds = [seed for seed in ours if seed in base]
-    # pairs must share their examples
+    # both runs of a pair must have the same examples
     seeds = [seed for seed in seeds if labels(ours[seed]) == labels(base[seeds[0]])]
     seeds = [seed for seed in seeds if labels(base[seed]) == labels(base[seeds[0]])]
     if not seeds:
@@ -146,7 +146,7 @@ def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
         np.array([predicted(ours[seed]) for seed in seeds]),
         np.array([predicted(base[seed]) for seed in seeds]),
     )
-    # of one seed the interval and p are about that pair of runs and not about the mapping
+    # with one seed, p is about that pair of runs and not about the mapping
     return found if len(seeds) > 1 else found._replace(p=None)
 
 
@@ -173,32 +173,32 @@ def _other_metrics(records: list[Record]) -> dict[str, float]:
 
 
 def labels(record: Record) -> list[float]:
-    """The labels of the scored split."""
+    """Return the labels of the scored split."""
     found: list[float] = results_of(record)["predictions"][first_split(record)]["labels"]
     return found
 
 
 def predicted(record: Record) -> list[float]:
-    """The prediction for each example of the scored split."""
+    """Return the prediction for each example of the scored split."""
     found: list[float] = results_of(record)["predictions"][first_split(record)]["predicted"]
     return found
 
 
 def sparsity(record: Record) -> dict[str, Any]:
-    """mean, per_layer and per_head on the scored split."""
+    """Return mean, per_layer and per_head of the exact zeros on the scored split."""
     found: dict[str, Any] = results_of(record)["sparsity"][first_split(record)]
     return found
 
 
 def is_cpu(device: str) -> bool:
-    """Whether `sparse_attn.system.machine.device_name` gave this name to a processor."""
+    """Return whether `sparse_attn.system.machine.device_name` gives this name to a CPU."""
     return " CPU, " in device
 
 
 def majority(sweep: Sweep, task: str) -> float | None:
-    """Score of always predicting the dev set's most frequent class; None for a regression.
+    """Return the score of always predicting the dev set's most frequent class.
 
-    None too where it is not known.
+    None for a regression, or before a run on the dev set has finished.
     """
     record, metric = sweep.first(task), sweep.metric(task)
     if record is None or record.stage == "trial" or metric in (None, *REGRESSION_METRICS):

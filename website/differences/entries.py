@@ -1,4 +1,4 @@
-"""An entry of docs/differences.json, and the schema that entries and records have to fit."""
+"""Entries of docs/differences.json, and the schema that entries and records must fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST = 3  # pairs of runs of a comparison that counts
 
 @dataclass(frozen=True)
 class Entry:
-    """A mapping against a baseline on one task by one metric; the schema describes the fields."""
+    """A mapping compared with a baseline on one task by one metric; the schema has the fields."""
 
     study: str
     task: str
@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The mapping, behind the record that it is of where a study has one for each model."""
+        """The mapping, with its record as prefix if the study has a record for each model."""
         return self.mapping if self.record is None else f"{self.record}: {self.mapping}"
 
     @property
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def side(self) -> int | None:
-        """1 if better, -1 if worse, 0 if not told apart; None without an interval."""
+        """1 if better, -1 if worse, 0 if not significant; None without an interval."""
         if self.interval is None:
             return None
         low, high = self.interval
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a fair comparison, of enough runs, with a softmax that has learned."""
+        """Whether the comparison is fair, has enough runs, and its softmax has learned."""
         known = self.interval is not None and (self.seeds >= LEAST or self.over_examples)
         fair = self.baseline_learned and not self.tuned_on_scored_rows and not self.control
         return known and fair
@@ -80,7 +80,7 @@ class Entry:
 
 
 def check(value: Any, name: str, where: str) -> None:
-    """Raise ValueError, naming `where` and the key, for a value that does not fit a definition."""
+    """Raise ValueError, with `where` and the key, if a value does not fit a definition."""
     fault = best_match(_validator(name).iter_errors(value))
     if fault is not None:
         raise ValueError(
@@ -91,15 +91,15 @@ def check(value: Any, name: str, where: str) -> None:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    """Of one of the schema's definitions."""
+    """Return the validator of one of the schema's definitions."""
     return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"][name])
 
 
 def read(path: Path, name: str) -> list[Any]:
-    """The content of a JSON file, or of each line of a JSONL file, that fits a definition.
+    """Read a JSON file, or each line of a JSONL file, and check it against a definition.
 
     Raises:
-        ValueError: something is no JSON or does not fit; names the file, line and key.
+        ValueError: invalid JSON, or content that does not fit; names the file, line and key.
     """
     content, packed = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
     found = []

@@ -1,4 +1,4 @@
-"""The page: what was found, what could have been found, the figure and the entries."""
+"""Page of the differences: results, what could be detected, the figure and the entries."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ ATTENTION: dict[Kind, str] = {
 
 
 def make_page(entries: Sequence[Entry]) -> Page:
-    """The answer to "does it help?"."""
-    table, first = _reach(panels_of(entries)), _first_metric(entries)
+    """Return the page that answers "Does it help?"."""
+    table, first = _detectable_differences(panels_of(entries)), _first_metric(entries)
     panels = panels_of([e for e in first if e.difference is not None and not e.control])
     order = [f"{p.first.study}: {text.listing(p.tasks)}." for p in panels if len(p.tasks) > FEW]
     known = [entry for entry in first if entry.counts]
@@ -58,7 +58,7 @@ def make_page(entries: Sequence[Entry]) -> Page:
         *_limits(entries),
         Heading("What these studies could detect"),
         table,
-        *_flips(entries),
+        *_contradictory_metrics(entries),
         Heading("The differences"),
         Plot("differences", "Differences from softmax, by task", CAPTION, draw(panels)),
         *([Bullets(order)] if order else []),
@@ -71,7 +71,7 @@ def make_page(entries: Sequence[Entry]) -> Page:
 
 
 def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
-    """Those by the metric that comes first for their study and task."""
+    """Return the entries with the first metric of their study and task."""
     first: dict[tuple[str, str], str] = {}
     for entry in entries:
         first.setdefault((entry.study, entry.task), entry.metric)
@@ -79,7 +79,7 @@ def _first_metric(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _attention(entries: Sequence[Entry]) -> list[Block]:
-    """How many mappings are better and worse in each kind of use, and which."""
+    """Return tables of better and worse mappings: numbers by kind of use, and names."""
     rows, named = [], []
     for kind, use in ATTENTION.items():
         some = [entry for entry in entries if entry.kind == kind]
@@ -87,7 +87,7 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
             continue
         sides = [entry.side for entry in some]
         counts = [str(sides.count(side)) for side in (1, -1, 0)]
-        sure = None if any(entry.p is None for entry in some) else _settled(some)
+        sure = None if any(entry.p is None for entry in some) else _significant(some)
         left = [entry.side for entry in sure or ()]
         after = [text.NOTHING if sure is None else str(left.count(side)) for side in (1, -1)]
         chance = f"{LEVEL / 2 * len(some):.1f}"
@@ -104,13 +104,13 @@ def _attention(entries: Sequence[Entry]) -> list[Block]:
     return [block for block in (table, which) if block.rows]
 
 
-def _settled(entries: Sequence[Entry]) -> list[Entry]:
-    """Those that differ after Holm's correction over all that have a p."""
+def _significant(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that are significant after Holm's correction over all with a p."""
     return list(compress(entries, settled([entry.p for entry in entries])))
 
 
 def _layers(entries: Sequence[Entry]) -> list[Block]:
-    """A row per study and mapping: on how many tasks it is better and worse."""
+    """Return a row per study and mapping: the number of tasks where it is better and worse."""
     by_mapping: dict[tuple[str, ...], list[int | None]] = defaultdict(list)
     for entry in entries:
         cell = entry.study, entry.metric, entry.label, entry.baseline
@@ -124,7 +124,7 @@ def _layers(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _limits(entries: Sequence[Entry]) -> list[Block]:
-    """What is not counted, and what the intervals do not know."""
+    """Return the comparisons that are not counted, and the limits of the intervals."""
     known = [entry for entry in entries if entry.difference is not None]
     few = [e for e in known if e.seeds < LEAST and not e.over_examples]
     chance = [entry for entry in known if not entry.baseline_learned]
@@ -156,8 +156,8 @@ def _by_study(entries: Sequence[Entry]) -> list[str]:
     return [f"{study} ({studies.count(study)})" for study in dict.fromkeys(studies)]
 
 
-def _reach(panels: Sequence[Panel]) -> Table:
-    """Verdicts of each panel, and what would have shown."""
+def _detectable_differences(panels: Sequence[Panel]) -> Table:
+    """Return the verdicts of each panel, and the detectable differences."""
     rows = []
     for panel in panels:
         some = [entry for entry in panel.entries if entry.counts]
@@ -184,8 +184,8 @@ def _reach(panels: Sequence[Panel]) -> Table:
     return Table(REACH_CAPTION, [*headers, "by chance", power, "half width"], rows)
 
 
-def _flips(entries: Sequence[Entry]) -> list[Block]:
-    """Mappings that one metric calls better and another worse, on the same task."""
+def _contradictory_metrics(entries: Sequence[Entry]) -> list[Block]:
+    """Return the mappings that are better by one metric and worse by another on the same task."""
     by_cell: dict[tuple[str, str, str], dict[int, list[str]]] = {}
     for entry in entries:
         if entry.counts and entry.side:
@@ -202,7 +202,7 @@ def _flips(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _rows(entries: Sequence[Entry]) -> Table:
-    """A row per entry."""
+    """Return a table with a row per entry."""
     rows = [
         [
             entry.task,
@@ -231,7 +231,7 @@ def _difference(entry: Entry) -> str:
     if entry.difference is None:
         return text.NOTHING
     digits, ends = 3 if entry.unit.startswith("nats") else 2, entry.interval or ()
-    # an end that is shown as 0 would contradict the verdict
+    # an end that is rounded to 0 would contradict the verdict
     while any(end and not float(f"{end:.{digits}f}") for end in ends):
         digits += 1
     return Difference(entry.difference, entry.interval, entry.seeds).text(f"{{:+.{digits}f}}")

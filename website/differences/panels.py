@@ -1,4 +1,4 @@
-"""Entries side by side: those of one study, metric and task, drawn as one forest plot."""
+"""Forest plots of entries; a panel has those of one study, metric and task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sparse_attn.reports import canvas
 from sparse_attn.reports.forest import mark
 from website.differences.entries import Entry
 
-# more tasks of a study than these share a panel
+# tasks of a study share a panel if there are more than this
 FEW = 4
-WIDTH = 36  # of a label in characters
-FAR = 4  # times what the median row of a panel reaches
+WIDTH = 36  # characters of a label
+FAR = 4  # limit of the axis, relative to the median reach of a panel's rows
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Panel:
     """Entries with one axis.
 
     Attributes:
-        task: the task, or how many there are.
+        task: the task, or the number of tasks.
     """
 
     task: str
@@ -36,7 +36,7 @@ class Panel:
 
     @property
     def first(self) -> Entry:
-        """Whose study, metric and unit are those of all."""
+        """The first entry; all have the same study, metric and unit."""
         return self.entries[0]
 
     @property
@@ -53,7 +53,7 @@ class Panel:
 
 
 def panels_of(entries: Sequence[Entry]) -> list[Panel]:
-    """The panels of all studies, in the order of the entries."""
+    """Return the panels of all studies, in the order of the entries."""
     found: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in entries:
         found.setdefault((entry.study, entry.metric), {}).setdefault(entry.task, []).append(entry)
@@ -67,7 +67,7 @@ def panels_of(entries: Sequence[Entry]) -> list[Panel]:
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
-    """A panel per study, task and metric; better is to the right in all of them."""
+    """Draw a panel per study, task and metric; better is to the right in all of them."""
     heights = [0.9 + sum(max(0.2, 0.045 * len(row)) for row in p.rows) for p in panels]
     titles = [f"{panel.first.study}: {panel.task}" for panel in panels]
     looks = canvas.looks(
@@ -95,14 +95,14 @@ def draw(panels: Sequence[Panel]) -> Figure:
             f"{panel.first.metric} against {panel.first.baseline}, {panel.first.unit}: better →",
             fontsize=8,
         )
-        _leave_out_far_ones(axes, panel)
+        _limit_axis(axes, panel)
         if not panel.first.higher_is_better:
             axes.invert_xaxis()
     return figure
 
 
-def _leave_out_far_ones(axes: Axes, panel: Panel) -> None:
-    """Scale the axis to the usual rows, and write the numbers of those beyond it at its edge."""
+def _limit_axis(axes: Axes, panel: Panel) -> None:
+    """Scale the axis to the usual rows, and write values beyond it as numbers at the edge."""
     if any(len(row) > 1 for row in panel.rows):
         return
     values = [row[0].difference or 0.0 for row in panel.rows]
@@ -126,7 +126,7 @@ def _leave_out_far_ones(axes: Axes, panel: Panel) -> None:
 
 
 def _label(entries: list[Entry], panel: Panel) -> str:
-    """The mapping, with its record where that tells it from others, and its zeros if known."""
+    """Return the mapping, with its record if needed to distinguish it, and its zeros if known."""
     first = entries[0]
     alike = {entry.record for entry in panel.entries if entry.mapping == first.mapping}
     name = (first.label if len(alike) > 1 else first.mapping).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Entries of every study in results/, by the readers and paired differences of its own report."""
+"""Entries of every study in results/, from the readers and paired differences of its report."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from sparse_attn.system.files import read_json
 from website.differences.entries import BASELINE, Entry, Kind, check, read
 
 REMEDY = "mend it or take it out"
-NONE = (None, None, 0, None, None)  # in place of a Difference
+NONE = (None, None, 0, None, None)  # fields of an absent Difference
 
 
 class Measure(NamedTuple):
-    """How runs are judged; `better` is 1 if more is better, else -1."""
+    """A measure of runs; `better` is 1 if more is better, else -1."""
 
     name: str
     unit: str
@@ -45,7 +45,7 @@ class Measure(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a study's report says of a mapping on a task; no difference if none is finite."""
+    """Result of a study's report for a mapping on a task; difference None if not finite."""
 
     task: str
     mapping: str
@@ -71,7 +71,7 @@ def _glue(results: Results) -> Iterator[Found]:
     softmax = {row.task: row.mean for row in rows if row.mapping == BASELINE}
     for row in rows:
         points = row.difference and row.difference.scaled(100)
-        if points and points.n == 1:  # its interval is about that pair and not about the mapping
+        if points and points.n == 1:  # the interval is about one pair, not about the mapping
             points = points._replace(interval=None)
         if points or row.diverged or row.failed:
             yield Found(
@@ -90,10 +90,10 @@ def _glue(results: Results) -> Iterator[Found]:
 def _by_seed(
     results: Results, base: str, measures: Iterable[tuple[Measure, Value]]
 ) -> Iterator[Found]:
-    """Of every mapping and measure, over the seeds that the baseline has too."""
+    """Yield a result for every mapping and measure, over the seeds shared with the baseline."""
     for measure, value in measures:
         for cell, found in results.against(base, value).items():
-            # a measure that the finished runs lack, as mse does -log p, is no failure
+            # finished runs may lack a measure, such as -log p for mse, without being failures
             if results.by_seed(cell, value) or not results.finished(cell):
                 yield Found(*cell, measure, found, baseline=base)
 
@@ -134,12 +134,12 @@ SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found
     "language_modeling": (LANGUAGE_MODELING, _language_modeling),
     "bottleneck": (BOTTLENECK, _bottleneck),
 }
-# a file a model, softmax and other mappings in it, and how the mappings came into it
+# folders with a file per model, which has softmax and other mappings, and their kind of use
 MODELS: dict[str, Kind] = {"compare": "swapped attention", "conversion": "healed attention"}
 
 
 def read_entries(results: Path) -> list[Entry]:
-    """The entries of all studies below a folder such as results/, those of one study together.
+    """Return the entries of all studies below a folder such as results/, grouped by study.
 
     Raises:
         ValueError: a record does not fit the schema or its sweep; names the file.
@@ -151,16 +151,16 @@ def read_entries(results: Path) -> list[Entry]:
 
 
 def without_entries(results: Path, entries: Sequence[Entry]) -> list[str]:
-    """The records below the folder that give none, and why."""
+    """Return the records below the folder without entries, and the reason."""
     known, silent = {entry.source for entry in entries}, []
     for path in (*_sweeps(results), *_models(results)):
         name = path.relative_to(results.parent).as_posix()
         if name not in known:
-            silent.append(f"{name} ({_why_silent(path, path.relative_to(results).parts[0])})")
+            silent.append(f"{name} ({_missing_reason(path, path.relative_to(results).parts[0])})")
     return silent
 
 
-def _why_silent(path: Path, folder: str) -> str:
+def _missing_reason(path: Path, folder: str) -> str:
     if path.is_file():
         return "no softmax with labels"
     if folder in SWEEPS:
@@ -174,7 +174,7 @@ def _sweeps(folder: Path) -> list[Path]:
 
 
 def _models(root: Path) -> list[Path]:
-    """The records of single models, in which softmax and mappings are."""
+    """Return the records of single models, each of which has softmax and mappings."""
     paths = sorted(path for name in MODELS for path in (root / name).rglob("*.json"))
     return [p for p in paths if not any((up / SWEEP_FILE).exists() for up in p.parents[:2])]
 
@@ -207,7 +207,7 @@ def _of_models(root: Path) -> Iterator[Entry]:
 
 
 def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
-    """A conversion's own swap is one that `compare` measures too: the healed mapping alone."""
+    """Yield the mappings of a record; of a conversion only the healed one, not the swapped."""
     judged, differences = measure_of(record), compared(record)["softmax"]
     unit = "perplexity" if judged.name == "perplexity" else "points"
     rows = record["mappings"][-1:] if "recipe" in record else record["mappings"]
@@ -225,7 +225,7 @@ def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
 
 
 def _fine_tuned(record: dict[str, Any]) -> Iterator[Found]:
-    """Models converted first and fine-tuned then, against those fine-tuned with softmax."""
+    """Yield models that are converted, then fine-tuned, compared with fine-tuned softmax."""
     scores: dict[str, dict[int, float]] = {}
     for run in record["runs"]:
         scores.setdefault(run["model"], {})[run["seed"]] = 100 * run["accuracy"]
@@ -281,5 +281,5 @@ def _is_control(name: str) -> bool:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six digits: the last ones depend on the processor."""
+    """Round to six digits, because the last ones depend on the processor."""
     return None if value is None else float(f"{value:.6g}")

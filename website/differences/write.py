@@ -1,4 +1,4 @@
-"""differences.json, differences.png and does-it-help.md, from every study in results/."""
+"""Writer of differences.json, differences.png and does-it-help.md from every study in results/."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ The entries as JSON: [differences.json](differences.json), by
 
 
 def write(results: Path, folder: Path) -> str:
-    """Write the three files; what was found, and which records give no entry.
+    """Write the three files; return a summary with the records that give no entry.
 
     Raises:
         ValueError: a record does not fit; nothing is written.

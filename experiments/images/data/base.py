@@ -38,7 +38,7 @@ class Images:
         return Images(self.pixels[rows], self.labels[rows])
 
     def to(self, device: torch.device) -> Images:
-        """The same on a device."""
+        """Return the images on a device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
 
@@ -46,8 +46,8 @@ class Images:
 class Splits:
     """Training, validation and test images.
 
-    found: number of images split (distinct ones for a random split); tells a folder with some of a
-        data set's files from one with all.
+    found: number of images split (distinct ones for a random split); shows if the folder has only
+        some of a data set's files.
     """
 
     train: Images
@@ -56,7 +56,7 @@ class Splits:
     found: int
 
     def sizes(self) -> dict[str, int]:
-        """Number of images in each part, and in all."""
+        """Return the number of images in each part and in total."""
         parts = ("train", "validation", "test")
         return {**{part: len(getattr(self, part)) for part in parts}, "found": self.found}
 
@@ -73,10 +73,10 @@ def load_splits(config: DataConfig, seed: int) -> Splits:
 
 @lru_cache(maxsize=1)
 def load_images(config: DataConfig) -> dict[str, Images]:
-    """The available official parts, `train` and `test`, cached for later runs of this process.
+    """Return the available official parts, `train` and `test`, cached for later runs.
 
     Raises:
-        ValueError, OSError: as `load_splits`; also images of the wrong shape or unknown labels.
+        ValueError, OSError: errors of `load_splits`, images of the wrong shape, unknown labels.
     """
     if config.data_dir is None:
         # datasets takes seconds to import
@@ -101,7 +101,7 @@ def load_images(config: DataConfig) -> dict[str, Images]:
 
 
 def _check(name: str, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
-    """Raise ValueError for images or labels the networks cannot take."""
+    """Raise ValueError for images or labels that the networks do not accept."""
     shape, classes = SHAPES[name], CLASSES[name]
     if not len(pixels) or pixels.shape[1:] != shape:
         raise ValueError(
@@ -152,7 +152,7 @@ def _first_copies(pixels: Tensor) -> Tensor:
 
 
 def _shuffled(images: Images, config: DataConfig, seed: int, *held_out: int) -> list[Images]:
-    """Training images, then parts of the sizes `held_out`, shuffled by `seed`."""
+    """Shuffle by `seed`; return training images, then parts of the sizes `held_out`."""
     left = len(images) - sum(held_out)
     train = left if config.train is None else config.train
     if not 0 < train <= left:

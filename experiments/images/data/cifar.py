@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as they are distributed: Python batches or binary ones."""
+"""Reader of CIFAR-10 and CIFAR-100 as distributed: Python or binary batches."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BROKEN = (
 
 @dataclass(frozen=True)
 class Layout:
-    """File layout of one of the two.
+    """File layout of CIFAR-10 or CIFAR-100.
 
-    python, binary: names of the folders in the archives; batches: the files of each part, which in
-    the binary form end in .bin; labels: key in a Python batch; label_bytes: bytes before the pixels
-    of a binary row; the last is the class.
+    python, binary: names of the folders in the archives; batches: the files of each part, with the
+    suffix .bin in the binary form; labels: key in a Python batch; label_bytes: bytes before the
+    pixels of a binary row, the last of which is the class.
     """
 
     python: str
@@ -59,7 +59,7 @@ LAYOUTS = {
 
 
 def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
-    """The parts in the folder, or in the unpacked archive below it.
+    """Read the parts in the folder, or in the unpacked archive below it.
 
     Returns:
         Pixels [N, 3, 32, 32] and labels [N], uint8, of each part with all its batches.
@@ -95,7 +95,7 @@ def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
 
 
 def _find(folders: list[Path], batches: tuple[str, ...]) -> Iterator[Path]:
-    """The first existing file of each batch."""
+    """Yield the first existing file of each batch."""
     for batch in batches:
         for folder in folders:
             file = next((p for p in (folder / batch, folder / f"{batch}.bin") if p.is_file()), None)
@@ -105,7 +105,7 @@ def _find(folders: list[Path], batches: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _binary(file: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [N, 3072] and labels [N]."""
+    """Read pixels [N, 3072] and labels [N]."""
     content, row = np.fromfile(file, np.uint8), layout.label_bytes + PIXELS
     if not len(content) or len(content) % row:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The same data sets from the Hugging Face hub."""
+"""Reader of MNIST and CIFAR from the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MNIST as it is distributed: IDX files, gzipped or not."""
+"""Reader of MNIST as distributed: IDX files, gzipped or not."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def _find(folder: Path, file: str) -> Path | None:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The array of an IDX file of unsigned bytes.
+    """Read the array of an IDX file of unsigned bytes.
 
-    Two zero bytes, a byte for the type, one for the number of dimensions, the sizes as big-endian
-    32-bit numbers, the data. Source: yann.lecun.com/exdb/mnist.
+    The file has two zero bytes, a byte for the type, one for the number of dimensions, the sizes as
+    big-endian 32-bit numbers, and the data. Source: yann.lecun.com/exdb/mnist.
 
     Raises:
         ValueError: a wrong magic number, or a byte count that does not match the sizes.
@@ -80,7 +80,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
             f"of unsigned bytes in {dimensions} dimensions; download it again"
         )
     start = 4 + 4 * dimensions
-    # a file that ends within its sizes has no data
+    # a file truncated within its sizes has no data
     shape = [int(size) for size in np.frombuffer(content[4:start].ljust(start - 4, b"\0"), ">u4")]
     found = len(content) - start
     if found != math.prod(shape):

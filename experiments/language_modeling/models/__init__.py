@@ -27,7 +27,7 @@ def build_model(model: ModelConfig, head: HeadConfig, corpus: Corpus) -> Languag
     """
     embedding = nn.Embedding(len(corpus.vocabulary), model.embedding)
     output = build_head(head, model.output, embedding)
-    # nn.Embedding's unit variance diverges at learning rates at which this range trains well
+    # the unit variance of nn.Embedding diverges at learning rates that suit this range
     nn.init.uniform_(embedding.weight, -0.1, 0.1)
     if model.kind == "feed-forward":
         # text8 has no <eos>

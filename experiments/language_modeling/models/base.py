@@ -13,7 +13,7 @@ State: TypeAlias = tuple[Tensor, ...]
 
 
 class LanguageModel(nn.Module):
-    """Tokens (B, T) to hidden states (B, T, d); from the one at t the head predicts token t + 1.
+    """Model from tokens (B, T) to hidden states (B, T, d); state t predicts token t + 1.
 
     Args:
         embedding: a vector for each word, [V, e].
@@ -34,6 +34,6 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def regularized(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """`forward`, with a scalar penalty added to the training loss, 0 by default, second."""
+        """Return hidden states, a penalty to add to the training loss (0 by default), and state."""
         hidden, state = self(tokens, state)
         return hidden, torch.zeros((), device=hidden.device), state

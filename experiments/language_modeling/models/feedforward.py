@@ -13,9 +13,9 @@ from sparse_attn.heads import Head, LinearHead, MixtureHead
 
 
 class FeedForwardModel(LanguageModel):
-    """Embeddings of the last `context` words, concatenated, through ReLU layers.
+    """Model that concatenates the embeddings of the last `context` words for ReLU layers.
 
-    As in de Brebisson & Vincent 2016: He initialisation in the layers, 0 in the output
+    The initialisation is that of de Brebisson & Vincent 2016: He in the layers, 0 in the output
     (`output_std`). Texts are padded on the left by `first`.
 
     Args:
@@ -39,7 +39,7 @@ class FeedForwardModel(LanguageModel):
             nn.init.normal_(head.weight, std=config.output_std)
 
     def initial_state(self, batch: int) -> State:
-        """The padding before the first word: (B, context - 1)."""
+        """Return the padding before the first word: (B, context - 1)."""
         device = self.embedding.weight.device
         return (torch.full((batch, self.context - 1), self.first, device=device),)
 
@@ -51,9 +51,9 @@ class FeedForwardModel(LanguageModel):
 
 
 def check_start(head: LinearHead | MixtureHead) -> None:
-    """Raise if the head cannot start to learn: all scores are 0, where its mapping has no gradient.
+    """Raise if the head cannot learn: all scores are 0, where its mapping has no gradient.
 
-    This happens with spherical softmax and softmax-abs when output weights and biases are 0.
+    This happens with spherical softmax and softmax-abs if output weights and biases are 0.
 
     Raises:
         ValueError: no gradient; names the options that give one.

@@ -15,10 +15,10 @@ from sparse_attn.heads import Head
 
 
 class DropConnectLSTM(nn.Module):
-    """One LSTM layer with dropout on its hidden-to-hidden weights, one mask per forward pass.
+    """LSTM layer with dropout on its hidden-to-hidden weights, one mask per forward pass.
 
-    Passes the weights to `torch.lstm`: replacing the parameter by the dropped weight, as the
-    original does, fails in current torch.
+    It passes the weights to `torch.lstm`, because the original's way, replacing the parameter by
+    the dropped weight, fails in current torch.
     """
 
     def __init__(self, size: int, hidden: int, weight_drop: float) -> None:
@@ -56,7 +56,7 @@ class LSTMModel(LanguageModel):
         )
 
     def initial_state(self, batch: int) -> State:
-        """Zeros: h and c (B, hidden) of each layer."""
+        """Return zeros: h and c (B, hidden) of each layer."""
         weight = self.embedding.weight
         return tuple(weight.new_zeros(batch, size) for size in self.sizes for _ in ("h", "c"))
 
@@ -65,7 +65,7 @@ class LSTMModel(LanguageModel):
         return locked_dropout(raw, self.config.dropout, self.training), state
 
     def regularized(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """The penalty is alpha mean(dropped^2) + beta mean((raw_t - raw_(t-1))^2) (AR, TAR)."""
+        """Add the penalty alpha mean(dropped^2) + beta mean((raw_t - raw_(t-1))^2) (AR, TAR)."""
         raw, state = self._last_outputs(tokens, state)
         hidden = locked_dropout(raw, self.config.dropout, self.training)
         penalty = hidden.float().pow(2).mean() * self.config.alpha

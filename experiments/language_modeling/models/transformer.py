@@ -1,4 +1,4 @@
-"""A small causal Transformer, which sees one segment and carries no state."""
+"""A small causal Transformer that sees one segment and carries no state."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TransformerModel(LanguageModel):
         self.norm = nn.LayerNorm(config.embedding)
 
     def initial_state(self, batch: int) -> State:
-        """Nothing is carried."""
+        """Return an empty state."""
         return ()
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         size, length = self.config.embedding, tokens.shape[1]
-        # tied weights are small, as the head needs them
+        # tied weights have the small scale of the head
         x = self.embedding(tokens) * math.sqrt(size) + positions(length, size, tokens)
         mask = nn.Transformer.generate_square_subsequent_mask(length, x.device, x.dtype)
         x = F.dropout(x, self.config.dropout_input, self.training)

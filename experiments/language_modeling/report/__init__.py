@@ -1,4 +1,4 @@
-"""The report: our results beside the published ones."""
+"""Report: our results with the published numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COMMAND = (
     "configs/language_modeling/<model>.yaml --config configs/language_modeling/heads/<head>.yaml "
     "and the options beside them."
 )
-# published without a table
+# source of published numbers that are not in a table
 FIGURES = (
     "Kanai et al. 2018, supplement (not at hand): singular values of the log-probability matrix; "
     "ours are plotted above where they were recorded. text8, said to be similar to softmax: "

@@ -21,7 +21,7 @@ from sparse_attn.reports.seed_statistics import Difference
 
 
 def differences(results: Results, task: str) -> dict[str, Difference]:
-    """Test perplexity of every head minus that of softmax."""
+    """Return the test perplexity of every head minus that of softmax."""
     found = {}
     for cell in cells_of(results, task):
         base = baseline(results, cell)
@@ -31,12 +31,12 @@ def differences(results: Results, task: str) -> dict[str, Difference]:
 
 
 def plot_differences(results: Results, task: str) -> Figure | None:
-    """`differences` with their intervals."""
+    """Plot `differences` with their intervals."""
     return forest({task: differences(results, task)}, "test perplexity above softmax's")
 
 
 def learning(results: Results, task: str) -> Figure | None:
-    """Validation perplexity by epoch: mean over seeds, shaded from the lowest to the highest."""
+    """Plot validation perplexity by epoch: mean over seeds, shaded from lowest to highest."""
     curves = {cell[1]: _curves(results, cell) for cell in cells_of(results, task)}
     # a single evaluation is no curve
     if max((curve.shape[-1] for curve in curves.values()), default=0) < 2:
@@ -48,7 +48,7 @@ def learning(results: Results, task: str) -> Figure | None:
             continue
         epochs = np.arange(1, curve.shape[1] + 1)
         marks = {**looks[label], "markersize": 4, "markevery": -(-len(epochs) // 10)}
-        axes.plot(epochs, curve.mean(0), **marks, label=_drawn(label))
+        axes.plot(epochs, curve.mean(0), **marks, label=_escaped(label))
         if len(curve) > 1:
             color = looks[label]["color"]
             axes.fill_between(epochs, curve.min(0), curve.max(0), color=color, alpha=0.15)
@@ -62,7 +62,7 @@ def learning(results: Results, task: str) -> Figure | None:
 
 
 def spectrum(results: Results, task: str) -> Figure | None:
-    """sigma_i / sigma_max of the log-probability matrix against i; dashed: threshold of 0."""
+    """Plot sigma_i / sigma_max of the log-probability matrix against i; dashed: the threshold."""
     ranks = {
         cell[1]: run["rank"]
         for cell in cells_of(results, task)
@@ -82,7 +82,7 @@ def spectrum(results: Results, task: str) -> Figure | None:
 
 
 def function(results: Results, task: str) -> Figure | None:
-    """f(z) - f(0) of every learned function against the identity."""
+    """Plot f(z) - f(0) of every learned function, and the identity."""
     learned = {
         cell[1]: run["function"]
         for cell in cells_of(results, task)
@@ -106,7 +106,7 @@ def _lines(
     looks = canvas.looks([label for _, label in cells_of(results, task)], BASELINE)
     for label, points in curves.items():
         plain = {key: looks[label][key] for key in ("color", "linestyle")}
-        axes.plot(*zip(*points, strict=True), **plain, label=_drawn(label))
+        axes.plot(*zip(*points, strict=True), **plain, label=_escaped(label))
 
 
 PLOTS = {
@@ -130,7 +130,7 @@ PLOTS = {
 
 
 def _threshold(axes: Axes, ranks: list[dict[str, Any]]) -> None:
-    """Draw 1/2 sqrt(M + T + 1) eps of each matrix size, with room below."""
+    """Draw the threshold 1/2 sqrt(M + T + 1) eps of each matrix size, with room below."""
     eps = float(np.finfo(np.float32).eps)
     sizes = {rank["contexts"] + rank["vocab"] for rank in ranks}
     thresholds = [0.5 * math.sqrt(size + 1) * eps for size in sorted(sizes)]
@@ -139,8 +139,8 @@ def _threshold(axes: Axes, ranks: list[dict[str, Any]]) -> None:
     axes.set_ylim(min(thresholds) / 100, 2)
 
 
-def _drawn(label: str) -> str:
-    """The label with escaped dollars, which would start a formula."""
+def _escaped(label: str) -> str:
+    """Return the label with escaped dollars, because matplotlib would start a formula."""
     return label.replace("$", r"\$")
 
 

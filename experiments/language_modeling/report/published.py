@@ -17,7 +17,7 @@ from experiments.language_modeling.sections import StageConfig
 
 _FILE = Path(__file__).with_name("published.yaml")
 CONFIGS = Path(__file__).parents[3] / "configs" / "language_modeling"
-# must match the paper's; other settings, such as the length, are stated beside the numbers
+# settings that must match the paper; the table states differences in others, such as the length
 _SAME = ("corpus.", "model.", "head.")
 
 
@@ -40,25 +40,25 @@ class PublishedRow:
     published: list[str]
 
     def command(self) -> str:
-        """The config files and options that train it."""
+        """Return the config files and options that train the model of the row."""
         if self.config is None:
             return "none"
         return " ".join([f"{self.config}.yaml + heads/{self.head}.yaml", *self._options()])
 
     def wanted(self) -> dict[str, Any]:
-        """The settings that decide the result of its run."""
+        """Return the settings that determine the result of the row's run."""
         config = RunConfig("").comparable()
         for name in (self.config, f"heads/{self.head}"):
-            _lay(config, _content(CONFIGS / f"{name}.yaml"))
+            _merge(config, _content(CONFIGS / f"{name}.yaml"))
         for key, value in self.options.items():
             section, _, last = key.rpartition(".")
             (at(config, section) if section else config)[last] = value
         return config
 
     def matches(self, results: Results) -> list[tuple[Cell, list[str]]]:
-        """Our cells with the same corpus, model, head and stages, and the keys that differ.
+        """Return our cells with the same corpus, model, head and stages, and the keys that differ.
 
-        The head may start elsewhere.
+        The head may have another start.
         """
         cells = [cell for cell in results.cells if results.finished(cell)]
         if self.config is None or not cells:
@@ -100,13 +100,13 @@ def _content(file: Path) -> dict[str, Any]:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
-def _lay(config: dict[str, Any], over: dict[str, Any]) -> None:
+def _merge(config: dict[str, Any], over: dict[str, Any]) -> None:
     """Merge a config file into the settings that decide the result, without paths."""
     for key, value in over.items():
         if isinstance(value, dict):
-            if config[key] is None:  # the second stage
+            if config[key] is None:  # finetune, the second stage
                 config[key] = asdict(StageConfig())
-            _lay(config[key], value)
+            _merge(config[key], value)
         elif key not in ("output_dir", "data_dir"):
             config[key] = value
 

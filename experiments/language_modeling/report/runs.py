@@ -20,10 +20,11 @@ from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
 
 
 def read_runs(folder: Path) -> Results:
-    """Every run below a folder: its task is the experiment, its mapping the head.
+    """Read every run below a folder; the task is the experiment, the mapping is the head.
 
     An experiment is a folder of run folders, or one with a file of records. Runs that differ only
-    in their seed form a cell, named by its head, plus its settings if another cell has that head.
+    in their seed form a cell. It is named by its head, plus its settings if another cell has the
+    same head.
 
     Raises:
         ValueError: no run below the folder, an unreadable one, or two of a cell with the same seed.
@@ -45,7 +46,7 @@ def read_runs(folder: Path) -> Results:
     for (task, head), alike in sorted(heads.items()):
         for cell in alike:
             config = cell[0].config
-            others = alike if _of_trials(cell) else [c for c in alike if not _of_trials(c)]
+            others = alike if _only_trials(cell) else [c for c in alike if not _only_trials(c)]
             told = sorted({key for other in others for key in keys(config, other[0].config)})
             settings = ", ".join(f"{key} {setting(config, key)}" for key in told)
             label = f"{head} ({settings})" if settings else head
@@ -53,25 +54,25 @@ def read_runs(folder: Path) -> Results:
     return Results(folder, None, sum(map(len, cells.values())), cells, [])
 
 
-def _of_trials(cell: list[Record]) -> bool:
-    """Whether its runs did no more than try a learning rate."""
+def _only_trials(cell: list[Record]) -> bool:
+    """Return whether all runs of the cell are trials of a learning rate."""
     return all(run.stage == "trial" for run in cell)
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Keys in which two configs differ, such as model.layers, except seed and measures."""
+    """Return the keys in which two configs differ, such as model.layers; not seed or measures."""
     found = [line.split(":")[0] for line in differences(one, other)]
     return [key for key in found if key != "seed" and not key.startswith("measures.")]
 
 
 def setting(config: dict[str, Any], key: str) -> str:
-    """A config value in words; for a section, such as finetune, whether it is set."""
+    """Return a config value in words; on or off for a section such as finetune."""
     value = at(config, key)
     return "on" if isinstance(value, dict) else "off" if value is None else text.plain(value)
 
 
 def at(content: dict[str, Any], key: str) -> Any:
-    """The value of a key such as model.layers, or None."""
+    """Return the value of a key such as model.layers, or None."""
     found: Any = content
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -79,9 +80,9 @@ def at(content: dict[str, Any], key: str) -> Any:
 
 
 def measured(measure: str) -> Value:
-    """A measure of a run by its dotted key.
+    """Return a function that reads a measure of a run by its dotted key.
 
-    Also `epochs`, the number trained, and `epoch_seconds`, their mean time.
+    Further keys: `epochs`, the number trained, and `epoch_seconds`, their mean time.
     """
 
     def value(run: dict[str, Any]) -> float | None:
@@ -95,7 +96,7 @@ def measured(measure: str) -> Value:
 
 
 def values(results: Results, cell: Cell, measure: str) -> dict[int, float]:
-    """A measure of each run that has it, by seed."""
+    """Return a measure by seed, for each run that has it."""
     return results.by_seed(cell, measured(measure))
 
 
@@ -117,10 +118,10 @@ def config_of(results: Results, cell: Cell) -> dict[str, Any]:
 
 
 def baseline(results: Results, cell: Cell) -> Cell | None:
-    """The softmax cell that differs from this one in its head alone.
+    """Return the softmax cell that differs from this one only in its head.
 
-    It starts where this one does, since after few epochs the start matters more than the head, and
-    has its learning rate, unless trials chose a rate for each.
+    Both have the same start, because after few epochs it matters more than the head. Both have the
+    same learning rate, unless trials chose a rate for each.
     """
     config, tuned = config_of(results, cell), results.counting(cell)[0].stage == "final"
     for other in cells_of(results, cell[0]):
@@ -133,7 +134,7 @@ def baseline(results: Results, cell: Cell) -> Cell | None:
 
 
 def _runs(folder: Path) -> Iterator[Record]:
-    """Run folders, then files of records; the task is the name of the parent folder."""
+    """Yield the runs of run folders, then of record files; the parent folder names the task."""
     for file in sorted(folder.rglob(CONFIG_FILE)):
         config, results = _read(file), None
         if (file.parent / RESULTS_FILE).exists():
@@ -147,7 +148,7 @@ def _runs(folder: Path) -> Iterator[Record]:
             ) from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
-        # interrupted and running ones count as failed
+        # interrupted and running runs count as failed
         status = "failed" if status == "running" else status
         yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}

@@ -1,4 +1,4 @@
-"""Tables of the heads of an experiment, and of our results beside the published."""
+"""Tables of the heads of an experiment, and of our results with the published ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, holm
 from sparse_attn.reports.table import Table
 
-# format of a measure; two decimals by default
+# formats of measures; two decimals by default
 _PATTERNS = {
     "rank.rank": "{:,.0f}",
     "rank.float64.rank": "{:,.0f}",
@@ -94,7 +94,7 @@ def rates_table(results: Results, task: str) -> Table | None:
 
 
 def published_table(table: PublishedTable, results: Results) -> Table:
-    """The published numbers, ours beside each, and the config that runs the row."""
+    """Return the published numbers with ours, and the config that trains each row."""
     headers = ["Model"]
     for header, measure in table.columns.items():
         headers += [header, "ours"] if measure else [header]
@@ -112,18 +112,18 @@ def published_table(table: PublishedTable, results: Results) -> Table:
             if measure:
                 ours = "; ".join(shown(results, cell, measure) for cell, _ in matches)
                 line.append(ours or text.NOTHING)
-        told = "; ".join(_told(results, cell, differing) for cell, differing in matches)
+        told = "; ".join(_described_runs(results, cell, differing) for cell, differing in matches)
         rows.append([*line, told or "not run here", row.command()])
     return Table(table.setup, [*headers, "Our runs", "Config"], rows)
 
 
 def shown(results: Results, cell: Cell, measure: str) -> str:
-    """mean ± sd, or one number if seeds agree or there is one seed."""
+    """Return mean ± sd, or one number if there is one seed or all agree."""
     return results.text(cell, measured(measure), _PATTERNS.get(measure, "{:,.2f}"))
 
 
 def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Differences from softmax in test perplexity; power and p where a head has several pairs."""
+    """Return differences from softmax in test perplexity; power and p need several pairs."""
     bases = [baseline(results, cell) for cell in cells]
     found = [
         results.difference(cell, base, _TEST) if base and base != cell else None
@@ -150,7 +150,7 @@ def _difference(found: Difference, p: float | None) -> list[str]:
 
 
 def _rank(results: Results, cell: Cell) -> str:
-    """The rank beside its bounds for softmax without and with a bias."""
+    """Return the rank, with its bounds for softmax without and with a bias."""
     sizes = values(results, cell, "rank.d")
     if not sizes:
         return text.MISSING
@@ -159,15 +159,15 @@ def _rank(results: Results, cell: Cell) -> str:
 
 
 def _exact_rank(results: Results, cell: Cell) -> str:
-    """The rank of log-probabilities computed in float64, and the number of contexts."""
+    """Return the rank of log-probabilities in float64, and the number of contexts."""
     contexts = values(results, cell, "rank.float64.contexts")
     if not contexts:
         return text.MISSING
     return f"{shown(results, cell, 'rank.float64.rank')} ({next(iter(contexts.values())):,.0f})"
 
 
-def _told(results: Results, cell: Cell, differing: Sequence[str]) -> str:
-    """Number and length of our runs, and how they differ from the paper's."""
+def _described_runs(results: Results, cell: Cell, differing: Sequence[str]) -> str:
+    """Return number and length of our runs, and their differences from the paper's settings."""
     config = config_of(results, cell)
     told = [text.counted(len(results.finished(cell)), "seed")]
     told += [f"{shown(results, cell, 'epochs')} epochs"]

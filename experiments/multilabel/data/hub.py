@@ -17,11 +17,11 @@ Part = tuple[datasets.Dataset, Tensor]  # rows without labels, labels [N, n] 0/1
 def read_hub(
     name: str, splits: Mapping[str, str], columns: Sequence[str], label_column: str
 ) -> tuple[tuple[str, ...], dict[str, Part]]:
-    """The label names, declared or found in the training rows, and the splits.
+    """Return the label names, declared or found in the training rows, and the splits.
 
     Args:
         name: an id on the hub or a folder.
-        splits: ours -> as `datasets.load_dataset` takes it, such as "train" or "train[:90%]".
+        splits: our split -> split of `datasets.load_dataset`, such as "train[:90%]".
         columns: required columns besides the labels.
         label_column: a list of names or numbers in each row.
 
@@ -54,7 +54,7 @@ def _load(name: str, split: str, columns: Sequence[str]) -> datasets.Dataset:
 
 
 def _label_lists(rows: datasets.Dataset, column: str) -> tuple[tuple[str, ...], list[list[str]]]:
-    """All label names, declared or else sorted, and the names of each row."""
+    """Return all label names, declared or else sorted, and the names of each row."""
     inner: Any = getattr(rows.features[column], "feature", None)  # type of the list items
     if not isinstance(inner, datasets.ClassLabel | datasets.Value):
         raise ValueError(

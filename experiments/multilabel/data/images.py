@@ -101,7 +101,7 @@ def read_pixels(picture: Any, size: int) -> Tensor:
 
 
 def read_images(config: ImageConfig) -> Parts:
-    """Label names, and images and labels by split; raises as `load_images`."""
+    """Return label names, and images and labels by split; raise the errors of `load_images`."""
     if config.source == "hub":
         return _read_hub(config)
     folder = given_folder(config.data_dir, "images.data_dir")
@@ -110,10 +110,10 @@ def read_images(config: ImageConfig) -> Parts:
 
 
 def read_voc(folder: Path) -> Parts:
-    """The 20 classes, and images with their classes by split.
+    """Return the 20 classes, and images with their classes by split.
 
     A class applies if one of its objects is annotated, even as difficult. train and validation are
-    the challenge's train and val; test is included if VOCtest is unpacked in the same place.
+    the challenge's train and val; test is included if VOCtest is unpacked in the same folder.
 
     Args:
         folder: holds VOCdevkit/VOC2007 with ImageSets/Main, Annotations and JPEGImages.
@@ -144,10 +144,10 @@ def _voc_names(file: Path) -> tuple[str, set[str]]:
 
 
 def read_coco(folder: Path) -> Parts:
-    """The classes by id, and images with their classes by split.
+    """Return the classes by id, and images with their classes by split.
 
-    Images without annotated objects are kept, without labels. There is no test part, as its labels
-    are not public.
+    Images without annotated objects are kept, without labels. There is no test part, because its
+    labels are not public.
 
     Args:
         folder: holds annotations/instances_{train,val}2017.json, train2017 and val2017.
@@ -192,7 +192,7 @@ def _coco_file(folder: Path, split: str) -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> Parts:
-    """Your own images, with labels in a table beside them.
+    """Read your own images, with labels in a table in the same folder.
 
     Args:
         folder: holds train, validation and optionally test, each with images and a table `labels`
@@ -233,7 +233,7 @@ def _read_hub(config: ImageConfig) -> Parts:
 
 
 def _existing(files: list[Path]) -> list[Path]:
-    """The files; raises FileNotFoundError unless all exist."""
+    """Return the files; raise FileNotFoundError unless all exist."""
     folders = {file.parent for file in files}
     there = {folder: {path.name for path in folder.glob("*")} for folder in folders}
     missing = [file for file in files if file.name not in there[file.parent]]

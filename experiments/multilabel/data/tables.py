@@ -16,7 +16,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def given_folder(data_dir: str | None, key: str) -> Path:
-    """The folder named by a config; records leave out paths, so it may be missing.
+    """Return the folder of a config; it may be missing, because records leave out paths.
 
     Raises:
         ValueError: no folder given.
@@ -30,7 +30,7 @@ def given_folder(data_dir: str | None, key: str) -> Path:
 
 
 def read_splits(stems: dict[str, Path], key: str) -> dict[str, tuple[Path, list[Row]]]:
-    """The file and rows of each split; "test" may be missing. All files are UTF-8.
+    """Read the file and rows of each split; "test" may be missing. All files are UTF-8.
 
     CSV and TSV start with a header; see `read_rows` for the formats.
 

@@ -62,7 +62,7 @@ def load_text(config: TextConfig) -> LabelledData:
 
 
 def load_tokenizer(config: TextConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of the model; raises if it cannot pad or takes fewer than max_length tokens."""
+    """Return the tokenizer; raise if it cannot pad or accepts fewer than max_length tokens."""
     path = resolve_model(config.model)
     tokenizer = models.load_tokenizer(path)
     if tokenizer.pad_token is None:
@@ -136,7 +136,7 @@ def _texts(rows: datasets.Dataset, columns: Sequence[str]) -> Texts:
 
 
 def _with_train_rows(parts: dict[str, Part], rows: int | None) -> dict[str, Part]:
-    """A fixed subset of the training rows."""
+    """Return the parts with a fixed subset of the training rows."""
     texts, matrix = parts["train"]
     if rows is None:
         return parts

@@ -4,8 +4,8 @@ A text mentions some topics and is about some of these, its labels:
 
     "Instead of thunder, we discussed the choir. Software can wait until next week."    music
 
-A topic has several expressions, and what is said of it decides whether it is a label. Sentences are
-drawn first and topics assigned to their slots uniformly at random. A bag of words therefore tells
+A topic has several expressions, and its sentence decides whether it is a label. Sentences are drawn
+first and topics assigned to their slots uniformly at random. A bag of words therefore tells
 which topics a text mentions and how many of them are labels, but not which ones.
 """
 
@@ -35,7 +35,7 @@ TOPICS = {
     "gardening": ("the roses", "pruning trees", "weeds", "the lawn", "planting tomatoes"),
 }
 
-# by number of topics they are about and of topics they mention; the former come first
+# keys: number of topics that a sentence is about, and that it mentions; the former come first
 SENTENCES = {
     (1, 0): (
         "We talked about {0}.",
@@ -74,7 +74,7 @@ def make(rows: int, seed: int) -> list[Row]:
 
 
 def draw(rng: random.Random) -> Row:
-    """One text, about 1 to MOST topics, that mentions 1 to MOST others."""
+    """Draw a text about 1 to MOST topics that mentions 1 to MOST others."""
     about, beside = rng.randint(1, MOST), rng.randint(1, MOST)
     drawn = rng.sample(sorted(TOPICS), about + beside)
     topics = frozenset(drawn[:about])
