@@ -81,7 +81,10 @@ def _undescribed(root: PreTrainedModel, key: str) -> str | None:
         if isinstance(entry, (PatchConfig, Snapshot)) and not is_foreign:
             described.update(part.modules())
     for name, module in root.named_modules():
-        is_patched = NAME in module._modules if key == NAME else vars(module).get(INSTALLED) == key
+        if key == NAME:
+            is_patched = NAME in dict(module.named_children())
+        else:
+            is_patched = vars(module).get(INSTALLED) == key
         if is_patched and module not in described:
             return name
     return None
