@@ -60,6 +60,7 @@ _TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first,
 _LEAVES = OperatorInputs._fields.index("mask")  # and of these, those with gradients
 _FIELDS = len(OperatorInputs._fields)
 WANTED = "bool want_parameter, bool want_sink, bool want_bias"
+_LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registers
 
 
 def register(
@@ -96,7 +97,7 @@ def register(
     backward.register_autograd(no_second_derivative)
     # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
     backward.register_vmap(no_batched_gradients)
-    backward._lib.impl(backward._name, no_batched_gradients, "Batched")
+    _LIBRARY.impl(f"{name}_backward", no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
