@@ -60,6 +60,7 @@ def show_parts(root: PreTrainedModel) -> None:
 
 def refuse_copied(root: PreTrainedModel) -> None:
     """Raise if patched layers or heads of another model would be saved without their mappings."""
+    # private: configs have no public name for their attention implementation
     if isinstance(root.config._attn_implementation, Unsaved):  # of a model that is only recorded
         return
     show_parts(root)

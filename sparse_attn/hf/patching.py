@@ -118,7 +118,9 @@ def unpatch_model(model: ModelT) -> ModelT:
         if hasattr(layer.module, NAME):  # a layer added after patch_model has none
             delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
+        # private: configs have no public name for their attention implementation
         config._attn_implementation = implementation
+        # private: output_attentions may refuse what it was
         config._output_attentions = weights
     unmark(root, NAME)
     release_adapters(root)
@@ -339,6 +341,7 @@ def _number_of_heads(layer: AttentionLayer) -> int:
 
 def _device(layer: AttentionLayer) -> torch.device:
     # what accelerate offloads is on the meta device between calls, which take place elsewhere
+    # private: accelerate has no public way to its hooks
     hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
     flat = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
     devices = [d for h in flat if (d := getattr(h, "execution_device", None)) is not None]

@@ -101,6 +101,7 @@ def register(
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
+    # private: torch.library has no way past the dispatcher
     compute, compute_gradients = forward._init_fn, backward._init_fn
 
     class Direct(torch.autograd.Function):
@@ -133,6 +134,7 @@ def register(
     return call
 
 
+# private: what torch would do in a call has no public name, here and in `is_observed`
 _KEYS = [f"{kind}{on}" for kind in ("", "Autograd", "Autocast") for on in ("CPU", "CUDA")]
 _PLAIN = reduce(
     or_,
@@ -151,6 +153,7 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     zero tensor needs.
     """
     if (
+        # private: torch cannot be asked publicly who observes a call
         torch.compiler.is_compiling()
         or torch._C._dispatch_tls_local_include_set().raw_repr() & _OTHERS
         or torch._C._len_torch_function_stack() > 0
@@ -160,6 +163,7 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     for t in tensors:
         if t is None:
             continue
+        # private: a tensor has no public keys of the dispatcher
         if type(t) not in (Tensor, Parameter) or torch._C._dispatch_keys(t).raw_repr() & _OTHERS:
             return True
     return False

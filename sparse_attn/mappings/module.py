@@ -216,6 +216,7 @@ class Mapping(nn.Module):
         """As `value`, even if offloaded."""
         if name not in self.learned:
             return getattr(self, name)
+        # private: accelerate has no public way to its hooks
         hook = getattr(self, "_hf_hook", None)
         if hook is None:
             return self.value(name)
@@ -339,6 +340,7 @@ class Mapping(nn.Module):
             half = moved.dtype in (torch.float16, torch.bfloat16)
             return tensor.to(moved.device) if half or fixed else moved
 
+        # private: a model does not call the public `to` of its modules
         return super()._apply(move, recurse)
 
 

@@ -15,6 +15,7 @@ from transformers.generation.logits_process import (
 
 from sparse_attn.hf.hooks import keep_key
 
+# private: only the caller of generate can pass processors publicly
 PROCESSORS = "_get_logits_processor"  # a method of Transformers; a model with zeros has its own
 GUIDANCE = (ClassifierFreeGuidanceLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
@@ -39,6 +40,7 @@ def _watch_gradient(head: nn.Module, inputs: Any, output: Tensor) -> None:
     """
     if not output.requires_grad or torch.compiler.is_compiling():
         return
+    # private: torch.func cannot be asked publicly whether a transform runs
     if torch._C._are_functorch_transforms_active():  # cannot look at values
         return
     output.register_hook(functools.partial(_refuse_gradient, head, output.detach()))
