@@ -157,6 +157,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep", action="store_true", help="keep other cases already recorded in --out")
 
 
+# private: argparse does not export the class of a group of options
 def _add_glue_options(parser: argparse._ArgumentGroup) -> None:
     add = parser.add_argument
     add("--data_dir", help="folder of the GLUE download (MRPC/train.tsv); default: the hub")

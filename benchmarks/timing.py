@@ -221,6 +221,7 @@ class DeviceClock:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         lead = min(LONGEST_LEAD, 2.5 * self.launch.get(call, LONGEST_LEAD) + 2e-4)
+        # private: torch.cuda has no public way to keep a GPU busy
         torch.cuda._sleep(int(lead * 2e9))  # cycles, at about 2 GHz
         if self.flush is None:
             call()

@@ -195,6 +195,7 @@ def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
 
 def warn_of_slow_bf16(train: TrainConfig) -> None:
     """Warn if a CPU has no instructions for bfloat16: fifty times float32's time on Zen 3."""
+    # private: torch has no public question for bfloat16 on a CPU
     supported = torch.accelerator.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if train.mixed_precision == "bf16" and not supported:
         logger.warning(

@@ -41,6 +41,7 @@ class EpochTrainer(Trainer):
         if self.is_fsdp_enabled:
             settle_fsdp(self.accelerator.state.fsdp_plugin, self.model)
 
+    # private: only a whole DataLoader can be replaced publicly
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
         step = self.args.train_batch_size * self.args.world_size
@@ -73,6 +74,7 @@ class EpochTrainer(Trainer):
         before = size * self.args.process_index
         return min(max(self.accelerator.gradient_state.remainder - before, 0), size)
 
+    # private: callbacks run only after the files are written
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with disk_errors(path):
@@ -100,6 +102,7 @@ def settle_fsdp(plugin: Any, model: PreTrainedModel) -> None:
             {
                 type(module).__name__
                 for module in model.modules()
+                # private: Transformers names the classes of its blocks only there
                 if type(module).__name__ in (model._no_split_modules or ())
                 and embedding not in module.modules()
             }
@@ -159,5 +162,6 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         dataloader_pin_memory=torch.cuda.is_available(),
     )
     # only `accelerate launch` uses several GPUs; Trainer would spread one process over all of them
+    # private: n_gpu has no setter
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments

@@ -59,8 +59,9 @@ weights that are not 0."""
         return contestants.contestants(case, device)
 
     def measure(self, case: Case, race: Race[Any]) -> dict[str, Any]:
-        torch._dynamo.reset()  # earlier variants count towards its limit
+        torch.compiler.reset()  # earlier variants count towards its limit
         # each mapping recompiles one function; beyond the limit it would run eagerly
+        # private: torch.compiler has no such limit
         torch._dynamo.config.recompile_limit = 64
         sizes = {"batch": case.batch, "length": case.length, "heads": case.heads}
         if case.group == "step":

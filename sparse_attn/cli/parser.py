@@ -31,6 +31,7 @@ class LineParser(argparse.ArgumentParser):
 
     def check_options(self, words: Iterable[str]) -> None:
         """Refuse an unknown option."""
+        # private: argparse does not list its options
         known = self._option_string_actions
         for word in itertools.takewhile("--".__ne__, words):
             option = word.partition("=")[0]

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -32,6 +35,13 @@ from sparse_attn.system.machine import choose_device
 
 LONGEST = 512  # tokens of a text; the rest is cut off
 TEXTS, TOKENS = 64, 2048  # of a batch, at most
+
+# the classes with a head that we compare, by config
+CLASSES = {
+    AutoModelForSequenceClassification: MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoModelForCausalLM: MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForMaskedLM: MODEL_FOR_MASKED_LM_MAPPING,
+}
 
 
 class Agreement(NamedTuple):
@@ -223,8 +233,8 @@ def open_reader(
 def _class(config: Any) -> Any:
     """The class of a model with its head; AutoModel if it has none that we compare."""
     saved = (getattr(config, "architectures", None) or [""])[0]
-    for cls in (AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForMaskedLM):
-        found = cls._model_mapping.get(type(config), None)
+    for cls, classes in CLASSES.items():
+        found = classes.get(type(config), None)
         if found is not None and saved == found.__name__:
             return cls
     return AutoModel

@@ -131,6 +131,7 @@ def heal(
         dataloader_pin_memory=model.device.type == "cuda",
     )
     # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
+    # private: n_gpu has no setter
     arguments._n_gpu = min(arguments.n_gpu, 1)
     size = recipe.batch_size * arguments.world_size
     caches = getattr(model.config, "use_cache", False)

@@ -259,6 +259,7 @@ class FactoredSphericalHead(nn.Module):
         self.matrix.assign(values)
         self._recorded.clear()
 
+    # private: a public hook would be pickled with the module
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self._recorded.clear()

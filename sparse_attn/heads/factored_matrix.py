@@ -204,6 +204,7 @@ class FactoredMatrix(nn.Module):
         self.omega.zero_()
         self.spread.zero_()
 
+    # private: a public hook would be pickled with the module
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self.version += 1
@@ -220,6 +221,7 @@ class FactoredMatrix(nn.Module):
             return tensor.to(moved.device) if half else moved
 
         before = self.Q.dtype
+        # private: a model does not call the public `to` of its modules
         super()._apply(move, recurse)
         if self.Q.dtype != before:
             self.refresh()

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
-from transformers.utils.output_capturing import _active_collector
+from transformers.utils.output_capturing import (
+    _active_collector,  # private: no argument tells that attention weights are collected
+)
 
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
@@ -157,6 +159,7 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
 
     Only the reference has them.
     """
+    # private: nn.Module has no public way to ask which hooks it has
     return bool(
         kwargs.get("output_attentions")
         or mapping._forward_hooks
@@ -172,6 +175,7 @@ def _is_recomputed() -> bool:
     With reentrance it runs without gradients, otherwise under hooks for saved tensors.
     """
     return (
+        # private: torch cannot be asked publicly for hooks of saved tensors
         not torch.is_grad_enabled()
         or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
     )
@@ -261,6 +265,7 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
             dispatch its attention would otherwise add the boolean mask to the scores.
     """
     config = kwargs.get("config")
+    # private: configs have no public name for their attention implementation
     recorded = config is not None and isinstance(config._attn_implementation, Unsaved)
     if config is not None and getattr(config, NAME, None) is None and not recorded:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")

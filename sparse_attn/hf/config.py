@@ -26,6 +26,7 @@ VERSION = 1
 # no such attention exists: makes a plain from_pretrained fail for models without patched attention
 ONLY_BY_US = "sparse_attn.load_pretrained"
 # what `patch_model` changes in a config
+# private: a config keeps them by these names, and has no public ones
 SWITCHED = (NAME, "attn_implementation", "_attn_implementation_internal", "_output_attentions")
 
 

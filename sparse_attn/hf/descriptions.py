@@ -60,6 +60,7 @@ def show_parts(root: PreTrainedModel) -> None:
 
 def refuse_copied(root: PreTrainedModel) -> None:
     """Raise if patched layers or heads of another model would be saved without their mappings."""
+    # private: configs have no public name for their attention implementation
     if isinstance(root.config._attn_implementation, Unsaved):  # of a model that is only recorded
         return
     show_parts(root)
@@ -81,7 +82,10 @@ def _undescribed(root: PreTrainedModel, key: str) -> str | None:
         if isinstance(entry, (PatchConfig, Snapshot)) and not is_foreign:
             described.update(part.modules())
     for name, module in root.named_modules():
-        is_patched = NAME in module._modules if key == NAME else vars(module).get(INSTALLED) == key
+        if key == NAME:
+            is_patched = NAME in dict(module.named_children())
+        else:
+            is_patched = vars(module).get(INSTALLED) == key
         if is_patched and module not in described:
             return name
     return None

@@ -55,6 +55,7 @@ def export_model(
         UnwrittenError: `path` cannot be written.
     """
     path = _checked(path)
+    # private: torch.compile has no public way back to the module
     model = getattr(model, "_orig_mod", model)  # inside torch.compile
     example = _example(inputs)
     _check_model(model, example)
@@ -198,6 +199,7 @@ def _any_size(tensor: Tensor) -> dict[int, Any]:
 def _check_operators(program: ExportedProgram) -> None:
     graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     for target in {node.target for graph in graphs for node in graph.graph.nodes}:
+        # private: torch does not export the class of its operators
         if isinstance(target, torch._ops.OpOverload) and target.namespace not in OPERATORS:
             remedy = "use a variant of the model in PyTorch's operators"
             if target.namespace == "transformers":

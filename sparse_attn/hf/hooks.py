@@ -68,12 +68,14 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
 
 def asks_for_weights(root: PreTrainedModel) -> bool:
     """Whether every call of this model returns attention weights."""
+    # private: nn.Module has no public way to ask which hooks it has
     return _ask_for_weights in root._forward_pre_hooks.values()
 
 
 def _check_dispatch(module: nn.Module, args: Any) -> None:
     """Raise if the attention implementation has been switched."""
     config = config_of(module)
+    # private: configs have no public name for their attention implementation
     implementation = config._attn_implementation
     if implementation == NAME:
         return
@@ -93,6 +95,7 @@ def _finds_word_timestamps() -> bool:
 
     It sets its config to eager attention for good, to get attention weights, which we have too.
     """
+    # private: no argument tells that Whisper looks for word timestamps
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -119,6 +122,7 @@ def _ask_for_weights(
 
 def drop_hooks(module: nn.Module, *functions: Any) -> None:
     """Remove these hooks of forward and state_dict from a module, if present."""
+    # private: nn.Module has no public way to find a hook without its handle
     options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
     for hooks in (
         module._forward_pre_hooks,

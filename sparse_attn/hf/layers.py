@@ -130,6 +130,7 @@ def source_of_forward(cls: type[nn.Module]) -> str:
 
 def _source(function: Callable[..., Any]) -> str:
     try:
+        # private: no attribute tells whether a class uses the attention interface
         return inspect.getsource(function)
     except (OSError, TypeError):
         return ""

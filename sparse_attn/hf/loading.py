@@ -40,6 +40,7 @@ from sparse_attn.hf.refusals import refuse
 from sparse_attn.hf.wrapper_classes import update_holders
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
+# private: revert_weight_conversion reads it there
 CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights
 
 
@@ -88,6 +89,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
     saved = _take(config, path)
+    # private: configs have no public name for their attention implementation
     config._attn_implementation = implementation
     if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
@@ -129,6 +131,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
         for config in configs_of(root):  # the two stacks of T5 have copies
+            # private: output_attentions refuses True beside our implementation
             config._output_attentions |= type(config) is type(root.config)
     try:
         _restore(root, saved, path, hub)
@@ -279,6 +282,7 @@ def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
         RuntimeError: neither exists.
     """
     place = {name: value for name, value in hub.items() if name in PLACE_ARGUMENTS}
+    # private: cached_file raises for a missing file otherwise, as for a lost network
     optional = {**place, "_raise_exceptions_for_missing_entries": False}
     if not weights.endswith(".json"):
         if (single := cached_file(path, weights, **optional)) is not None:

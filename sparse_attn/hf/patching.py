@@ -118,7 +118,9 @@ def unpatch_model(model: ModelT) -> ModelT:
         if hasattr(layer.module, NAME):  # a layer added after patch_model has none
             delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
+        # private: configs have no public name for their attention implementation
         config._attn_implementation = implementation
+        # private: output_attentions may refuse what it was
         config._output_attentions = weights
     unmark(root, NAME)
     release_adapters(root)
@@ -190,7 +192,7 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
 
 def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
     """The attention modules; searched for again if PEFT wrapped some or layers were added."""
-    if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
+    if any(tuple(m.children()) != children for m, children in patch.kept.around):
         found = _Kept(*_places(root), patch.kept.before)
         if new := _without_mapping(found.layers):
             raise RuntimeError(
@@ -246,18 +248,18 @@ class _Kept(NamedTuple):
     """
 
     layers: list[AttentionLayer]
-    around: list[tuple[nn.Module, tuple[nn.Module | None, ...]]]
+    around: list[tuple[nn.Module, tuple[nn.Module, ...]]]
     before: list[tuple[PreTrainedConfig, str | None, bool]]
 
 
 def _places(
     root: PreTrainedModel,
-) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module | None, ...]]]]:
+) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module, ...]]]]:
     """The first two entries of `_Kept`."""
     found = attention_layers(root)
     dots = [(layer.name, i) for layer in found for i, c in enumerate(layer.name) if c == "."]
     parents = [root, *map(root.get_submodule, dict.fromkeys(name[:i] for name, i in dots))]
-    return found, [(parent, tuple(parent._modules.values())) for parent in parents]
+    return found, [(parent, tuple(parent.children())) for parent in parents]
 
 
 def install(
@@ -301,7 +303,7 @@ def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig,
     """Let these configs ask for us; what they asked for before."""
     before = [(c, c._attn_implementation, c.output_attentions) for c in configs]
     for config in configs:
-        config._output_attentions = False
+        config.output_attentions = False
         config._attn_implementation = NAME
     return before
 
@@ -339,6 +341,7 @@ def _number_of_heads(layer: AttentionLayer) -> int:
 
 def _device(layer: AttentionLayer) -> torch.device:
     # what accelerate offloads is on the meta device between calls, which take place elsewhere
+    # private: accelerate has no public way to its hooks
     hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
     flat = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
     devices = [d for h in flat if (d := getattr(h, "execution_device", None)) is not None]

@@ -63,6 +63,7 @@ def _keep_guard(original: Any) -> Any:
         saved: dict[str, Any] = original(self)
         if patched_entries(saved):
             parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
+            # private: configs have no public name for their attention implementation
             asked = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
             if guards := [name for name in asked if name in GUARDS]:
                 saved.setdefault("attn_implementation", guards[0])
@@ -85,6 +86,7 @@ def _check_implementation(original: Any) -> Any:
     def init(self: PreTrainedModel, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         entries = vars(config) if isinstance(config, PreTrainedConfig) else {}
         described = [key for key in KEYS if key in entries]
+        # private: configs have no public name for their attention implementation
         asked = entries.get("_attn_implementation_internal")
         if described and asked not in GUARDS and not _is_expected.get():
             raise ValueError(

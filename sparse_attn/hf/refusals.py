@@ -20,6 +20,7 @@ def refuse(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
     refuse_lost_head(root)
     name, closed, own, readers = type(root).__name__, [], [], []
     for place, module in root.named_modules():
+        # private: Transformers decides by it, and does not export it
         if isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation():
             closed.append(type(module).__name__)
         if computes_softmax(cast(Hashable, type(module))):

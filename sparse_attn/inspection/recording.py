@@ -62,6 +62,7 @@ class _LayerObserver:
     @torch.no_grad()
     def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
         # gradient checkpointing computes the same call again inside the backward pass
+        # private: torch cannot be asked publicly whether a backward pass runs
         if torch._C._current_graph_task_id() != -1:
             return
         first, queries = 0, None
@@ -85,6 +86,7 @@ class _LayerObserver:
 @contextmanager
 def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
     """This library's softmax in an unpatched model, which is saved as a plain one."""
+    # private: configs have no public name for their attention implementation
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):

@@ -40,6 +40,7 @@ def _guard(server: str, variable: str, module: str, find_parser: str) -> None:
         parser = type(getattr(configs, find_parser)("hf"))
         parse = parser.parse
         # a reader that asks for no parser would pass the guard by
+        # private: nothing public tells how a server reads configs
         used = find_parser in inspect.unwrap(configs.get_config).__code__.co_names
     except Exception as error:
         raise _changed(server, variable, module) from error

@@ -75,13 +75,15 @@ class AttentionInputs:
     @property
     def needs_aten(self) -> bool:
         """Whether custom operators cannot be used: torch.export, torch.func and forward mode."""
-        # what `is_exporting` returns, which Dynamo 2.11 takes for True in every graph
+        # private: is_exporting returns it, but Dynamo 2.11 takes that for True in every graph
         if torch.compiler._is_exporting_flag:
             return True
         if torch.compiler.is_compiling():
             return False
+        # private: torch.func cannot be asked publicly whether a transform runs
         if torch._C._are_functorch_transforms_active():
             return True
+        # private: the public unpack_dual takes a microsecond for each tensor
         if forward_ad._current_level < 0:
             return False
         inputs = (self.query, self.key, self.value, self.bias, self.sink)

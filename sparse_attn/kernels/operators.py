@@ -60,6 +60,7 @@ _TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first,
 _LEAVES = OperatorInputs._fields.index("mask")  # and of these, those with gradients
 _FIELDS = len(OperatorInputs._fields)
 WANTED = "bool want_parameter, bool want_sink, bool want_bias"
+_LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registers
 
 
 def register(
@@ -96,10 +97,11 @@ def register(
     backward.register_autograd(no_second_derivative)
     # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
     backward.register_vmap(no_batched_gradients)
-    backward._lib.impl(backward._name, no_batched_gradients, "Batched")
+    _LIBRARY.impl(f"{name}_backward", no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
+    # private: torch.library has no way past the dispatcher
     compute, compute_gradients = forward._init_fn, backward._init_fn
 
     class Direct(torch.autograd.Function):
@@ -132,6 +134,7 @@ def register(
     return call
 
 
+# private: what torch would do in a call has no public name, here and in `is_observed`
 _KEYS = [f"{kind}{on}" for kind in ("", "Autograd", "Autocast") for on in ("CPU", "CUDA")]
 _PLAIN = reduce(
     or_,
@@ -150,6 +153,7 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     zero tensor needs.
     """
     if (
+        # private: torch cannot be asked publicly who observes a call
         torch.compiler.is_compiling()
         or torch._C._dispatch_tls_local_include_set().raw_repr() & _OTHERS
         or torch._C._len_torch_function_stack() > 0
@@ -159,6 +163,7 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     for t in tensors:
         if t is None:
             continue
+        # private: a tensor has no public keys of the dispatcher
         if type(t) not in (Tensor, Parameter) or torch._C._dispatch_keys(t).raw_repr() & _OTHERS:
             return True
     return False

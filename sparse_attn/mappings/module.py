@@ -176,14 +176,12 @@ class Mapping(nn.Module):
         self.was_set = True
         spec = self.spec.parameter(name)
         if value is None and spec.default is None:
-            self._buffers.pop(name, None)
-            setattr(self, name, None)
+            self._set_number(name, None)
             return
         values = None if isinstance(value, float) else _numbers(name, value)
         if values is None or values.dim() == 0:
             spec.check(cast(float, value))
-            self._buffers.pop(name, None)
-            setattr(self, name, float(cast(float, value)))
+            self._set_number(name, float(cast(float, value)))
             return
         for item in values.flatten().tolist():
             spec.check(item)
@@ -191,6 +189,12 @@ class Mapping(nn.Module):
             raise ValueError(self._wrong_number(name, f"shape {tuple(values.shape)}"))
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
+
+    def _set_number(self, name: str, value: float | None) -> None:
+        """Set a number, or None, in place of a buffer too."""
+        if isinstance(getattr(self, name, None), Tensor):
+            delattr(self, name)
+        setattr(self, name, value)
 
     def _wrong_number(self, name: str, got: object) -> str:
         if self.num_heads is None:
@@ -212,6 +216,7 @@ class Mapping(nn.Module):
         """As `value`, even if offloaded."""
         if name not in self.learned:
             return getattr(self, name)
+        # private: accelerate has no public way to its hooks
         hook = getattr(self, "_hf_hook", None)
         if hook is None:
             return self.value(name)
@@ -329,12 +334,13 @@ class Mapping(nn.Module):
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            fixed = any(tensor is buffer for buffer in self._buffers.values())
+            fixed = any(tensor is buffer for buffer in self.buffers(recurse=False))
             if fixed and moved.is_meta:
                 return tensor
             half = moved.dtype in (torch.float16, torch.bfloat16)
             return tensor.to(moved.device) if half or fixed else moved
 
+        # private: a model does not call the public `to` of its modules
         return super()._apply(move, recurse)
 
 

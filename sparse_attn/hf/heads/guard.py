@@ -47,6 +47,7 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
     for owner in owners(root, head):
         config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
         # Aya Vision has the config of Cohere's language model, and not its scale
+        # private: no attribute tells which entries of its config a model uses
         used = source_of_forward(type(owner))
         for key, off in SWITCHES.items():
             if key in used and (value := getattr(config, key, off)) not in (off, None):
@@ -157,6 +158,7 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
         "use another model"
     )
     if torch.compiler.is_compiling():
+        # private: no public assertion spares the device a synchronisation
         torch._assert_async(alike, message)
         return
     if not alike:

@@ -34,6 +34,7 @@ from sparse_attn.hf.refusals import refuse_lost_head
 from sparse_attn.mappings import Mapping
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
+# private: resize_token_embeddings resizes nothing but linear layers
 RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
 
 

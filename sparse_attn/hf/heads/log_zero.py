@@ -15,6 +15,7 @@ from transformers.generation.logits_process import (
 
 from sparse_attn.hf.hooks import keep_key
 
+# private: only the caller of generate can pass processors publicly
 PROCESSORS = "_get_logits_processor"  # a method of Transformers; a model with zeros has its own
 GUIDANCE = (ClassifierFreeGuidanceLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
@@ -39,6 +40,7 @@ def _watch_gradient(head: nn.Module, inputs: Any, output: Tensor) -> None:
     """
     if not output.requires_grad or torch.compiler.is_compiling():
         return
+    # private: torch.func cannot be asked publicly whether a transform runs
     if torch._C._are_functorch_transforms_active():  # cannot look at values
         return
     output.register_hook(functools.partial(_refuse_gradient, head, output.detach()))
@@ -83,8 +85,8 @@ class _Check(LogitsProcessor):
     def __init__(self, name: str, config: GenerationConfig) -> None:
         self.name = name
         self.beams = (config.num_beams or 1) > 1
-        ends = [getattr(config, f"_{which}_token_tensor", None) for which in ("eos", "pad")]
-        self.ends = [end for end in ends if end is not None]
+        ends = [end for end in (config.eos_token_id, config.pad_token_id) if end is not None]
+        self.ends = [token for end in ends for token in torch.as_tensor(end).flatten().tolist()]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         remedy = "or use a mapping without zeros in the head, such as sigsoftmax"
@@ -96,7 +98,7 @@ class _Check(LogitsProcessor):
             )
         lost = (scores == -torch.inf).all(-1)
         for end in self.ends:  # nothing is chosen after the end of a text
-            lost &= ~torch.isin(input_ids[:, -1], end)
+            lost &= input_ids[:, -1] != end
         if not self.beams and lost.any():  # a beam may have no token left
             raise ValueError(
                 f"{self.name} gives few tokens a probability above 0, and the options of generate, "

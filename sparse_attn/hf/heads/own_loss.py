@@ -70,6 +70,7 @@ def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLos
         "use a mapping without zeros, such as sigsoftmax, or a model that calls loss_function, "
         f"such as GPT-2 or Llama; {', '.join(own_losses())} train there"
     )
+    # private: no attribute tells which models call their loss_function
     dispatches = "self.loss_function(" in source_of_forward(type(root))
     if not (dispatches and owners(root, head) == [root]):
         raise ValueError(
@@ -78,6 +79,7 @@ def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLos
     usual = root.loss_function
     if isinstance(usual, OwnLoss):
         return OwnLoss(mapping.name, usual.shift)
+    # private: loss_function does not tell a default from what a user set
     if "_loss_function" in vars(root) or usual not in (ForCausalLMLoss, ForMaskedLMLoss):
         raise ValueError(
             f"{zeros}, and the loss_function of {type(root).__name__} takes labels in an unknown "
@@ -88,5 +90,6 @@ def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLos
 
 def remove_own_loss(root: PreTrainedModel) -> None:
     """Restore the model's usual loss."""
+    # private: loss_function has no deleter, and a default that is set would stay
     if isinstance(vars(root).get("_loss_function"), OwnLoss):
         del root._loss_function

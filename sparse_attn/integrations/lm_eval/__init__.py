@@ -39,6 +39,7 @@ class PatchedLM(HFLM):
         TypeError: `pretrained` is a model.
     """
 
+    # private: HFLM.model has no setter
     _model: Any
 
     def __init__(self, pretrained: str, mapping: str | None = None, **options: Any) -> None:
@@ -63,6 +64,7 @@ class PatchedLM(HFLM):
                 "mapping=entmax,alpha=1.5; --model hf evaluates it with softmax"
             )
         adapter = options.pop("peft", None)
+        # private: HFLM has no public step between loading a model and its first use
         super()._create_model(pretrained, **options)
         if saved:
             where = {name: options[name] for name in ("revision", "subfolder") if name in options}
