@@ -24,16 +24,16 @@ HUB = "nyu-mll/glue"
 
 
 def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.DatasetDict:
-    """Every split of a task: from data_dir, else from its own folder, else from the hub."""
+    """Load all splits of a task from data_dir, else from the task's folder, else from the hub."""
     if data_dir is None and task.root is None:
         return _load_hub(task)
     return datasets.DatasetDict({split: read_split(task, data_dir, split) for split in task.splits})
 
 
 def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
-    """One split of a task, from its file.
+    """Read one split of a task from its file.
 
-    A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` says what files may be like.
+    A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` describes the formats.
     """
     path = _find(task, data_dir, split)
     features = _features(task)
