@@ -150,7 +150,7 @@ class Reader:
         return [len(ids) for ids in found]
 
     def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
-        """Batch inputs by length, up to TEXTS and (but for one text) TOKENS; raises as `lengths`."""
+        """Batch inputs by length, up to TEXTS and, if several, TOKENS; raises as `lengths`."""
         lengths = [min(length, self.limit) for length in self.lengths(inputs)]
         groups: list[list[int]] = []
         for place in sorted(range(len(inputs)), key=lengths.__getitem__):

@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 def verdict_tables(
     found: Sequence[Measured], base: str, left_out: Collection[str] = ()
 ) -> list[Table]:
-    """Tabulate verdicts by measure, without the mappings `left_out`, by mapping, and disagreements."""
+    """Tabulate verdicts by measure (without mappings `left_out`), by mapping, and disagreements."""
     rows = [_totals(one, left_out) for one in found if one.verdicts]
     without = f", without {text.listing(sorted(left_out))}" if left_out else ""
     caption = (
