@@ -26,7 +26,7 @@ def largest_weight(mapping: str) -> float:
 
 
 class ZeroCounts:
-    """Counts of exact zeros and of all (valid query, valid key) pairs, (2, layers, heads)."""
+    """Exact zeros and all (valid query, valid key) pairs, as `counts` (2, layers, heads)."""
 
     def __init__(self, counts: Tensor) -> None:
         self.counts = counts
@@ -151,8 +151,8 @@ class AttentionRecord:
     def parameters(self) -> dict[str, Tensor]:
         """Values of the mappings' parameters over the calls, by name, (snapshots, layers, heads).
 
-        At most a thousand snapshots, evenly spaced: every second, fourth, ... call is kept. NaN if
-        a layer's mapping has no such parameter or derives its value by row.
+        At most a thousand snapshots, evenly spaced: of more calls, every second, fourth, ... is
+        kept. NaN if a layer's mapping has no such parameter or derives its value by row.
         """
         names = {name for call in self._snapshots for layer in call for name in layer}
         shape = (len(self._snapshots), len(self.layers), self._heads())
