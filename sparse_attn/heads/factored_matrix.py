@@ -141,8 +141,8 @@ class FactoredMatrix(nn.Module):
         turn = rate * g.right @ g.along.T  # [r, r]
         shrink = torch.eye(len(turn)).to(turn) - turn
         excess, failed = torch.linalg.solve_ex(shrink, turn)
-        # the factor of U has singular values |1 - t|, its inverse |1 + e|, with the eigenvalues t of
-        # turn and e of excess
+        # the factor of U has singular values |1 - t|, its inverse |1 + e|, with the eigenvalues t
+        # of turn and e of excess
         moved = torch.maximum(_radius(turn), _radius(excess)).log1p().item()
         # so that NaN, from a singular matrix, counts as not invertible
         invertible = not failed and moved < math.log(LARGEST_FACTOR)
