@@ -163,7 +163,8 @@ class MultiLabelHead(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return the arguments that recreate this head, without sizes and learned values.
 
-        They are mapping, params and learn of the `Mapping`, then sparsity, loss and threshold."""
+        They are mapping, params and learn of the `Mapping`, then sparsity, loss and threshold.
+        """
         mapping = self.mapping.describe()
         return {
             **{name: mapping[name] for name in ("mapping", "params", "learn")},

@@ -153,7 +153,7 @@ def sparse_attention(
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the call asks for weights, or the mapping has hooks, which only the reference runs."""
+    """Whether the call asks for weights, or the mapping has hooks: only the reference has both."""
     return bool(
         kwargs.get("output_attentions")
         or mapping._forward_hooks

@@ -57,7 +57,7 @@ def has_delta(family, kind):
 
 @triton.jit
 def reach_of(t):
-    """Return t of a threshold row in x; VAST for tiny or infinite t, where near scores are equal."""
+    """Return t of a threshold row in x; VAST for tiny or infinite t, which makes scores equal."""
     return tl.where((t < TINY) | (t == float("inf")), VAST, t)
 
 

@@ -298,7 +298,7 @@ def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
 
 
 def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:
-    """Return parts of the keys and tiles per part if few queries would leave the GPU mostly idle."""
+    """Return parts of the keys and tiles per part if few queries leave the GPU mostly idle."""
     batch, heads, rows, _ = inputs.query.shape
     tiles = -(-inputs.key.shape[2] // tile_side(inputs.key))
     on_gpu = inputs.query.device.type == "cuda"
