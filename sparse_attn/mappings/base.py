@@ -67,7 +67,7 @@ class ParameterSpec:
         return above and below and not (self.whole and value % 1)
 
     def contains_all(self, values: Tensor) -> Tensor:
-        """Mask of `values`, any shape, in the range; ends too, because learned ones round to them."""
+        """Mask of `values`, any shape, in the range; ends too, as learned values round there."""
         return (values >= self.low) & (values <= self.high)
 
     @property
