@@ -90,8 +90,8 @@ def in_full(mapping: Mapping) -> str:
         "fused": ", ".join(_fused(mapping)) or "no; the reference computes it",
         "patch": _patch(mapping),
         "losses": ", ".join(spec.losses),
-        "function": _public(spec),
-        "log form": _public(spec, "log_"),
+        "function": _import_path(spec),
+        "log form": _import_path(spec, "log_"),
         "source": spec.source,
     }
     width = max(map(len, facts)) + 2
@@ -154,7 +154,7 @@ def _fused(mapping: Mapping) -> list[str]:
         return names + (["flex"] if flex.unsupported_reason(inputs) is None else [])
 
 
-def _public(spec: MappingSpec, prefix: str = "") -> str:
+def _import_path(spec: MappingSpec, prefix: str = "") -> str:
     """Return the import path of its function, or of its log form with "log_"; empty if unnamed."""
     from sparse_attn import functional
 

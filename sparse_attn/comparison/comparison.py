@@ -78,7 +78,7 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
     Args:
         left_out: options to omit besides those with their default.
     """
-    words = ["sparse-attn", program, _shared(options.model)]
+    words = ["sparse-attn", program, _shareable_path(options.model)]
     for field in fields(options):
         value = getattr(options, field.name)
         default = None if field.default is MISSING else field.default
@@ -86,11 +86,11 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
             continue
         # data_dir is spelled as the options of glue
         name = field.name if field.name == "data_dir" else field.name.replace("_", "-")
-        words += [f"--{name}"] if value is True else [f"--{name}", _shared(str(value))]
+        words += [f"--{name}"] if value is True else [f"--{name}", _shareable_path(str(value))]
     return shlex.join(words)
 
 
-def _shared(name: str) -> str:
+def _shareable_path(name: str) -> str:
     """Make a path relative; only the end of one outside this folder, because records are shared."""
     if not Path(name).exists():
         return name

@@ -223,9 +223,9 @@ def by_zeros(record: dict[str, Any]) -> Figure:
         x, y = 100 * row["zeros"], scale * row[key]
         axes.plot([x], [y], **look, label=canvas.name(row["mapping"]), markersize=8)
         if "random" in row:
-            beside = 100 * row["random"]["zeros"], scale * row["random"][key]
-            axes.plot(*zip((x, y), beside, strict=True), color=look["color"], lw=0.8, alpha=0.5)
-            axes.plot(*([value] for value in beside), "x", color=look["color"], markersize=8)
+            control = 100 * row["random"]["zeros"], scale * row["random"][key]
+            axes.plot(*zip((x, y), control, strict=True), color=look["color"], lw=0.8, alpha=0.5)
+            axes.plot(*([value] for value in control), "x", color=look["color"], markersize=8)
     axes.set(xlabel="exact zeros, % of valid keys", ylabel=measured, xlim=(-2, 102))
     canvas.legend_below(figure, axes)
     return figure

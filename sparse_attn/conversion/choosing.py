@@ -68,7 +68,7 @@ def make_plan(
     else:
         _measure_dials(model, plan, dial, target, batches)
         _choose(plan, dial, target, choose_layers)
-        _settle(model, plan, batches)
+        _reach_chosen_zeros(model, plan, batches)
     with patched(model, "softmax"):
         mappings = [
             plan.make(layer, own.value) if own.converted else None
@@ -80,7 +80,7 @@ def make_plan(
 
 
 @contextmanager
-def _alone(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> Iterator[None]:
+def _swapped(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> Iterator[None]:
     """Set the mapping in one layer of a model that otherwise computes softmax."""
     before = getattr(layer.module, NAME)
     setattr(layer.module, NAME, mapping)
@@ -104,7 +104,7 @@ def _measure_layers(
         theirs = [states_of(model, batch) for batch in batches]
         for place, value in tqdm(tries, "Swapping", leave=False, dynamic_ncols=True):
             swapped = plan.make(layers[place], value)
-            with _alone(model, layers[place], swapped), record_attention(model) as record:
+            with _swapped(model, layers[place], swapped), record_attention(model) as record:
                 far = [
                     distances(states_of(model, batch), states, batch["attention_mask"])
                     for batch, states in zip(batches, theirs, strict=True)
@@ -208,7 +208,7 @@ def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
             layer.value = layer.value_at(1.0, dial)
 
 
-def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+def _reach_chosen_zeros(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
     """Turn the dials until every layer has its zeros in the model with all layers swapped."""
     with patched(model, "softmax"):
         plan.apply(model)

@@ -111,7 +111,7 @@ def convert(
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
     sample = sample_of(tokens, collate, batch_size, state.device)
-    asked = {
+    arguments = {
         "model": f"{type(root).__name__} of {root.config.name_or_path}",
         "weights": _digest(root),
         "mapping": mapping,
@@ -124,10 +124,10 @@ def convert(
     }
     teacher = deepcopy(root).requires_grad_(False)
     with state.main_process_first():
-        plan = _read_plan(folder, asked)
+        plan = _read_plan(folder, arguments)
         if plan is None:
             plan = make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers)
-            _write_plan(folder, asked, plan)
+            _write_plan(folder, arguments, plan)
     patch_model(model, "softmax")
     plan.apply(root)
     if steps:
@@ -237,14 +237,14 @@ def _digest(model: PreTrainedModel) -> str:
     return found.hexdigest()
 
 
-def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
+def _read_plan(folder: Path, arguments: dict[str, Any]) -> Plan | None:
     """Read the plan of an earlier call in this folder; None if there is none."""
     path = folder / PLAN
     if not path.exists():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
-    for name in {**content["asked"], **asked}:
-        before, now = content["asked"].get(name), asked.get(name)
+    for name in {**content["asked"], **arguments}:
+        before, now = content["asked"].get(name), arguments.get(name)
         if before != now:
             raise ValueError(
                 f"{name}={now}: output_dir={str(folder)!r} has a conversion with {name}={before}; "
@@ -253,11 +253,11 @@ def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
     return Plan.read(content["plan"])
 
 
-def _write_plan(folder: Path, asked: dict[str, Any], plan: Plan) -> None:
+def _write_plan(folder: Path, arguments: dict[str, Any], plan: Plan) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwrittenError(reason(folder, error)) from error
     with atomic_write(folder / PLAN) as draft:
-        content = {"asked": asked, "plan": plan.write()}
+        content = {"asked": arguments, "plan": plan.write()}
         draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -32,15 +32,15 @@ def make_page(record: dict[str, Any]) -> Page:
         layers(record),
     ]
     if any(layer["head_zeros"] for layer in record["layers"]):
-        said = "Of the untrained swap; left: exact zeros, right: squared error of the head's output"
-        said += ", relative to softmax's."
-        blocks.append(Plot("heads", "Heads", said, heads(record)))
+        note = "Of the untrained swap; left: exact zeros, right: squared error of the head's output"
+        note += ", relative to softmax's."
+        blocks.append(Plot("heads", "Heads", note, heads(record)))
     if any(len(layer["zeros"]) > 1 for layer in record["layers"]):
-        said = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
-        blocks.append(Plot("layers", "Loss by zeros, layer by layer", said, by_layer(record)))
+        note = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
+        blocks.append(Plot("layers", "Loss by zeros, layer by layer", note, by_layer(record)))
     if record["loss"]:
-        said = "Means of ten steps; zeros reach their target at the end of the ramp."
-        blocks.append(Plot("loss", "Training", said, training(record)))
+        note = "Means of ten steps; zeros reach their target at the end of the ramp."
+        blocks.append(Plot("loss", "Training", note, training(record)))
     blocks += [
         Heading("How it was made"),
         made(record),
@@ -94,11 +94,11 @@ def layers(record: dict[str, Any]) -> Table:
                 (shown or text.NOTHING) if layer["converted"] else "softmax",
                 share(layer[key]["zeros"]),
             ]
-        rows.append([*row, _alone(layer)])
+        rows.append([*row, _loss_alone(layer)])
     return Table("By layer", [*headers, "loss alone, untrained"], rows)
 
 
-def _alone(layer: dict[str, Any]) -> str:
+def _loss_alone(layer: dict[str, Any]) -> str:
     """Return the layer's loss at its target zeros, interpolated as when they were chosen."""
     if not layer["converted"]:
         return text.NOTHING

@@ -57,11 +57,11 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
     if not rows["label"]:
         raise ValueError(f"an empty {split} set: {path} holds no rows")
     if blank:
-        _tell_blank(blank, task)
+        _report_blank(blank, task)
     return datasets.Dataset.from_dict(rows, features=features)
 
 
-def _tell_blank(places: list[str], task: Task) -> None:
+def _report_blank(places: list[str], task: Task) -> None:
     """Raise for blank texts in your own files; warn for GLUE's, which published numbers include."""
     more = f", and {len(places) - 1} more" if len(places) > 1 else ""
     if task.root is not None:

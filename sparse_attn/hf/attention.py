@@ -110,7 +110,7 @@ def sparse_attention(
                 "define; unpatch this model"
             )
     query, key, value = as_autocast(query, key, value)
-    mask, bias, causal = _masking(module, query, key, attention_mask, kwargs.get("is_causal"))
+    mask, bias, causal = _split_mask(module, query, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
             raise NotImplementedError(
@@ -146,7 +146,7 @@ def sparse_attention(
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
     if beside and weights is None:
-        weights = _weights_beside(inputs)
+        weights = _separate_weights(inputs)
     wants_weights = wants_weights or beside
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
@@ -174,7 +174,7 @@ def _is_recomputed() -> bool:
     )
 
 
-def _weights_beside(inputs: AttentionInputs) -> Tensor:
+def _separate_weights(inputs: AttentionInputs) -> Tensor:
     """Compute the weights of a call separately from its output.
 
     For models that do not pass `output_attentions` to their attention. Activation checkpointing
@@ -222,7 +222,7 @@ def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
     return of_queries
 
 
-def _masking(
+def _split_mask(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None
 ) -> tuple[Tensor | None, Tensor | None, bool]:
     """Split any mask that a model passes into a boolean mask, a bias and causality."""

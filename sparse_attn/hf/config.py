@@ -165,7 +165,7 @@ def unmark(root: PreTrainedModel, key: str) -> None:
         drop_hooks(root, _complete_configs, _refuse_lost_configs)
 
 
-def _unshown(root: PreTrainedModel) -> list[Patch]:
+def _missing_patches(root: PreTrainedModel) -> list[Patch]:
     """Return the patches missing in the model's config; raise if an entry was overwritten."""
     found = []
     for key, patcher in PATCHERS.items():
@@ -185,14 +185,14 @@ def _complete_configs(root: PreTrainedModel, args: Any) -> None:
     """Forward pre-hook: show the patches in a config that replaced the model's."""
     if torch.compiler.is_compiling():
         return
-    for patch in _unshown(root):
+    for patch in _missing_patches(root):
         own_configs(root)
         patch.show()
 
 
 def _refuse_lost_configs(root: PreTrainedModel, prefix: str, keep_vars: bool) -> None:
     """Pre-hook of state_dict, after the config is saved: raise if the config lacks a patch."""
-    for patch in _unshown(root):
+    for patch in _missing_patches(root):
         if patch.key not in vars(root.config):
             raise RuntimeError(
                 f"{type(root).__name__}: its config was replaced by one without {patch.key}, so it "
@@ -214,8 +214,8 @@ def own_configs(root: PreTrainedModel) -> None:
     Models built from one config object share it, and saving either would save the last patch.
     """
     configs = configs_of(root)
-    said = [vars(config).get(key) for config in configs for key in KEYS]
-    if not any(isinstance(entry, PatchConfig) and entry.is_foreign(root) for entry in said):
+    entries = [vars(config).get(key) for config in configs for key in KEYS]
+    if not any(isinstance(entry, PatchConfig) and entry.is_foreign(root) for entry in entries):
         return
     memo: dict[int, Any] = {}
     copies = {id(config): copy.deepcopy(config, memo) for config in configs}

@@ -33,29 +33,29 @@ def mappings_of(layer: AttentionLayer) -> list[Mapping]:
 
 def describe(root: PreTrainedModel, kept: Any) -> Description:
     """Describe config.sparse_attn: the mappings, with the positions of their attention modules."""
-    asked = {"output_attentions": True} if asks_for_weights(root) else {}
-    return partial(_written, _held(attention_layers(root)), asked)
+    flags = {"output_attentions": True} if asks_for_weights(root) else {}
+    return partial(_written, _held(attention_layers(root)), flags)
 
 
 def _held(layers: list[AttentionLayer]) -> list[tuple[int, Mapping]]:
     return [(p, mapping) for p, layer in enumerate(layers) for mapping in mappings_of(layer)[:1]]
 
 
-def _written(held: list[tuple[int, Mapping]], asked: dict[str, Any]) -> dict[str, Any]:
+def _written(held: list[tuple[int, Mapping]], flags: dict[str, Any]) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {}
     for position, mapping in held:
         entry = mapping.describe()
         groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
-    return {"mappings": list(groups.values()), **asked}
+    return {"mappings": list(groups.values()), **flags}
 
 
 def show_parts(root: PreTrainedModel) -> None:
     """Update the configs of copied parts of a patched model to their current mappings."""
     for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
         held = _held(attention_layers(part))
-        if held and isinstance(said := vars(part.config).get(NAME), Snapshot):
-            asked = {k: v for k, v in said.items() if k == "output_attentions"}
-            setattr(part.config, NAME, snapshot(partial(_written, held, asked)))
+        if held and isinstance(entry := vars(part.config).get(NAME), Snapshot):
+            flags = {k: v for k, v in entry.items() if k == "output_attentions"}
+            setattr(part.config, NAME, snapshot(partial(_written, held, flags)))
 
 
 def refuse_copied(root: PreTrainedModel) -> None:

@@ -55,18 +55,18 @@ def export_model(
     """
     path = _checked(path)
     model = getattr(model, "_orig_mod", model)  # inside torch.compile
-    example = _example(inputs)
+    example = _checked_example(inputs)
     _check_model(model, example)
     if path.suffix == ".onnx":
         _check_onnx(model, path)
     with (
-        _weights(path) as weights,
+        _weights_path(path) as weights,
         atomic_write(path) as draft,
-        _by_name(model) as names,
+        _named_outputs(model) as names,
         torch.no_grad(),
     ):
         program = torch.export.export(
-            model, (), example, dynamic_shapes={n: _any_size(t) for n, t in example.items()}
+            model, (), example, dynamic_shapes={n: _dynamic_dims(t) for n, t in example.items()}
         )
         _check_operators(program)
         if path.suffix == ".onnx":
@@ -123,7 +123,7 @@ def _check_onnx(model: nn.Module, path: Path) -> None:
 
 
 @contextmanager
-def _weights(path: Path) -> Iterator[Path]:
+def _weights_path(path: Path) -> Iterator[Path]:
     """Yield a path for weights; on success older weights are removed, otherwise the new ones."""
     weights = sibling_path(path, DATA)
     try:
@@ -138,7 +138,7 @@ def _weights(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _by_name(model: nn.Module) -> Iterator[list[str]]:
+def _named_outputs(model: nn.Module) -> Iterator[list[str]]:
     """Set eval mode and return outputs as tensors by name; yields the names of the last call."""
     names: list[str] = []
 
@@ -164,7 +164,7 @@ def _by_name(model: nn.Module) -> Iterator[list[str]]:
             module.training = mode
 
 
-def _example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _checked_example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Check the inputs and repeat them, because the exporter treats a size of 1 as constant."""
     remedy = "pass tensors by name, such as tokenizer(texts, return_tensors='pt')"
     if not isinstance(inputs, Mapping) or not inputs:
@@ -188,7 +188,7 @@ def _is_text(tensor: Tensor) -> bool:
     return tensor.dim() == 2 and not tensor.is_floating_point()
 
 
-def _any_size(tensor: Tensor) -> dict[int, Any]:
+def _dynamic_dims(tensor: Tensor) -> dict[int, Any]:
     """Mark the dimensions of any size, and the ones that the model may fix."""
     free = 2 if _is_text(tensor) else 1
     return {i: Dim.DYNAMIC if i < free else Dim.AUTO for i in range(tensor.dim())}

@@ -88,7 +88,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
         config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
-    saved = _take(config, path)
+    saved = _pop_entries(config, path)
     config._attn_implementation = implementation
     if weights or saved.get(NAME, {}).get("output_attentions"):
         config.output_attentions = True
@@ -125,7 +125,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
             "give the folder that the model was loaded from"
         )
     states = config_states(root)
-    saved = _take(root.config, path)
+    saved = _pop_entries(root.config, path)
     if NAME not in saved:  # only a head or part is patched, but all configs ask for us
         root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
@@ -157,7 +157,7 @@ def _restore(
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
 
-def _take(config: Any, path: str | Path) -> dict[str, Any]:
+def _pop_entries(config: Any, path: str | Path) -> dict[str, Any]:
     """Move the patch entries out of the config, by key; empty if only a part was patched."""
     saved = {key: vars(config)[key] for key in KEYS if key in vars(config)}
     if not saved and any(NAME in vars(part) for part in with_parts([config])):
@@ -169,8 +169,8 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             "from_pretrained, then patch_model, patch_multilabel_head or patch_lm_head"
         )
     # a file and the config of a model in memory both have the name
-    asked = {config._attn_implementation, vars(config).get("attn_implementation")}
-    if not asked & {NAME, ONLY_BY_US}:
+    implementations = {config._attn_implementation, vars(config).get("attn_implementation")}
+    if not implementations & {NAME, ONLY_BY_US}:
         raise ValueError(
             f"path={str(path)!r}: its config describes a patched model, but lacks "
             f"attn_implementation={NAME!r}: the model, or the one that saved it, was loaded by "

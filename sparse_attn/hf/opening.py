@@ -60,7 +60,7 @@ def resolve_model(model: str, option: str = "model") -> str:
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Load the config and the tokenizer of a model; raises as `load_model`."""
-    with _errors_of(path):
+    with _as_value_errors(path):
         try:
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         except OSError as error:
@@ -70,7 +70,7 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
 
 
 @contextmanager
-def _errors_of(path: str) -> Iterator[None]:
+def _as_value_errors(path: str) -> Iterator[None]:
     """Turn Transformers' errors about an unreadable model into ValueError."""
     try:
         yield
@@ -117,7 +117,7 @@ def load_model(
         "dtype": torch.float32,
         "output_loading_info": True,
     }
-    with _errors_of(path):
+    with _as_value_errors(path):
         if any(name in vars(config) for name in KEYS):
             model, info = load_pretrained(cls, path, **arguments)
         else:

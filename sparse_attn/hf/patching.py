@@ -190,7 +190,7 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
 def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
     """Return the attention modules; search again if PEFT wrapped some or layers were added."""
     if any(tuple(m._modules.values()) != children for m, children in patch.kept.around):
-        found = _Kept(*_places(root), patch.kept.before)
+        found = _Kept(*_attention_modules(root), patch.kept.before)
         if new := _without_mapping(found.layers):
             raise RuntimeError(
                 f"{new[0].name} was added to {type(root).__name__} after patch_model, and would "
@@ -217,8 +217,8 @@ def _select(
     root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
 ) -> list[AttentionLayer]:
     if isinstance(layers, (int, str)):
-        such = layers if isinstance(layers, int) else 0
-        raise TypeError(f"layers={layers!r}: expected a list of block numbers, such as [{such}]")
+        block = layers if isinstance(layers, int) else 0
+        raise TypeError(f"layers={layers!r}: expected a list of block numbers, such as [{block}]")
     wanted = list(layers)
     if not wanted:
         raise ValueError("layers=[]: names no layer; omit it for all of them")
@@ -249,7 +249,7 @@ class _Kept(NamedTuple):
     before: list[tuple[PreTrainedConfig, str | None, bool]]
 
 
-def _places(
+def _attention_modules(
     root: PreTrainedModel,
 ) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module | None, ...]]]]:
     """Return the first two entries of `_Kept`."""
@@ -276,7 +276,7 @@ def install(
     add_layer_hooks(new)
     theirs = with_parts(config_of(layer.module) for layer in new)
     before = _switch([c for c in theirs if c._attn_implementation != NAME])
-    patch.kept = _Kept(*_places(root), [*patch.kept.before, *before])
+    patch.kept = _Kept(*_attention_modules(root), [*patch.kept.before, *before])
     patch.show()
 
 
@@ -292,7 +292,7 @@ def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
     keep_key(root.register_forward_pre_hook(_check_layers))
-    Patch(root, NAME, describe, _Kept(*_places(root), before))
+    Patch(root, NAME, describe, _Kept(*_attention_modules(root), before))
     watch_adapters(root)
 
 

@@ -63,17 +63,17 @@ def _keep_guard(original: Any) -> Any:
         saved: dict[str, Any] = original(self)
         if patched_entries(saved):
             parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
-            asked = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
-            if guards := [name for name in asked if name in GUARDS]:
+            found = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
+            if guards := [name for name in found if name in GUARDS]:
                 saved.setdefault("attn_implementation", guards[0])
         return saved
 
     return to_dict
 
 
-def _softmax_of(model: PreTrainedModel, asked: str | None, key: str) -> str:
+def _softmax_of(model: PreTrainedModel, name: str | None, key: str) -> str:
     return (
-        f"attn_implementation={asked!r}: config.{key} of {type(model).__name__} describes a "
+        f"attn_implementation={name!r}: config.{key} of {type(model).__name__} describes a "
         f"patched model, for which this computes softmax; {REMEDY}"
     )
 
@@ -85,10 +85,10 @@ def _check_implementation(original: Any) -> Any:
     def init(self: PreTrainedModel, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         entries = vars(config) if isinstance(config, PreTrainedConfig) else {}
         described = [key for key in KEYS if key in entries]
-        asked = entries.get("_attn_implementation_internal")
-        if described and asked not in GUARDS and not _is_expected.get():
+        implementation = entries.get("_attn_implementation_internal")
+        if described and implementation not in GUARDS and not _is_expected.get():
             raise ValueError(
-                f"{_softmax_of(self, asked, described[0])}; to copy a model in memory use "
+                f"{_softmax_of(self, implementation, described[0])}; to copy a model in memory use "
                 "copy.deepcopy, and to build another one the config of a model that is not patched"
             )
         original(self, config, *args, **kwargs)

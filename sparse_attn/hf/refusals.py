@@ -61,8 +61,8 @@ def refuse_lost_parameters(root: PreTrainedModel) -> None:
     saved = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
     # entries written by a model in memory do not come from a file
     saved = {n: s for n, s in saved.items() if not isinstance(s, (PatchConfig, Snapshot))}
-    for said in saved.values():
-        check_entry(NAME, said)
+    for saved_entry in saved.values():
+        check_entry(NAME, saved_entry)
     for entry in (entry for s in saved.values() for entry in s["mappings"]):
         if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
             places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)

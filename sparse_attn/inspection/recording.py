@@ -83,7 +83,7 @@ class _LayerObserver:
 
 
 @contextmanager
-def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
+def _library_softmax(root: PreTrainedModel) -> Iterator[None]:
     """Compute softmax by this library in an unpatched model, still saved as a plain one."""
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
@@ -138,7 +138,7 @@ def record_attention(
         raise RuntimeError(
             f"{type(root).__name__} is already being recorded; use the record of the outer block"
         )
-    with nullcontext() if is_patched(root) else _softmax_in(root):
+    with nullcontext() if is_patched(root) else _library_softmax(root):
         names = [getattr(layer.module, NAME).name for layer in layers]
         record = AttentionRecord([layer.name for layer in layers], names)
         keys = SpecialKeys(root, special_ids)

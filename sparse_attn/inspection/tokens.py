@@ -44,11 +44,11 @@ class SpecialKeys:
         if self.ids is None:
             return []
         return [
-            module.register_forward_pre_hook(self._look(name), with_kwargs=True)
+            module.register_forward_pre_hook(self._ids_hook(name), with_kwargs=True)
             for name, module in self.stacks.items()
         ]
 
-    def _look(self, name: str) -> Hook:
+    def _ids_hook(self, name: str) -> Hook:
         signature = _signature(type(self.stacks[name]).forward)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -37,9 +37,9 @@ class PatchedTransformer(Transformer):
     def __init__(self, model_name_or_path: str, **options: Any) -> None:
         backend = options.get("backend", "torch")
         model_options = options.get("model_kwargs") or {}
-        asked = {"backend": backend} if backend != "torch" else {}
-        asked |= {k: v for k, v in model_options.items() if k == "attn_implementation"}
-        for name, value in asked.items():
+        requested = {"backend": backend} if backend != "torch" else {}
+        requested |= {k: v for k, v in model_options.items() if k == "attn_implementation"}
+        for name, value in requested.items():
             raise ValueError(
                 f"{name}={value!r}: {model_name_or_path} has mappings for its softmax, which this "
                 "would compute; leave it out"

@@ -194,16 +194,16 @@ def no_batched_gradients(*_: object) -> None:
 def _forward_flops(*arguments: Any, **_: Any) -> int:
     """2 (D + Dv) for each score: q k^T and p v."""
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
-    return 2 * _scores(inputs) * (inputs.query.shape[3] + inputs.value.shape[3])
+    return 2 * _count_scores(inputs) * (inputs.query.shape[3] + inputs.value.shape[3])
 
 
 def _backward_flops(grad: Tensor, *arguments: Any, **_: Any) -> int:
     """2 (3 D + 2 Dv) for each score: q k^T again, gradients of p, value, query and key."""
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
-    return 2 * _scores(inputs) * (3 * inputs.query.shape[3] + 2 * inputs.value.shape[3])
+    return 2 * _count_scores(inputs) * (3 * inputs.query.shape[3] + 2 * inputs.value.shape[3])
 
 
-def _scores(inputs: OperatorInputs) -> int:
+def _count_scores(inputs: OperatorInputs) -> int:
     """Count the scores, masked or not, as SDPA does; for packed sequences within each sequence."""
     batch, heads, queries, _ = inputs.query.shape
     ends = inputs.cu_seqlens

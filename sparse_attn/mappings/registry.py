@@ -111,8 +111,8 @@ def _hint(name: str, base: str) -> str:
         return f'give its parameters as arguments: patch_model(model, "{made}{base}", {values})'
     plain = re.sub(r"[\s_]+", "-", base.lower())
     same = [found for found in _SPECS if found.replace("-", "") == plain.replace("-", "")]
-    called = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
-    near = same or called or difflib.get_close_matches(base, _SPECS, n=3)
+    known_here = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
+    near = same or known_here or difflib.get_close_matches(base, _SPECS, n=3)
     if not near:
         return f"there are {', '.join(_SPECS)}"
     return f"did you mean {', '.join(made + found for found in near)}?"

@@ -82,8 +82,8 @@ class Page:
         write_text(path, self._html(folder))
         status = [block.text for block in self.blocks if isinstance(block, Status)]
         # because names of mappings and sweeps have hyphens
-        said = [fill(words, 100, break_on_hyphens=False) for words in status]
-        return Report(path, [*said, *self.overview])
+        status_lines = [fill(words, 100, break_on_hyphens=False) for words in status]
+        return Report(path, [*status_lines, *self.overview])
 
     def markdown(self) -> str:
         """Render the page as Markdown, with figures as separate files."""

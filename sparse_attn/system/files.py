@@ -150,13 +150,13 @@ def is_free(folder: Path, *own: str) -> bool:
     return all(path.name in own or path.suffix == DRAFT for path in folder.iterdir())
 
 
-def differences(asked: Any, found: Any, name: str = "") -> list[str]:
+def differences(requested: Any, found: Any, name: str = "") -> list[str]:
     """List every key that differs, with the requested and the found value."""
-    if isinstance(asked, dict) and isinstance(found, dict):
-        keys = sorted({*asked, *found})
+    if isinstance(requested, dict) and isinstance(found, dict):
+        keys = sorted({*requested, *found})
         return [
             text
             for key in keys
-            for text in differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
+            for text in differences(requested.get(key), found.get(key), f"{name}.{key}".lstrip("."))
         ]
-    return [] if asked == found else [f"{name}: requested {asked!r}, found {found!r}"]
+    return [] if requested == found else [f"{name}: requested {requested!r}, found {found!r}"]

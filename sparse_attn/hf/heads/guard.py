@@ -55,14 +55,14 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
                     f"that to {off}, or use another model"
                 )
         holders = [m for m in owner.modules() if m is owner or head in m.children()]
-        if bias := next(filter(None, (_bias_beside(head, holder) for holder in holders)), None):
+        if bias := next(filter(None, (_other_bias(head, holder) for holder in holders)), None):
             raise ValueError(
                 f"{name} adds its {bias} to the logits, {lost}; use a checkpoint where a buffer of "
                 "that name is zero, or another model"
             )
 
 
-def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
+def _other_bias(head: nn.Module, holder: nn.Module) -> str | None:
     """Find a bias over words besides the head's, by name."""
     words = (len(cast(Tensor, head.weight)),)
     for name, buffer in holder.named_buffers("", False):
@@ -151,15 +151,15 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
     # broadcast first, because equal_nan of torch 2.11 fails with broadcasting
     ends, rows = torch.broadcast_tensors(ends, rows.to(ends))
-    alike = torch.isclose(ends, rows, rtol=0, atol=0, equal_nan=True).all(-1).any()
+    equal = torch.isclose(ends, rows, rtol=0, atol=0, equal_nan=True).all(-1).any()
     message = (
         f"{type(model).__name__} changes its logits after the patched head, so they are not log p; "
         "use another model"
     )
     if torch.compiler.is_compiling():
-        torch._assert_async(alike, message)
+        torch._assert_async(equal, message)
         return
-    if not alike:
+    if not equal:
         raise RuntimeError(message)
     head.__dict__[CHECKED].done = True
 

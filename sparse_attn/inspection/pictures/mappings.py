@@ -77,11 +77,11 @@ def _zero_rows(
 ) -> None:
     """Draw a row per mapping: a sample of its line, thick where one of the two is exactly 0."""
     plot_style.tidy(axes)
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+    margin: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
     for row, (p, line) in enumerate(zip(found, lines, strict=True)):
         dropped = np.where((p == 0).any(-1), row, np.nan)
         axes.plot(z, dropped, color=line["color"], lw=7, solid_capstyle="butt")
-        axes.plot((-0.075, -0.015), (row, row), **line, **beside)
+        axes.plot((-0.075, -0.015), (row, row), **line, **margin)
     axes.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
     axes.tick_params(axis="y", length=0, pad=36)
     axes.set_ylim(len(found) - 0.5, -0.5)
@@ -174,8 +174,8 @@ def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: flo
     flat, kept = points @ _CORNERS, p != 0
     _, pairs = _lattice()
     normalised = np.allclose(p.sum(-1), 1)  # otherwise a zero does not put a point on an edge
-    alike = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
-    net = LineCollection(flat[pairs[alike]], colors="#CCCCCC", linewidths=0.5, zorder=1)
+    same_zeros = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
+    net = LineCollection(flat[pairs[same_zeros]], colors="#CCCCCC", linewidths=0.5, zorder=1)
     axes.add_collection(net, autolim=False)
     for support, (colour, mark, meaning) in _KEPT.items():
         chosen = flat[kept.sum(-1) == support]

@@ -43,10 +43,10 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     if heads <= _MOST_NUMBERED:
         _write_numbers(axes, zeros)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    alike = len(set(record.mappings)) == 1
+    same_mapping = len(set(record.mappings)) == 1
     names = _layer_names(record.layers)
     both = zip(names, record.mappings, strict=True)
-    labels = names if alike else [f"{name}  {mapping}" for name, mapping in both]
+    labels = names if same_mapping else [f"{name}  {mapping}" for name, mapping in both]
     axes.set_yticks(range(layers), labels, parse_math=False)
     axes.set_xlabel("head", fontsize=11)
     axes.set_ylabel("layer", fontsize=11)

@@ -57,8 +57,8 @@ def table_of(device: torch.device) -> Table:
 
 def choose(name: str, capability: tuple[int, int]) -> Table:
     """Choose the table by name or capability; empty if nothing was measured."""
-    alike = [device for device, (own, *_) in TABLES.items() if own == capability]
-    chosen = name if name in TABLES else next(iter(alike), None)
+    same_capability = [device for device, (own, *_) in TABLES.items() if own == capability]
+    chosen = name if name in TABLES else next(iter(same_capability), None)
     if chosen is None:
         return {}
     sources = TABLES[chosen][1].values()
