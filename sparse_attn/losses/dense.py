@@ -47,7 +47,8 @@ def mapping_nll(
     Args:
         scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
         mapping: a registered name, or a `Mapping` with its parameters.
-        **parameters: of a mapping given by name, floats or tensors; defaults from the registry.
+        **parameters: parameters of a mapping given by name, floats or tensors; defaults from the
+            registry.
 
     Raises:
         ValueError: a mapping that may return zeros, whose -log p is infinite, or whose rows need

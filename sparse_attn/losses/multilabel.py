@@ -93,7 +93,7 @@ def r_softmax_multilabel_loss(
         target: as `sparsemax_loss`, with weights y that are 0 or 1.
         r: in [0, 1]; a float or a tensor broadcastable to the rows, with its gradient. For k labels
             the paper uses 1 - k/n.
-        gradient: that of p, as `r_softmax`.
+        gradient: gradient of p, as `r_softmax`.
 
     Raises:
         ValueError: r out of range, an unknown `gradient`; on the CPU also a weight that is neither

@@ -32,9 +32,9 @@ def compare(
     The crossed bootstrap: seeds s* and examples e* are resampled independently with replacement,
     jointly for both mappings. The interval is the percentile interval (Efron & Tibshirani 1993,
     ch. 13), and p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
-    & Hinkley 1997, eq. 4.11. A bootstrap of few seeds is overconfident. So
-    each end is taken from the paired t interval over seeds if that lies further out, and p from the
-    t-test if that is larger. With one seed, only examples are resampled.
+    & Hinkley 1997, eq. 4.11. A bootstrap of few seeds is overconfident. So each end is taken from
+    the paired t interval over seeds if that lies further out, and p from the t-test if that is
+    larger. With one seed, only examples are resampled.
 
     The difference is a share, not in percent; `n` is the number of seeds.
 

@@ -53,7 +53,7 @@ def attention_page(
         title: heading of the page.
         special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask`
             returns; without it the page does not show the mass on them.
-        example: which text of the batch, counted from 0.
+        example: index of the text in the batch, from 0.
 
     Returns:
         The page, a str that a notebook shows in a frame, about 2.8 bytes per weight: 3.4 MB for two

@@ -26,7 +26,7 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     Cells of layers that did not run and of heads that a layer does not have are hatched.
 
     Args:
-        record: of L layers of up to H heads; cells have numbers up to H = 16.
+        record: a record of L layers of up to H heads; cells have numbers up to H = 16.
 
     Raises:
         ValueError: the record saw no call.
@@ -62,7 +62,7 @@ def draw_support(record: AttentionRecord) -> Figure:
     query at position i has i + 1 keys, which bounds its support.
 
     Args:
-        record: of one or more calls; queries at the same position are averaged.
+        record: a record of one or more calls; queries at the same position are averaged.
 
     Raises:
         ValueError: the record saw no call.
