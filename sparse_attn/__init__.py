@@ -37,15 +37,15 @@ __all__ = [
 
 add_checks()
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of these
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        """A public name, imported when it is first asked for."""
+        """Import a public name on first use."""
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # schedules last: it imports all that Trainer needs, PEFT too
+        # schedules last: it imports Trainer's dependencies, PEFT included
         places = (
             "mappings",
             *("hf.patching", "hf.loading", "hf.exporting", "hf.schedules"),

@@ -7,12 +7,12 @@ from sparse_attn.cli import main
 
 
 def command() -> None:
-    """What `sparse-attn` on PATH calls."""
+    """Entry point of the `sparse-attn` command."""
     try:
         main()
         sys.stdout.flush()
     except BrokenPipeError:
-        # `head` has read enough; Python would flush once more at its end
+        # the reader, such as `head`, has gone; Python would flush once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

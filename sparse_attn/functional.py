@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 
 def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The logarithm of a mapping as a function of its own: `function` with log=True."""
+    """Return the log form of a mapping as a function: `function` with log=True."""
     mapping: Any = function
     signature, name = inspect.signature(mapping), mapping.__name__
     parameters = [p for p in signature.parameters.values() if p.name != "log"]

@@ -1,4 +1,4 @@
-"""Where modules lay before; pickles and other programs name them."""
+"""Earlier names of modules, because pickles and other programs use them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOVED = {
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds a module under its earlier name: the same object as under its name now."""
+    """Import hook that resolves a module's earlier name to the same module object."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -44,7 +44,7 @@ class Moved(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # the import system has just set that of the earlier name
+        # undo the import system, which has just set the spec of the earlier name
         module.__spec__ = self._spec
 
 

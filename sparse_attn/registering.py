@@ -1,8 +1,7 @@
 """Add our attention and our checks to Transformers' classes when it defines them.
 
-Without them Transformers refuses the config of a saved patched model, and would load such a model
-as a plain one. Importing Transformers takes seconds, which neither --help nor the mathematics
-waits for.
+Without them Transformers refuses the config of a saved patched model, or loads the model as a plain
+one. Importing Transformers takes seconds, so --help and the mathematics must not wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CHECKS = "sparse_attn.hf.plain_loading"
 
 
 def add_checks() -> None:
-    """Now, if Transformers' models are imported already; else as soon as they are."""
+    """Add the checks now if Transformers' models are imported, else once they are."""
     if "transformers.modeling_utils" in sys.modules:
         import_module(CHECKS)
         return
@@ -36,7 +35,7 @@ def _check_models(module: ModuleType) -> None:
 
 
 def _check_configs(module: ModuleType) -> None:
-    """A config can be loaded and saved without a model; what it must not lose, the checks know."""
+    """Add the checks for configs, which can be loaded and saved without a model."""
     cls: Any = module.PreTrainedConfig
     original = cls.to_dict
 
@@ -50,7 +49,7 @@ def _check_configs(module: ModuleType) -> None:
 
 
 class _After(MetaPathFinder):
-    """Calls `then` once, when the module of this name has been executed."""
+    """Import hook that calls `then` once, after the named module has been executed."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then

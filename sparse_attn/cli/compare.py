@@ -1,4 +1,4 @@
-"""`compare`: what a pretrained model does under other mappings than softmax, nothing trained."""
+"""`compare`: run a pretrained model under other mappings than softmax, without training."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(given: argparse.Namespace) -> None:
         from sparse_attn.comparison.page import make_page, overview
         from sparse_attn.system.files import write_json
 
-        if options.out is not None:  # what cannot be written to fails before minutes of measuring
+        if options.out is not None:  # fail before minutes of measuring if it is not writable
             options.out.mkdir(parents=True, exist_ok=True)
         record = compare(options)
         print("\n".join(overview(record)))
@@ -80,14 +80,14 @@ def run(given: argparse.Namespace) -> None:
 
 
 def options_of(given: argparse.Namespace) -> Options:
-    """The checked options."""
+    """Return the checked options."""
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
     check(options, options.out)
     return options
 
 
 def check(options: Given, out: Path | None) -> None:
-    """Raise ValueError for options that do not fit each other, and for a file as --out."""
+    """Raise ValueError for inconsistent options, and for a file as --out."""
     if options.data_dir is not None and options.task is None:
         raise ValueError(f"--data_dir {options.data_dir}: only for --task; leave it out")
     if out is not None and out.exists() and not out.is_dir():
@@ -95,7 +95,7 @@ def check(options: Given, out: Path | None) -> None:
 
 
 def add_model(parser: LineParser) -> None:
-    """MODEL and --trust-remote-code."""
+    """Add MODEL and --trust-remote-code."""
     parser.add_argument(
         "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
     )
@@ -107,12 +107,12 @@ def add_model(parser: LineParser) -> None:
 
 
 def add_texts(to: Any, **options: Any) -> None:
-    """--texts."""
+    """Add --texts."""
     to.add_argument("--texts", type=Path, metavar="FILE", help=f"texts: {TEXTS}", **options)
 
 
 def add_labels(group: Any) -> None:
-    """--pairs and --task, which exclude each other."""
+    """Add --pairs and --task, which exclude each other."""
     group.add_argument(
         "--pairs",
         type=Path,
@@ -127,7 +127,7 @@ def add_labels(group: Any) -> None:
 
 
 def add_data_dir(parser: LineParser) -> None:
-    """--data_dir."""
+    """Add --data_dir."""
     parser.add_argument(
         "--data_dir",
         type=Path,

@@ -1,4 +1,4 @@
-"""`convert`: a pretrained model made sparse, and what that costs."""
+"""`convert`: make a pretrained model sparse, and measure the loss."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def options_of(given: argparse.Namespace) -> Options:
-    """The checked options."""
+    """Return the checked options."""
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
     check(options, options.out)
     if options.choose_layers and options.target_zeros is None:

@@ -1,4 +1,4 @@
-"""What every command does with wrong input, a missing package and Ctrl+C."""
+"""Handling of wrong input, a missing package and Ctrl+C in every command."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# modules that an extra of this project installs
+# modules and the extra of this project that installs them
 EXTRAS = {
     **dict.fromkeys(("statsmodels", "jinja2", "matplotlib", "scipy", "sklearn"), "report"),
     **dict.fromkeys(("datasets", "evaluate", "yaml", "jsonargparse", "accelerate"), "report"),
     **{"ray": "ray", "PIL": "images", "torchvision": "images"},
 }
-INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 @contextmanager
 def input_errors(*further: type[Exception]) -> Iterator[None]:
-    """One line and exit code 2 instead of a traceback for wrong input or a missing extra."""
+    """Turn wrong input or a missing extra into one line and exit code 2, without a traceback."""
     expected: tuple[type[Exception], ...] = (
         ValueError,
         TypeError,
@@ -46,7 +46,7 @@ def _refuse(reason: str) -> NoReturn:
 def interruption(
     then: str = "run the same command to continue (train: with --resume)",
 ) -> Iterator[None]:
-    """One line and exit code 130 instead of a traceback for Ctrl+C."""
+    """Turn Ctrl+C into one line and exit code 130, without a traceback."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`inspect`: what the heads of a model keep and drop in one text, under two mappings."""
+"""`inspect`: show what a model's heads keep and drop in one text, under two mappings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     with input_errors(NotImplementedError):
         options.output = options.output or (Path(PAGE) if options.force else _unused_page())
         _check(options)
-        # Transformers, which --help does not wait for
+        # imports Transformers, which --help must not wait for
         from sparse_attn.cli.inspect_run import look
         from sparse_attn.inspection.page import write_page
 
@@ -91,14 +91,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _unused_page() -> Path:
-    """The first of attention.html, attention-2.html, ... that does not exist."""
+    """Return the first of attention.html, attention-2.html, ... that does not exist."""
     first = Path(PAGE)
     numbered = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([first], numbered) if not os.path.lexists(path))
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What can be found wrong before anything is loaded."""
+    """Raise ValueError for wrong options before anything is loaded."""
     for name, text in (("TEXT", options.text), ("--pair", options.pair)):
         if text is not None and not text.strip():
             raise ValueError(f"{name} is empty; give a text, in quotes")

@@ -1,4 +1,4 @@
-"""What a model does with a text under two mappings, side by side."""
+"""Run a model on one text under two mappings, side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparse_attn.mappings.syntax import describe, parse_mapping
 
 
 def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, str]:
-    """The records of the two sides by name, their page, and notes for the reader.
+    """Return the records of the two sides by name, their page, and notes for the reader.
 
     Raises:
         ValueError: what is wrong with the mappings, the model or the text.
@@ -39,7 +39,7 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
     with quiet_transformers():
         reading = read(options)
         sides = _sides(reading, mappings)
-    # a page is shared: it does not tell where the model lies on this machine
+    # a shared page should not reveal the model's path on this machine
     path = Path(options.model)
     name = path.resolve().name if path.is_dir() else options.model
     title = f"Attention in {type(reading.model).__name__} ({name})"
@@ -48,7 +48,7 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
 
 
 def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionRecord]:
-    """The records of the two sides, by name."""
+    """Record the two sides, by name."""
     own = _own_mappings(reading)
     chosen = mappings or [Mapping("r-softmax" if own == "softmax" else "softmax")]
     pair = chosen if len(chosen) == 2 else [None, *chosen]
@@ -61,14 +61,14 @@ def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionReco
 
 
 def _own_mappings(reading: Reading) -> str:
-    """The mappings that the model has; softmax where it is not patched."""
+    """Name the model's mappings; softmax if it is not patched."""
     layers = attention_layers(reading.model)
     found = (describe(mapping) for layer in layers for mapping in mappings_of(layer))
     return ", ".join(dict.fromkeys(found)) or "softmax"
 
 
 def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
-    """One forward pass, with this mapping in all layers; None for the model's own."""
+    """Record one forward pass with this mapping in all layers; None for the model's mappings."""
     model, special = reading.model, reading.tokenizer.all_special_ids
     other = patched(model, mapping.name, **mapping.parameter_values()) if mapping else nullcontext()
     recording = record_attention(model, special_ids=special, weights=True)
@@ -79,11 +79,11 @@ def _record(reading: Reading, mapping: Mapping | None) -> AttentionRecord:
 
 @dataclass
 class Reading:
-    """Everything for a forward pass of one text, and the tokens to show.
+    """Model and inputs for a forward pass of one text, and the tokens to show.
 
     Attributes:
         forward: the model, or the part of it that reads text.
-        note: a note on that part for the reader; empty for a whole model.
+        note: tells the reader about that part; empty for a whole model.
     """
 
     model: PreTrainedModel
@@ -95,7 +95,7 @@ class Reading:
     note: str
 
     def run(self) -> None:
-        """One forward pass.
+        """Run one forward pass.
 
         Raises:
             ValueError: the model needs images or sound besides the text.
@@ -113,7 +113,7 @@ class Reading:
 
 
 def read(options: argparse.Namespace) -> Reading:
-    """Load what the options name and tokenize their text.
+    """Load the model of the options and tokenize their text.
 
     Raises:
         ValueError: what is wrong with the model or the text.
@@ -162,6 +162,6 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
 
 
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token as text, or as spelled in the vocabulary if its bytes are not valid text."""
+    """Return a token as text, or as in the vocabulary if its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

@@ -1,4 +1,4 @@
-"""`mappings`: what the registry knows."""
+"""`mappings`: list the registered mappings, or describe one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def table(specs: list[MappingSpec]) -> str:
-    """One line per mapping."""
+    """Tabulate the mappings, one per line."""
     rows = [("name", "zeros", "parameters", "source")]
     rows += [
         (spec.name, _zeros(spec), "; ".join(map(_parameter, _takes(spec))) or "none", spec.source)
@@ -76,7 +76,7 @@ def table(specs: list[MappingSpec]) -> str:
 
 
 def in_full(mapping: Mapping) -> str:
-    """Everything about one mapping, beginning with the docstring of its function."""
+    """Describe one mapping in full, starting with the docstring of its function."""
     from sparse_attn.mappings.registry import parameters_of
 
     spec = mapping.spec
@@ -90,8 +90,8 @@ def in_full(mapping: Mapping) -> str:
         "fused": ", ".join(_fused(mapping)) or "no; the reference computes it",
         "patch": _patch(mapping),
         "losses": ", ".join(spec.losses),
-        "function": _public(spec),
-        "log form": _public(spec, "log_"),
+        "function": _import_path(spec),
+        "log form": _import_path(spec, "log_"),
         "source": spec.source,
     }
     width = max(map(len, facts)) + 2
@@ -110,7 +110,7 @@ def _explained(spec: MappingSpec) -> str:
     documented: Any = next(made, spec.function)
     if SINK in spec.parameters and documented is spec.function:
         documented = with_sink
-    if isinstance(documented, partial):  # whose docstring is Python's
+    if isinstance(documented, partial):  # its docstring is that of Python's class
         documented = spec.log_g
     return inspect.getdoc(documented) or ""
 
@@ -136,12 +136,12 @@ def _zeros(spec: MappingSpec) -> str:
 
 
 def _mass(spec: MappingSpec) -> str:
-    """What its rows sum to, if not to one."""
+    """Describe the sum of a row, empty if it is one."""
     return "" if spec.mass == "one" else spec.mass
 
 
 def _fused(mapping: Mapping) -> list[str]:
-    """Names of the fused implementations of this mapping, available on this machine or not."""
+    """Name the fused implementations of this mapping, available on this machine or not."""
     import torch
 
     from sparse_attn.kernels import flex
@@ -154,8 +154,8 @@ def _fused(mapping: Mapping) -> list[str]:
         return names + (["flex"] if flex.unsupported_reason(inputs) is None else [])
 
 
-def _public(spec: MappingSpec, prefix: str = "") -> str:
-    """Where to import its function (with "log_", its log form) from, if it has a name."""
+def _import_path(spec: MappingSpec, prefix: str = "") -> str:
+    """Return the import path of its function, or of its log form with "log_"; empty if unnamed."""
     from sparse_attn import functional
 
     name = getattr(spec.function, "__name__", "")

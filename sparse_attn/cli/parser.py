@@ -1,4 +1,4 @@
-"""The parser of every command line that has no YAML files."""
+"""Parser of every command line without YAML files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 
 class LineParser(argparse.ArgumentParser):
-    """Its errors are one line, with the closest match; options have no abbreviations."""
+    """Parser with one-line errors that name the closest match, and no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
@@ -20,9 +20,9 @@ class LineParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
     def parse_all(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        """Options and other words, in any order; without arguments those of the process."""
+        """Parse options and words in any order; without arguments those of the process."""
         words = sys.argv[1:] if arguments is None else list(arguments)
-        # before argparse misses what a misspelled one should have given
+        # before argparse complains of a missing option that was misspelled
         self.check_options(words)
         options, rest = self.parse_known_intermixed_args(words)
         if rest:
@@ -35,7 +35,7 @@ class LineParser(argparse.ArgumentParser):
         known = self._option_string_actions
         for word in itertools.takewhile("--".__ne__, words):
             option = word.partition("=")[0]
-            # argparse takes what holds a space for a text
+            # argparse treats an argument with a space as a text
             if option.startswith("--") and option not in known and " " not in word:
                 self.refuse(option, known)
 

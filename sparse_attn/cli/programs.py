@@ -1,4 +1,4 @@
-"""The programs of a clone, which are not in the wheel."""
+"""Programs that need a clone, because they are not in the wheel."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PROGRAMS = {
 def run_program(name: str, *arguments: str) -> NoReturn:
     """Replace this process by `python -m` of the program's module.
 
-    Exits with 2 and one line if this is no clone, or without what the program runs on.
+    Exits with 2 and one line outside a clone, or if the program's packages are missing.
     """
     root, module = Path(__file__).parents[2], PROGRAMS[name]
-    # site-packages may hold other packages of such names
+    # site-packages may hold other packages of the same names
     ours = (root / "pyproject.toml").exists() and (root / "engine").is_dir()
     if not ours:
         _refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
@@ -35,7 +35,7 @@ def run_program(name: str, *arguments: str) -> NoReturn:
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     os.execve(
         sys.executable,
-        # -P: no module of the working directory comes before ours
+        # -P: modules of the working directory must not shadow ours
         [sys.executable, "-P", "-m", module, *arguments],
         {**os.environ, "PYTHONPATH": path},
     )

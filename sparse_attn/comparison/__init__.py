@@ -1,1 +1,1 @@
-"""One pretrained model under several mappings, nothing trained."""
+"""Comparison of several mappings in one pretrained model, without training."""

@@ -1,4 +1,4 @@
-"""The record of a comparison: measurements, and what can be said of their differences."""
+"""Record of a comparison: measurements and their differences with intervals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from sparse_attn.reports.bootstrap import compare_means
 from sparse_attn.reports.seed_statistics import Difference
 from sparse_attn.system.machine import device_name, versions
 
-LEAST = 6  # rows; of fewer, chance gives all differences one sign in more than 5 % of cases
-NEAR = 0.1  # how far the zeros of a control may be from a mapping's, of these
+LEAST = 6  # rows; with fewer, all differences have one sign by chance in more than 5 % of cases
+NEAR = 0.1  # relative difference allowed between the zeros of a control and of its mapping
 
 
 def compare(options: Options) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def compare(options: Options) -> dict[str, Any]:
 
 
 def origin(reader: Reader) -> dict[str, Any]:
-    """Where a record was made."""
+    """Return the device and the versions that a record was made with."""
     return {
         "device": device_name(reader.model.device),
         "versions": versions("torch", "transformers"),
@@ -67,18 +67,18 @@ def origin(reader: Reader) -> dict[str, Any]:
 
 
 def model_of(options: Given) -> str:
-    """The model, of a folder its name."""
+    """Return the name of the model in the record; folders are shortened."""
     path = Path(options.model)
     return short(path) if path.is_dir() else options.model
 
 
 def command_of(options: Given, program: str, *left_out: str) -> str:
-    """What gives this record again from the same folder.
+    """Return the command that reproduces this record from the same folder.
 
     Args:
-        left_out: options beside those that have their default.
+        left_out: options to omit besides those with their default.
     """
-    words = ["sparse-attn", program, _shared(options.model)]
+    words = ["sparse-attn", program, _shareable_path(options.model)]
     for field in fields(options):
         value = getattr(options, field.name)
         default = None if field.default is MISSING else field.default
@@ -86,12 +86,12 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
             continue
         # data_dir is spelled as the options of glue
         name = field.name if field.name == "data_dir" else field.name.replace("_", "-")
-        words += [f"--{name}"] if value is True else [f"--{name}", _shared(str(value))]
+        words += [f"--{name}"] if value is True else [f"--{name}", _shareable_path(str(value))]
     return shlex.join(words)
 
 
-def _shared(name: str) -> str:
-    """A path from here; of one that leads elsewhere its end, since a record is shared."""
+def _shareable_path(name: str) -> str:
+    """Make a path relative; only the end of one outside this folder, because records are shared."""
     if not Path(name).exists():
         return name
     path = os.path.relpath(name)
@@ -99,10 +99,10 @@ def _shared(name: str) -> str:
 
 
 def _mappings(text: str) -> dict[str, Mapping]:
-    """Those of the option, by label.
+    """Parse the mappings of the option, by label.
 
     Raises:
-        ValueError: one is unknown, or is softmax.
+        ValueError: a mapping is unknown or softmax.
     """
     mappings = parse_mappings(text, "--mappings")
     if "softmax" in mappings:
@@ -111,9 +111,9 @@ def _mappings(text: str) -> dict[str, Mapping]:
 
 
 def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], list[Outcome]]:
-    """What a record says of the variants, softmax first, and the outcome of each.
+    """Measure the variants, softmax first; return the fields of a record, and the outcomes.
 
-    A causal model's own words are the labels of texts without.
+    For a causal model, unlabelled texts are labelled by their next words.
     """
     reader = variants[0].reader
     lengths = reader.lengths(data.inputs)
@@ -136,9 +136,9 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
 
 
 def _measure(variants: Sequence[Variant], data: Data) -> tuple[list[Outcome], list[Outcome | None]]:
-    """Of every variant, and of the controls of all but the first.
+    """Measure every variant, and the controls of all but the first.
 
-    None without zeros (a weight that underflows is none), or with fewer than the control can drop.
+    A control is None without zeros (underflow does not count) or if it cannot drop as few.
     """
     reader = variants[0].reader
     batches = reader.batches(data.inputs)
@@ -158,7 +158,7 @@ def _measure(variants: Sequence[Variant], data: Data) -> tuple[list[Outcome], li
 def _rows(
     outcomes: Sequence[Outcome], controls: Sequence[Outcome | None], data: Data
 ) -> list[dict[str, Any]]:
-    """An entry for each mapping but softmax, the first."""
+    """Return an entry for each mapping except softmax, the first."""
     softmax, *others = outcomes
     rows = []
     found = list(zip(others, controls, strict=True))
@@ -189,7 +189,7 @@ def _predicted(outcome: Outcome, labels: Labels) -> np.ndarray:
 
 
 def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
-    """Of the quality, or without labels of the agreement; its 95 % interval where it has one."""
+    """Compare the quality, or without labels the agreement; with a 95 % interval if known."""
     found: Difference
     labels = data.labels
     if labels is None:

@@ -1,4 +1,4 @@
-"""What a model reads, with labels if there are any: texts, pairs with scores, a task's dev set."""
+"""Inputs of a model, with labels if any: texts, pairs with scores, a task's dev set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 class Labels(NamedTuple):
-    """What a quality is measured by.
+    """Labels, and the metric that compares predictions with them.
 
     Attributes:
-        metric: a name in `sparse_attn.evaluation.metric.METRICS`, or another with its function.
-        values: (N,)
-        predict: a model's outputs for all inputs -> predictions (N,).
-        function: of values and predictions.
+        metric: a name in `sparse_attn.evaluation.metric.METRICS`, or any name with `function`.
+        values: the labels, (N,).
+        predict: maps a model's outputs for all inputs to predictions (N,).
+        function: a metric of values and predictions.
     """
 
     metric: str
@@ -36,7 +36,7 @@ class Labels(NamedTuple):
     function: Metric | None = None
 
     def score(self, outputs: Tensor) -> float:
-        """The metric of a model's outputs."""
+        """Return the metric of a model's outputs."""
         function = self.function or METRICS[self.metric]
         return function(self.values, self.predict(outputs))
 
@@ -45,8 +45,8 @@ class Data(NamedTuple):
     """Inputs of a model, one or two texts each.
 
     Attributes:
-        source: which they are, for the page.
-        task: of a classifier.
+        source: name of the data, for the page.
+        task: the task of a classifier.
     """
 
     inputs: Sequence[tuple[str, ...]]
@@ -56,12 +56,12 @@ class Data(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many an interval draws from: the inputs, or what a label belongs to."""
+        """Number of units to resample for intervals: labels, or inputs without labels."""
         return len(self.inputs if self.labels is None else self.labels.values)
 
 
 def read_data(options: Given) -> Data:
-    """The texts, pairs or task that the options name.
+    """Read the texts, pairs or task of the options.
 
     Raises:
         ValueError, OSError: what is wrong with the file or the task, and where.
@@ -75,12 +75,12 @@ def read_data(options: Given) -> Data:
 
 
 def short(path: Path) -> str:
-    """Its last two parts: a page is shared, and does not tell where a file lies."""
+    """Return the last two parts of a path, because a shared page should not reveal the rest."""
     return "/".join(path.resolve().parts[-2:])
 
 
 def read_texts(path: Path) -> Data:
-    """The texts, or pairs of them, of a file; raises as `read_data`."""
+    """Read texts, or pairs of texts, from a file; raises as `read_data`."""
     option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
     texts: list[tuple[str, ...]]
     if path.suffix == ".txt":
@@ -98,12 +98,12 @@ def read_texts(path: Path) -> Data:
 
 
 def with_next_words(data: Data, tokens: Sequence[int]) -> Data:
-    """Unlabelled texts, labelled by their own words: perplexity.
+    """Label texts by their next words, to measure perplexity.
 
     Args:
-        tokens: of each text, all that the model reads.
+        tokens: number of tokens of each text that the model reads.
     """
-    counts = np.array(tokens) - 1  # nothing predicts the first
+    counts = np.array(tokens) - 1  # the first token is not predicted
     labels = Labels("perplexity", counts, lambda nll: nll[:, 0].double().numpy(), perplexity)
     return data._replace(labels=labels)
 
@@ -114,7 +114,7 @@ def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:
 
 
 def read_pairs(path: Path) -> Data:
-    """Pairs of texts with scores, all first texts before all second ones; raises as `read_data`."""
+    """Read scored pairs, all first texts before all second ones; raises as `read_data`."""
     option = _checked("--pairs", path, PAIRS, SUFFIXES)
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []
@@ -144,13 +144,13 @@ def _read_task(name: str, folder: Path | None) -> Data:
 
 
 def _cosines(embeddings: Tensor) -> np.ndarray:
-    """Of the first half with the second, all of length 1."""
+    """Return the cosines of the first half with the second, all of length 1."""
     first, second = embeddings.double().chunk(2)
     return (first * second).sum(-1).numpy()
 
 
 def _checked(option: str, path: Path, expected: str, suffixes: Sequence[str]) -> str:
-    """The option with its value, for errors."""
+    """Check the path; return the option with its value, for errors."""
     if not path.exists():
         raise ValueError(f"{option} {path}: there is no such file")
     if path.is_dir() or path.suffix not in suffixes:

@@ -19,7 +19,7 @@ from sparse_attn.inspection.record import ZeroCounts
 from sparse_attn.mappings import Mapping
 
 CONTROL = "random-drop-softmax"
-SAMPLE = 64  # texts on which the share of a control is found
+SAMPLE = 64  # texts to find the share of a control on
 STEPS = 4
 
 
@@ -27,9 +27,9 @@ class Variant(NamedTuple):
     """A model with a mapping in its attention.
 
     Attributes:
-        label: of it, for people.
-        own: the model has the mapping already, with parameters by layer; else it is patched in for
-            each batch.
+        label: name for the reader.
+        own: whether the model already has the mapping, with parameters by layer; otherwise it is
+            patched in for each batch.
     """
 
     label: str
@@ -38,7 +38,7 @@ class Variant(NamedTuple):
     own: bool = False
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The outputs, and the counts of zeros."""
+        """Return the outputs and the counts of zeros."""
         model, mapping = self.reader.model, self.mapping
         values = mapping.parameter_values()
         swap = nullcontext() if self.own else patched(model, mapping.name, **values)
@@ -49,11 +49,11 @@ class Variant(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a model does under one mapping.
+    """Measurements of a model under one mapping.
 
     Attributes:
-        agreement: (N,), with the first variant that was measured beside it.
-        outputs: (N, D), or none: those for each token are not kept.
+        agreement: agreement with the first variant of the same measurement, (N,).
+        outputs: (N, D); None for outputs by token, which are not kept.
     """
 
     variant: Variant
@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def zero_counts(self) -> ZeroCounts:
-        """By layer and head."""
+        """Counts by layer and head."""
         assert self.counts is not None
         return ZeroCounts(self.counts)
 
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def measure(batches: Sequence[Batch], variants: Sequence[Variant], title: str) -> list[Outcome]:
-    """One outcome for each variant; agreement is with the first.
+    """Return one outcome per variant; agreement is with the first.
 
     Raises:
         ValueError: a model cannot take a mapping, or its outputs are NaN or infinite.
@@ -126,16 +126,16 @@ def check_mappings(variants: Sequence[Variant]) -> None:
 def sample(
     reader: Reader, inputs: Sequence[tuple[str, ...]], batches: Sequence[Batch]
 ) -> list[Batch]:
-    """SAMPLE of the inputs, of all lengths."""
+    """Return SAMPLE of the inputs, spread over all lengths."""
     places = [place for batch in batches for place in batch.places]
     return reader.batches([inputs[place] for place in places[:: -(-len(places) // SAMPLE)]])
 
 
 def control(reader: Reader, batches: Sequence[Batch], zeros: float) -> Variant:
-    """random-drop-softmax with about this share of zeros in these batches.
+    """Return random-drop-softmax with about this share of zeros in these batches.
 
-    Its share is near r + (1 - r) / n in rows of n keys, so r + zeros - share comes nearer by a
-    factor of about n.
+    The share is about r + (1 - r) / n in rows of n keys, so r + zeros - share reduces the error by
+    a factor of about n.
     """
     r, tried = zeros, []
     for _ in range(STEPS):
@@ -144,5 +144,5 @@ def control(reader: Reader, batches: Sequence[Batch], zeros: float) -> Variant:
         missing = zeros - ZeroCounts(counts).mean
         tried.append((abs(missing), r))
         r = min(max(r + missing, 1e-6), 1.0)
-    # in a few short texts the share has steps, between which r may go back and forth
+    # with few short texts the share is a step function, between whose steps r may alternate
     return Variant(CONTROL, reader, Mapping(CONTROL, r=min(tried)[1]))

@@ -1,4 +1,4 @@
-"""What a comparison is asked for; imports nothing heavy, so that --help is fast."""
+"""Options of a comparison; imports nothing heavy, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Given:
-    """A model, and what it reads."""
+    """Options for the model and its inputs."""
 
     model: str
     texts: Path | None
@@ -40,7 +40,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Options(Given):
-    """The command line. One of texts, pairs and task is given."""
+    """Options of the command line. One of texts, pairs and task is given."""
 
     mappings: str
     out: Path | None

@@ -1,4 +1,4 @@
-"""The table, figures and page of a record."""
+"""Table, figures and page of a record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
 from sparse_attn.reports.seed_statistics import Difference
 
-# the sign of a better agreement, and what it is
+# sign of a better agreement, and its meaning
 AGREEMENTS = {
     "cosine": (
         1,
@@ -44,14 +44,14 @@ EMPTY = [text.NOTHING] * 4
 
 
 class Measure(NamedTuple):
-    """What the mappings of a record are judged by.
+    """Measure that ranks the mappings of a record.
 
     Attributes:
-        key: "quality", or without labels "agreement".
-        name: for people.
-        scale: how many points are 1.
-        digits: that are shown after the point.
-        better: the sign of a better difference.
+        key: "quality", or "agreement" without labels.
+        name: name for the reader.
+        scale: factor from the value to points.
+        digits: decimals to show.
+        better: sign of an improvement.
     """
 
     key: str
@@ -61,26 +61,26 @@ class Measure(NamedTuple):
     better: int
 
     def text(self, row: dict[str, Any]) -> str:
-        """Of a mapping or its control."""
+        """Format the measure of a mapping or its control."""
         return self.number(row[self.key])
 
     def number(self, value: float) -> str:
         return f"{self.scale * value:.{self.digits}f}"
 
     def difference(self, found: dict[str, Any]) -> Difference:
-        """In points."""
+        """Return the difference in points."""
         ends = found["interval"]
         interval = None if ends is None else (self.scale * ends[0], self.scale * ends[1])
         return Difference(self.scale * found["value"], interval, 0)
 
     def judged(self, found: dict[str, Any]) -> tuple[str, str]:
-        """The difference with its interval, and the verdict."""
+        """Return the difference with its interval as text, and the verdict."""
         difference = self.difference(found)
         return difference.text(f"{{:+.{self.digits}f}}"), difference.verdict(self.better)
 
 
 def measure_of(record: dict[str, Any]) -> Measure:
-    """The quality, or the agreement."""
+    """Return the measure of a record: quality, or agreement without labels."""
     metric = record["metric"]
     if metric is None:
         name = record["agreement"]
@@ -91,7 +91,7 @@ def measure_of(record: dict[str, Any]) -> Measure:
 
 
 def table(record: dict[str, Any]) -> Table:
-    """Zeros, agreement, quality and their differences, a row per mapping."""
+    """Tabulate zeros, agreement, quality and their differences, a row per mapping."""
     measure, judged = measure_of(record), record["metric"] is not None
     headers = ["mapping", "exact zeros", record["agreement"]]
     headers += [measure.name, "against softmax [95 %]", "verdict"] if judged else []
@@ -116,12 +116,12 @@ def _row(row: dict[str, Any], measure: Measure) -> list[str]:
 
 
 def share(value: float) -> str:
-    """In per cent."""
+    """Format a share in per cent."""
     return f"{100 * value:.1f} %"
 
 
 def caption(record: dict[str, Any]) -> str:
-    """The model and what it read."""
+    """Name the model and its data."""
     return f"{record['model']} on {_data(record)}"
 
 
@@ -136,7 +136,7 @@ def _unit(record: dict[str, Any]) -> str:
 
 
 def differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
-    """By what the mappings are compared with, and by mapping."""
+    """Return the differences by reference (softmax, random) and by mapping."""
     measure = measure_of(record)
     return {
         what: {
@@ -147,7 +147,7 @@ def differences(record: dict[str, Any]) -> dict[str, dict[str, Difference]]:
 
 
 def notes(record: dict[str, Any]) -> list[str]:
-    """What the numbers mean."""
+    """Explain the numbers."""
     found = [each for some in differences(record).values() for each in some.values()]
     count = sum(each.interval is not None for each in found)
     made = [
@@ -172,20 +172,20 @@ def notes(record: dict[str, Any]) -> list[str]:
 
 
 def provenance(record: dict[str, Any]) -> list[str]:
-    """The command, where it ran and how long it took."""
+    """Name the command, its device and its time."""
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     time = f"{record['seconds'] / 60:.1f} minutes on {record['device']}; {versions}."
     return [record["command"], time]
 
 
 def overview(record: dict[str, Any]) -> list[str]:
-    """For the terminal."""
+    """Return the table and notes for the terminal."""
     shown = table(record)
     return [str(shown), "", *notes(record)]
 
 
 def make_page(record: dict[str, Any]) -> Page:
-    """The report."""
+    """Build the report."""
     blocks = [
         "Softmax in attention swapped for other mappings, nothing trained.",
         *results(record),
@@ -196,7 +196,7 @@ def make_page(record: dict[str, Any]) -> Page:
 
 
 def results(record: dict[str, Any]) -> list[Block]:
-    """What was found: figures and the table."""
+    """Build the figures and the table."""
     measured = measure_of(record).name
     blocks: list[Block] = [
         Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
@@ -211,7 +211,7 @@ def results(record: dict[str, Any]) -> list[Block]:
 
 
 def by_zeros(record: dict[str, Any]) -> Figure:
-    """Quality, or without labels agreement, by zeros: each mapping over its random control."""
+    """Plot quality (agreement without labels) by zeros, each mapping with its random control."""
     key, measured, scale, *_ = measure_of(record)
     rows = record["mappings"]
     looks = canvas.looks([row["mapping"] for row in rows], None)
@@ -223,9 +223,9 @@ def by_zeros(record: dict[str, Any]) -> Figure:
         x, y = 100 * row["zeros"], scale * row[key]
         axes.plot([x], [y], **look, label=canvas.name(row["mapping"]), markersize=8)
         if "random" in row:
-            beside = 100 * row["random"]["zeros"], scale * row["random"][key]
-            axes.plot(*zip((x, y), beside, strict=True), color=look["color"], lw=0.8, alpha=0.5)
-            axes.plot(*([value] for value in beside), "x", color=look["color"], markersize=8)
+            control = 100 * row["random"]["zeros"], scale * row["random"][key]
+            axes.plot(*zip((x, y), control, strict=True), color=look["color"], lw=0.8, alpha=0.5)
+            axes.plot(*([value] for value in control), "x", color=look["color"], markersize=8)
     axes.set(xlabel="exact zeros, % of valid keys", ylabel=measured, xlim=(-2, 102))
     canvas.legend_below(figure, axes)
     return figure

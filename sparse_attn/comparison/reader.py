@@ -1,4 +1,4 @@
-"""A pretrained model, texts in batches for it, and what of its outputs is compared."""
+"""A pretrained model, batches of texts for it, and measures of agreement of its outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sparse_attn.inspection.tokens import longest
 from sparse_attn.system.machine import choose_device
 
 LONGEST = 512  # tokens of a text; the rest is cut off
-TEXTS, TOKENS = 64, 2048  # of a batch, at most
+TEXTS, TOKENS = 64, 2048  # largest batch
 
 # the classes with a head that we compare, by config
 CLASSES = {
@@ -45,11 +45,11 @@ CLASSES = {
 
 
 class Agreement(NamedTuple):
-    """How near a mapping's outputs are to softmax's.
+    """Measure of how close a mapping's outputs are to softmax's.
 
     Attributes:
-        name: with its unit.
-        measure: softmax's outputs, the mapping's, and which tokens (B, T) count -> (B,).
+        name: name with its unit.
+        measure: maps softmax's outputs, the mapping's, and the mask of tokens (B, T) to (B,).
     """
 
     name: str
@@ -57,18 +57,18 @@ class Agreement(NamedTuple):
 
 
 def cosine(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
-    """Of embeddings (B, D) of length 1."""
+    """Cosine of embeddings (B, D) of length 1."""
     return (softmax * ours).sum(-1)
 
 
 def divergence(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
     """KL(p || q) = sum_i p_i log(p_i / q_i) in nats, p softmax's; mean over the tokens that count.
 
-    Of the scores of next words (B, T, V), or of classes (B, C).
+    Takes the scores of next words (B, T, V) or classes (B, C).
     """
     if softmax.dim() == 2:
         softmax, ours, mask = softmax.unsqueeze(1), ours.unsqueeze(1), mask[:, :1]
-    # text by text: scores of all words are large
+    # text by text to save memory
     return torch.stack(
         [
             F.kl_div(
@@ -93,7 +93,7 @@ DISTANCE = Agreement("|difference|", distance)
 
 
 class Batch(NamedTuple):
-    """Places of some texts among all, and the model's inputs for them."""
+    """Indices of texts, and the model's inputs for them."""
 
     places: list[int]
     inputs: Any
@@ -101,12 +101,12 @@ class Batch(NamedTuple):
 
 @dataclass
 class Reader:
-    """A model that is called with a batch.
+    """Callable model with its tokenizer.
 
     Attributes:
         forward: the model, or its encoder.
-        limit: tokens that it reads of a text, at most.
-        causal: whether its logits are of the next word.
+        limit: most tokens of a text.
+        causal: whether its logits predict the next word.
         order: a classifier's class for each label of the task; None if they are in that order.
     """
 
@@ -120,7 +120,7 @@ class Reader:
 
     @torch.inference_mode()
     def __call__(self, batch: Batch) -> Tensor:
-        """Logits, by the task's order of labels, or embeddings of length 1 (B, D).
+        """Return logits, in the task's order of labels, or embeddings of length 1 (B, D).
 
         An embedding is the mean over the tokens.
         """
@@ -132,9 +132,9 @@ class Reader:
         return F.normalize((outputs.last_hidden_state * mask).sum(1) / mask.sum(1), dim=-1)
 
     def scores(self, batch: Batch, outputs: Tensor) -> Tensor | None:
-        """What a quality needs of the outputs, (B, D), or None if they are for each token.
+        """Return the outputs that predictions need, (B, D), or None for outputs by token.
 
-        -log p of the text's words, but its first, for a causal model, (B, 1).
+        For a causal model, -log p of the text's words except the first, (B, 1).
         """
         if not self.causal:
             return outputs if outputs.dim() == 2 else None
@@ -146,12 +146,12 @@ class Reader:
         return torch.stack(found).unsqueeze(1)
 
     def lengths(self, inputs: Sequence[tuple[str, ...]]) -> list[int]:
-        """Tokens of each input, uncut.
+        """Return the number of tokens of each input, uncut.
 
         Raises:
-            ValueError: one has none, or one that the model does not know.
+            ValueError: an input has no token, or one that the model does not know.
         """
-        with quiet_transformers():  # about texts that are too long
+        with quiet_transformers():  # no warning about long texts
             found = self.tokenizer(*_columns(inputs))["input_ids"]
         if [] in found:
             text = inputs[found.index([])][0]
@@ -160,7 +160,7 @@ class Reader:
         return [len(ids) for ids in found]
 
     def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
-        """The inputs by length, at most TEXTS and, unless it is one text, TOKENS; as `lengths`."""
+        """Batch inputs by length, up to TEXTS and, if several, TOKENS; raises as `lengths`."""
         lengths = [min(length, self.limit) for length in self.lengths(inputs)]
         groups: list[list[int]] = []
         for place in sorted(range(len(inputs)), key=lengths.__getitem__):
@@ -187,15 +187,15 @@ def _columns(inputs: Sequence[tuple[str, ...]]) -> list[list[str]]:
 def open_reader(
     name: str, *, embed: bool = False, task: Task | None = None, trust_remote_code: bool = False
 ) -> Reader:
-    """The model, on the GPU if there is one.
+    """Load the model, on the GPU if there is one.
 
     Args:
         name: a folder, a hub id, or pkg://package/folder.
-        embed: leave out its head.
-        task: it must be a classifier for this.
+        embed: leave out the head.
+        task: task that the model must be a classifier for.
 
     Raises:
-        ValueError: it cannot be loaded, or is no classifier for the task or names other labels.
+        ValueError: the model cannot be loaded, is no classifier for the task or names other labels.
     """
     path = resolve_model(name, "MODEL")
     with quiet_transformers():
@@ -231,7 +231,7 @@ def open_reader(
 
 
 def _class(config: Any) -> Any:
-    """The class of a model with its head; AutoModel if it has none that we compare."""
+    """Return the Auto class with the model's head; AutoModel for an unsupported head."""
     saved = (getattr(config, "architectures", None) or [""])[0]
     for cls, classes in CLASSES.items():
         found = classes.get(type(config), None)

@@ -1,1 +1,1 @@
-"""A pretrained model made sparse at little loss, which `sparse_attn.convert` does."""
+"""Conversion of a pretrained model to a sparse mapping at little loss (`sparse_attn.convert`)."""

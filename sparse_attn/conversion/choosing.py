@@ -1,4 +1,4 @@
-"""Which layers take a mapping, and with which parameter: measured on the untrained swap."""
+"""Choose the layers and parameters of a conversion from measurements of the untrained swap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparse_attn.hf.patching import patched
 from sparse_attn.inspection.recording import record_attention
 from sparse_attn.mappings import Dial, Mapping
 
-GRID = 9  # positions of the dial that are tried in each layer
+GRID = 9  # dial positions to try in each layer
 HALVINGS = 6
 PERCENT = 100
 ROUNDING = 1e-6
@@ -36,14 +36,14 @@ def make_plan(
 ) -> Plan:
     """Measure the untrained swap of every layer, and choose the dial of each.
 
-    With a target, the dials minimise the sum of the layers' losses among those whose zeros,
-    averaged over the layers, reach it; then they are set so that the layers keep these zeros when
-    all are swapped.
+    With a target, the dials minimise the sum of the layers' losses, given that the zeros, averaged
+    over the layers, reach the target. They are then turned until each layer has its zeros with all
+    layers swapped.
 
     Args:
-        model: unpatched.
-        mapping: its parameters but the dial, with a target.
-        batches: of a sample of the texts.
+        model: an unpatched model.
+        mapping: the mapping; with a target, its dial's value is chosen by layer.
+        batches: batches of a sample of the texts.
         choose_layers: whether a layer may keep softmax.
 
     Raises:
@@ -68,7 +68,7 @@ def make_plan(
     else:
         _measure_dials(model, plan, dial, target, batches)
         _choose(plan, dial, target, choose_layers)
-        _settle(model, plan, batches)
+        _reach_chosen_zeros(model, plan, batches)
     with patched(model, "softmax"):
         mappings = [
             plan.make(layer, own.value) if own.converted else None
@@ -80,8 +80,8 @@ def make_plan(
 
 
 @contextmanager
-def _alone(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> Iterator[None]:
-    """The mapping in one layer of a model that computes softmax in all."""
+def _swapped(model: PreTrainedModel, layer: AttentionLayer, mapping: Mapping) -> Iterator[None]:
+    """Set the mapping in one layer of a model that otherwise computes softmax."""
     before = getattr(layer.module, NAME)
     setattr(layer.module, NAME, mapping)
     try:
@@ -97,14 +97,14 @@ def _measure_layers(
     tries: Sequence[tuple[int, float | None]],
     batches: Sequence[Batch],
 ) -> list[tuple[float, float]]:
-    """Zeros and loss of a layer alone at a value of its dial, for each try."""
+    """Return zeros and loss with one layer swapped, for each (layer, dial value) of `tries`."""
     found = []
     with patched(model, "softmax"):
         layers = attention_layers(model)
         theirs = [states_of(model, batch) for batch in batches]
         for place, value in tqdm(tries, "Swapping", leave=False, dynamic_ncols=True):
             swapped = plan.make(layers[place], value)
-            with _alone(model, layers[place], swapped), record_attention(model) as record:
+            with _swapped(model, layers[place], swapped), record_attention(model) as record:
                 far = [
                     distances(states_of(model, batch), states, batch["attention_mask"])
                     for batch, states in zip(batches, theirs, strict=True)
@@ -116,9 +116,9 @@ def _measure_layers(
 def _measure_dials(
     model: PreTrainedModel, plan: Plan, dial: Dial, target: float, batches: Sequence[Batch]
 ) -> None:
-    """Every layer along the dial, its end first: a target beyond it is refused soon.
+    """Measure every layer along the dial, its end first: an unreachable target fails early.
 
-    Nearer to its start where the second position is beyond the target.
+    If the second position is beyond the target, measure positions nearer to the start.
     """
     places = range(len(plan.layers))
     _measure_positions(model, plan, dial, [(place, 1.0) for place in places], batches)
@@ -144,7 +144,7 @@ def _measure_positions(
     tries: Sequence[tuple[int, float]],
     batches: Sequence[Batch],
 ) -> None:
-    """Layers at positions of the dial, noted in the plan in rising order."""
+    """Measure layers at dial positions, and insert the results into the plan in rising order."""
     values = [(place, dial.value(position)) for place, position in tries]
     measured = _measure_layers(model, plan, values, batches)
     for (place, position), (zeros, loss) in zip(tries, measured, strict=True):
@@ -168,14 +168,14 @@ def _check_reach(plan: Plan, target: float) -> None:
 
 
 def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
-    """The zeros that each layer is to have: least sum of losses, by dynamic programming.
+    """Choose each layer's zeros for the least sum of losses, by dynamic programming.
 
-    Losses between the positions tried are interpolated; shares of zeros are whole per cents.
+    Losses between measured positions are interpolated; shares of zeros are whole per cents.
     """
     _check_reach(plan, target)
     layers = plan.layers
     shares = np.arange(PERCENT + 1) / PERCENT
-    # best[z]: the least loss of the layers so far with z per cent of zeros in sum
+    # best[z]: least loss of the layers so far whose zeros sum to z per cent
     best, picks = np.zeros(1), []
     for layer in layers:
         rising = np.maximum.accumulate(layer.zeros)
@@ -184,7 +184,7 @@ def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
         if choose_layers:
             cost[0] = 0.0
         else:
-            # the whole per cent below the most may be below the first position's zeros too
+            # rounded down, the largest share may fall below the first position's zeros
             least = min(rising[1], int(PERCENT * rising[-1]) / PERCENT, target)
             cost[shares < least] = np.inf
         sums = best[:, None] + cost[None]
@@ -208,7 +208,7 @@ def _choose(plan: Plan, dial: Dial, target: float, choose_layers: bool) -> None:
             layer.value = layer.value_at(1.0, dial)
 
 
-def _settle(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
+def _reach_chosen_zeros(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
     """Turn the dials until every layer has its zeros in the model with all layers swapped."""
     with patched(model, "softmax"):
         plan.apply(model)

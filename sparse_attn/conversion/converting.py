@@ -1,4 +1,4 @@
-"""Convert a pretrained model: another mapping for its softmax, chosen, and healed on texts."""
+"""Convert a pretrained model: replace its softmax, choose parameters, and heal it on texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, reason
 
 __all__ = ["Plan", "convert"]
 
-SAMPLE = 64  # texts on which layers are measured and zeros counted
+SAMPLE = 64  # texts to measure layers and count zeros on
 LEAST = 64  # texts
 PLAN = "plan.json"
 
@@ -54,38 +54,38 @@ def convert(
 ) -> Plan:
     """Replace softmax by `mapping` in a pretrained model, in place, at little loss.
 
-    Measures the swap of every layer on some of the texts, chooses each layer's parameter, and then
-    trains the model for a few steps to give what it gave with softmax, with `Trainer`: hidden
-    states and outputs (`states.distances`). Zeros are held while it learns. If it is stopped, the
-    same call with the same `output_dir` goes on. The model is left in evaluation mode; where
-    training raises, patched and with the weights of that step.
+    Measures the swap of every layer on some of the texts and chooses each layer's parameter. Then
+    `Trainer` distils the softmax model into the converted one for a few steps, by hidden states and
+    outputs (`states.distances`), while the zeros are held. Repeat an interrupted call with the same
+    `output_dir` to resume it. The model is left in evaluation mode; if training raises, it stays
+    patched, with the weights of that step.
 
     Args:
-        model: an encoder, with or without a head, or a causal language model; not patched, unless
-            with softmax alone.
+        model: an encoder, with or without a head, or a causal language model; unpatched, or patched
+            with softmax in every layer.
         mapping: a registered name.
         tokenizer: the model's own.
-        texts: unlabelled, of the kind that the model will read; pairs for a model of pairs.
-        output_dir: for checkpoints and the plan; the model is not saved there.
+        texts: unlabelled texts like those that the model will read; pairs for a model of pairs.
+        output_dir: folder for checkpoints and the plan; the model is not saved there.
         target_zeros: share of exact zeros over all layers, on these texts, in (0, 1); the mapping's
             parameter is then chosen by layer. None to use the parameters as given.
-        choose_layers: whether layers whose zeros cost most may keep softmax, with target_zeros.
-        steps: of training; 0 to choose without training.
-        batch_size: texts of a step in each process.
-        learning_rate: its peak, after a tenth of the steps.
-        ramp: the share of the steps after which the parameters have reached their values.
-        max_length: tokens of a text, and no more than the model reads; the rest is cut off.
-        seed: of the order of the texts, >= 0.
-        **parameters: of the mapping.
+        choose_layers: whether the most costly layers may keep softmax, with target_zeros.
+        steps: number of training steps; 0 to choose without training.
+        batch_size: texts per step in each process.
+        learning_rate: peak learning rate, after a tenth of the steps.
+        ramp: share of the steps over which the parameters rise to their values.
+        max_length: most tokens of a text, at most what the model reads; the rest is cut off.
+        seed: seed of the order of the texts, >= 0.
+        **parameters: parameters of the mapping.
 
     Returns:
-        What was measured and chosen, by layer.
+        The plan: measurements and choices by layer.
 
     Raises:
-        ValueError: a model that is patched already, is an encoder and decoder, or has no weights of
-            at least 32 bits to train; too few texts, or one without a token; a target that the
-            mapping cannot reach on these texts; other arguments than those of the conversion that
-            the folder already has; a number out of range; and as `patch_model`.
+        ValueError: a model that is already patched, is an encoder-decoder, or has no weights of at
+            least 32 bits to train; too few texts, or one without a token; a target that the mapping
+            cannot reach on these texts; arguments that differ from the conversion in the folder; a
+            number out of range; and as `patch_model`.
         TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
         FloatingPointError: the training has diverged.
         RuntimeError: as `record_attention`.
@@ -93,7 +93,7 @@ def convert(
         UnwrittenError: the plan cannot be written.
 
     Warns:
-        UserWarning: the zeros have stayed below target_zeros.
+        UserWarning: the zeros stayed below target_zeros.
     """
     unpatch_plain_softmax(model)
     root = root_of(model)
@@ -101,7 +101,7 @@ def convert(
     recipe = Recipe(steps, batch_size, learning_rate, ramp, seed)
     _check_model(root, steps)
     _check_target(chosen, target_zeros, choose_layers, parameters)
-    # told so, it forms a group of processes without a GPU too
+    # forms a process group without a GPU too
     state = PartialState(cpu=not torch.accelerator.is_available())
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
@@ -111,7 +111,7 @@ def convert(
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
     sample = sample_of(tokens, collate, batch_size, state.device)
-    asked = {
+    arguments = {
         "model": f"{type(root).__name__} of {root.config.name_or_path}",
         "weights": _digest(root),
         "mapping": mapping,
@@ -124,10 +124,10 @@ def convert(
     }
     teacher = deepcopy(root).requires_grad_(False)
     with state.main_process_first():
-        plan = _read_plan(folder, asked)
+        plan = _read_plan(folder, arguments)
         if plan is None:
             plan = make_plan(root, chosen, sample, target=target_zeros, choose_layers=choose_layers)
-            _write_plan(folder, asked, plan)
+            _write_plan(folder, arguments, plan)
     patch_model(model, "softmax")
     plan.apply(root)
     if steps:
@@ -136,7 +136,7 @@ def convert(
 
 
 def unpatch_plain_softmax(model: PreTrainedModel) -> None:
-    """Unpatch a model that computes softmax in every layer, as the baseline of `glue` does."""
+    """Unpatch a model with softmax in every layer, such as the baseline of `glue`."""
     if is_patched(model):
         mappings = [m for layer in attention_layers(root_of(model)) for m in mappings_of(layer)]
         if all(m.name == "softmax" and not m.parameter_values() for m in mappings):
@@ -182,7 +182,7 @@ def _check_target(
 
 
 def tokenized(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[dict[str, Any]]:
-    """The tokenizer's output for each text, cut off after max_length tokens.
+    """Tokenize each text, cut off after max_length tokens.
 
     Raises:
         ValueError: too few texts, one has no token, or max_length leaves none.
@@ -221,7 +221,7 @@ def _kind(pair: tuple[Any, ...]) -> str:
 def sample_of(
     tokens: Sequence[dict[str, Any]], collate: Any, batch_size: int, device: Any
 ) -> list[dict[str, Any]]:
-    """SAMPLE of the texts, of all lengths, in batches."""
+    """Return SAMPLE of the texts, spread over all lengths, in batches."""
     by_length = sorted(tokens, key=lambda text: len(text["input_ids"]))
     step = len(by_length) / SAMPLE
     some = [by_length[int((i + 0.5) * step)] for i in range(SAMPLE)]
@@ -230,21 +230,21 @@ def sample_of(
 
 
 def _digest(model: PreTrainedModel) -> str:
-    """Of the weights: a checkpoint of others with the same name must not replace them."""
+    """Hash the weights, so that a checkpoint of other weights under the same name is not used."""
     found = hashlib.sha256()
     for tensor in model.state_dict().values():
         found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return found.hexdigest()
 
 
-def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
-    """The plan of an earlier call in this folder, if there was one."""
+def _read_plan(folder: Path, arguments: dict[str, Any]) -> Plan | None:
+    """Read the plan of an earlier call in this folder; None if there is none."""
     path = folder / PLAN
     if not path.exists():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
-    for name in {**content["asked"], **asked}:
-        before, now = content["asked"].get(name), asked.get(name)
+    for name in {**content["asked"], **arguments}:
+        before, now = content["asked"].get(name), arguments.get(name)
         if before != now:
             raise ValueError(
                 f"{name}={now}: output_dir={str(folder)!r} has a conversion with {name}={before}; "
@@ -253,11 +253,11 @@ def _read_plan(folder: Path, asked: dict[str, Any]) -> Plan | None:
     return Plan.read(content["plan"])
 
 
-def _write_plan(folder: Path, asked: dict[str, Any], plan: Plan) -> None:
+def _write_plan(folder: Path, arguments: dict[str, Any], plan: Plan) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwrittenError(reason(folder, error)) from error
     with atomic_write(folder / PLAN) as draft:
-        content = {"asked": asked, "plan": plan.write()}
+        content = {"asked": arguments, "plan": plan.write()}
         draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What each attention head loses when a mapping replaces its softmax."""
+"""Output error of each attention head when a mapping replaces its softmax."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class HeadObserver:
 
     def __init__(self, mapping: Mapping) -> None:
         self.mapping = mapping
-        self.sums: Tensor | float = 0.0  # errors, squares, zeros and pairs of the heads, (4, H)
+        self.sums: Tensor | float = 0.0  # errors, squares, zeros and pairs by head, (4, H)
 
     def special(self, batch: int, keys: int) -> None:
         """No keys are special."""
 
     def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        """Add a call's."""
+        """Add the sums of one call."""
         softmax = run(replace(inputs, need_statistics=False)).output
         ours, _, statistics = run(replace(inputs, mapping=self.mapping))
         assert statistics is not None
@@ -44,7 +44,7 @@ class HeadObserver:
         self.sums = self.sums + torch.stack(seen).double().cpu()
 
     def found(self) -> tuple[list[float], list[float]]:
-        """Shares of zeros, and errors."""
+        """Return the shares of zeros and the errors of the heads."""
         errors, squares, zeros, pairs = torch.as_tensor(self.sums)
         return (zeros / pairs).tolist(), (errors / squares).tolist()
 
@@ -53,11 +53,11 @@ class HeadObserver:
 def measure_heads(
     model: PreTrainedModel, mappings: Sequence[Mapping | None], batches: Sequence[dict[str, Tensor]]
 ) -> list[tuple[list[float], list[float]]]:
-    """Of each layer, its heads' shares of zeros and |o - o'|^2 / |o'|^2 of their outputs.
+    """Return by layer the heads' shares of zeros and |o - o'|^2 / |o'|^2 of their outputs o.
 
     Args:
-        model: patched with softmax, whose outputs are o'.
-        mappings: of the layers, run beside it on the same inputs; no heads where None.
+        model: patched with softmax, which gives the outputs o'.
+        mappings: mapping of each layer, run on the same inputs; None to skip a layer.
     """
     observers = [
         None if mapping is None else (layer.module, HeadObserver(mapping))

@@ -1,4 +1,4 @@
-"""Heals a converted model: it learns to give what its softmax self gives for unlabelled text."""
+"""Heal a converted model: distil the softmax model into it on unlabelled texts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from sparse_attn.hf.checkpoints import last_complete_checkpoint
 
 EVERY = 20  # steps between corrections of the dials
 SAVE_EVERY = 100  # steps
-POOL = 20  # batches whose texts are sorted by length
+POOL = 20  # batches whose texts are sorted by length together
 Ramp = Callable[[float, int], list[float]]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is healed; arguments of `convert`."""
+    """Training settings, arguments of `convert`."""
 
     steps: int = 300
     batch_size: int = 32
@@ -54,13 +54,13 @@ class Recipe:
 
 
 class InOrder(Dataset[dict[str, Any]]):
-    """Texts in the order of training: batches of similar length, at random.
+    """Texts in training order: batches of similar length, shuffled.
 
     The whole order is known at the start, so that a resumed run sees the same batches.
 
     Args:
-        texts: a tokenizer's output for each.
-        steps, batch_size: of all processes together.
+        texts: tokenizer output of each text.
+        steps, batch_size: steps, and texts per step over all processes.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class InOrder(Dataset[dict[str, Any]]):
 
 
 def together(ramp: float) -> Ramp:
-    """All layers reach what they are to reach after the share `ramp` of the steps, linearly."""
+    """Return a linear ramp: all layers reach their targets after the share `ramp` of the steps."""
     return lambda done, layers: [min(1.0, done / ramp) if ramp else 1.0] * layers
 
 
@@ -103,16 +103,16 @@ def heal(
     ramp: Ramp | None = None,
     **kwargs: Any,
 ) -> None:
-    """Train a converted model in place, from the last checkpoint in the folder if there is one.
+    """Train a converted model in place, resuming from the folder's last checkpoint.
 
     Args:
-        plan: what its layers are to reach.
-        texts: a tokenizer's output for each.
-        sample: batches on which zeros are counted.
-        collate: texts to a batch.
-        healer: has the loss.
+        plan: targets of the layers.
+        texts: tokenizer output of each text.
+        sample: batches to count zeros on.
+        collate: makes a batch of texts.
+        healer: trainer class with the loss.
         ramp: `together` by default.
-        **kwargs: of the healer.
+        **kwargs: arguments of the healer.
     """
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -130,7 +130,8 @@ def heal(
         use_cpu=model.device.type == "cpu",
         dataloader_pin_memory=model.device.type == "cuda",
     )
-    # several GPUs are for `accelerate launch`; Trainer would spread one process over all it sees
+    # one GPU per process: Trainer would use all GPUs that it sees; `accelerate launch` is for
+    # several
     # private: n_gpu has no setter
     arguments._n_gpu = min(arguments.n_gpu, 1)
     size = recipe.batch_size * arguments.world_size
@@ -152,18 +153,18 @@ def heal(
         model.config.use_cache = caches  # Trainer turns it off, which would be saved
         for callback in trainer.callback_handler.callbacks:
             if getattr(callback, "training_bar", None) is not None:
-                callback.training_bar.close()  # an error has a line of its own
+                callback.training_bar.close()  # so that an error starts on a new line
     model.eval()
     if plan.keeps_zeros:
         reach_targets(model, plan, sample)
 
 
 class Healer(Trainer):
-    """Trains a converted model towards its softmax self.
+    """Distils the softmax model into the converted one.
 
     Args:
         teacher: the model before conversion.
-        **kwargs: as Trainer.
+        **kwargs: arguments of Trainer.
     """
 
     def __init__(self, *, teacher: PreTrainedModel, **kwargs: Any) -> None:
@@ -174,7 +175,7 @@ class Healer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """The mean distance of the states of a batch from the teacher's."""
+        """Return the mean distance of a batch's states from the teacher's."""
         # no dropout: the teacher's states have none, and few steps should not fit noise
         model.eval()
         with torch.no_grad():
@@ -186,7 +187,7 @@ class Healer(Trainer):
 
 
 class Bar(ProgressCallback):
-    """A progress bar with the loss at its end, where Trainer's prints a dict every time."""
+    """Progress bar that shows the loss, where Trainer's prints a dict at each log."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.training_bar is not None and "loss" in logs:
@@ -197,9 +198,9 @@ class KeepZeros(TrainerCallback, ExportableState):
     """Ramps the dials of the layers, and holds their zeros while the weights change.
 
     Args:
-        plan: what each layer is to reach.
-        batches: the texts on which zeros are counted.
-        ramp: shares of it after a fraction of the training, by layer.
+        plan: targets of the layers.
+        batches: texts to count zeros on.
+        ramp: maps the fraction of training done to a share of the target by layer.
     """
 
     def __init__(self, plan: Plan, batches: Sequence[dict[str, Tensor]], ramp: Ramp) -> None:
@@ -208,7 +209,7 @@ class KeepZeros(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # what Trainer has kept of a killed run
+        # restore the offsets that Trainer saved
         for offset, layer in zip(_offsets(state), self.plan.layers, strict=False):
             layer.offset = offset
         set_dials(kwargs["model"], self.plan, self._shares(state))
@@ -222,7 +223,7 @@ class KeepZeros(TrainerCallback, ExportableState):
             correct(model, self.plan, self.batches, shares)
 
     def state(self) -> dict[str, Any]:
-        """What Trainer stores with a checkpoint."""
+        """Return the state that Trainer stores with a checkpoint."""
         return {"args": {}, "attributes": {"offsets": [own.offset for own in self.plan.layers]}}
 
     def _shares(self, state: TrainerState) -> list[float]:

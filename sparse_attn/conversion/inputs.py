@@ -1,4 +1,4 @@
-"""What a conversion reads: texts to learn from and to be measured on, and the model."""
+"""Inputs of a conversion: texts to train and to measure on, and the model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sparse_attn.comparison.reader import Reader, open_reader
 from sparse_attn.conversion.converting import LEAST, unpatch_plain_softmax
 from sparse_attn.conversion.options import Options
 
-HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share of the texts, and their number
+HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share and largest number of texts
 
 
 class Inputs(NamedTuple):
-    """What the model learns from, and what it is measured on."""
+    """Texts that the model learns from, and the data that it is measured on."""
 
     texts: Sequence[tuple[str, ...]]
     data: Data
 
 
 def read_inputs(options: Options) -> Inputs:
-    """Texts to learn from, and what is measured: pairs, a task, or texts held out.
+    """Read the texts to learn from, and the data to measure on: pairs, a task, or held-out texts.
 
-    What is measured is left out of the texts.
+    Measured texts are left out of the training texts.
 
     Raises:
         ValueError, OSError: what is wrong with the files, or that there are too few texts.
@@ -58,7 +58,7 @@ def read_inputs(options: Options) -> Inputs:
 
 
 def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The same for texts that differ in case, spaces or punctuation alone, as corpora do."""
+    """Return one key for texts that differ only in case, spaces or punctuation."""
     return tuple("".join(filter(str.isalnum, text.casefold())) or text for text in texts)
 
 
@@ -67,7 +67,7 @@ def _sized(texts: int) -> str:
 
 
 def read_model(options: Options, data: Data, folder: Path | None = None) -> Reader:
-    """The model of the options, or the one in a folder in its place."""
+    """Read the model of the options, or the one in `folder` instead."""
     reader = open_reader(
         options.model if folder is None else str(folder),
         embed=options.pairs is not None,

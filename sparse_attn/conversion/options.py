@@ -1,4 +1,4 @@
-"""What a conversion is asked for; imports nothing heavy, so that --help is fast."""
+"""Options of a conversion; imports nothing heavy, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparse_attn.comparison.options import Given
 
 @dataclass(frozen=True)
 class Options(Given):
-    """The command line."""
+    """Options of the command line."""
 
     mapping: str
     out: Path
@@ -25,7 +25,7 @@ class Options(Given):
     seed: int = 0
 
     def content(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """Return the options that the result depends on."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         del found["out"], found["trust_remote_code"]
         return {

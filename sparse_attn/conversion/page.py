@@ -1,4 +1,4 @@
-"""The page of a conversion: what was lost, how, and layer by layer."""
+"""Report page of a conversion: losses in total and by layer, recipe and cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHODS = (
 
 
 def make_page(record: dict[str, Any]) -> Page:
-    """The report."""
+    """Build the report."""
     recipe = record["recipe"]
     blocks: list[Block] = [
         "Softmax in attention replaced by another mapping: swapped without training, then healed "
@@ -32,15 +32,15 @@ def make_page(record: dict[str, Any]) -> Page:
         layers(record),
     ]
     if any(layer["head_zeros"] for layer in record["layers"]):
-        said = "Of the untrained swap; left: exact zeros, right: squared error of the head's output"
-        said += ", relative to softmax's."
-        blocks.append(Plot("heads", "Heads", said, heads(record)))
+        note = "Of the untrained swap; left: exact zeros, right: squared error of the head's output"
+        note += ", relative to softmax's."
+        blocks.append(Plot("heads", "Heads", note, heads(record)))
     if any(len(layer["zeros"]) > 1 for layer in record["layers"]):
-        said = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
-        blocks.append(Plot("layers", "Loss by zeros, layer by layer", said, by_layer(record)))
+        note = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
+        blocks.append(Plot("layers", "Loss by zeros, layer by layer", note, by_layer(record)))
     if record["loss"]:
-        said = "Means of ten steps; zeros reach their target at the end of the ramp."
-        blocks.append(Plot("loss", "Training", said, training(record)))
+        note = "Means of ten steps; zeros reach their target at the end of the ramp."
+        blocks.append(Plot("loss", "Training", note, training(record)))
     blocks += [
         Heading("How it was made"),
         made(record),
@@ -52,7 +52,7 @@ def make_page(record: dict[str, Any]) -> Page:
 
 
 def made(record: dict[str, Any]) -> Table:
-    """The recipe, and what it took: a row per setting."""
+    """Tabulate the recipe and its cost, a row per setting."""
     recipe, cost = record["recipe"], record["cost"]
     target = recipe["target_zeros"]
     rows = [
@@ -81,7 +81,7 @@ def made(record: dict[str, Any]) -> Table:
 
 
 def layers(record: dict[str, Any]) -> Table:
-    """A row per layer: parameters and zeros, swapped and healed, and what it costs alone."""
+    """Tabulate the layers: parameters and zeros, swapped and healed, and the loss of each swap."""
     stages = [key for key in ("swapped", "healed") if key in record["layers"][0]]
     headers = ["layer", *(f"{key}: {what}" for key in stages for what in ("parameter", "zeros"))]
     rows = []
@@ -94,12 +94,12 @@ def layers(record: dict[str, Any]) -> Table:
                 (shown or text.NOTHING) if layer["converted"] else "softmax",
                 share(layer[key]["zeros"]),
             ]
-        rows.append([*row, _alone(layer)])
+        rows.append([*row, _loss_alone(layer)])
     return Table("By layer", [*headers, "loss alone, untrained"], rows)
 
 
-def _alone(layer: dict[str, Any]) -> str:
-    """Its loss at the zeros that it was to have, interpolated as when they were chosen."""
+def _loss_alone(layer: dict[str, Any]) -> str:
+    """Return the layer's loss at its target zeros, interpolated as when they were chosen."""
     if not layer["converted"]:
         return text.NOTHING
     if layer["wanted"] is None:
@@ -109,7 +109,7 @@ def _alone(layer: dict[str, Any]) -> str:
 
 
 def heads(record: dict[str, Any]) -> Figure:
-    """Zeros and errors of every head; layers that keep softmax are blank."""
+    """Plot zeros and errors of every head; layers that keep softmax are blank."""
     figure, panels = canvas.panels(
         ["exact zeros, %", "relative error of the output"], 1.0 + 0.3 * len(record["layers"])
     )
@@ -130,7 +130,7 @@ def heads(record: dict[str, Any]) -> Figure:
 
 
 def by_layer(record: dict[str, Any]) -> Figure:
-    """Loss of each layer swapped alone by its zeros, a line per layer, its choice marked."""
+    """Plot the loss against the zeros of each layer swapped alone, and mark its choice."""
     figure, axes = canvas.single(height=4.2)
     colours = colormaps["viridis"](np.linspace(0, 0.88, len(record["layers"])))
     lines = {}
@@ -146,7 +146,7 @@ def by_layer(record: dict[str, Any]) -> Figure:
 
 
 def training(record: dict[str, Any]) -> Figure:
-    """The loss by step."""
+    """Plot the loss by step."""
     figure, axes = canvas.single()
     steps, losses = zip(*((line["step"], line["loss"]) for line in record["loss"]), strict=True)
     axes.plot(steps, losses, "o-", color="black", ms=3)

@@ -1,4 +1,4 @@
-"""The mapping of every layer of a converted model, and the dials that hold their zeros."""
+"""Mappings of the layers of a converted model, and the dials that hold their zeros."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sparse_attn.hf.patching import install, make_mapping
 from sparse_attn.mappings import Dial, Mapping, get_spec
 
 ROUNDS = 12
-NEAR = 0.002  # zeros that a layer may be short of
-SHORT = 0.01  # and the model, before it warns
+NEAR = 0.002  # shortfall of zeros allowed in a layer
+SHORT = 0.01  # and in the model, before a warning
 BISECTIONS = 60
 DIVERGED = "{} NaN: training has diverged; lower learning_rate, and name another folder"
 Batch = dict[str, Tensor]
@@ -27,18 +27,18 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class LayerPlan:
-    """What a layer does after conversion.
+    """Plan of one layer.
 
     Attributes:
-        name: of the attention module.
-        positions: of the dial that were tried, in [0, 1]; none if the parameters were given.
-        zeros, losses: with this layer alone swapped: its share of exact zeros, and the model's
+        name: name of the attention module.
+        positions: measured dial positions, in [0, 1]; empty if the parameters were given.
+        zeros, losses: with only this layer swapped, its share of exact zeros and the model's
             distance from softmax.
-        wanted: the share of zeros to keep while healing; None if the parameters were given.
-        offset: what the layer's zeros in the model as it is are short of those in `zeros`.
-        value: of the dial's parameter, None for a mapping without a dial.
-        head_zeros, head_errors: of the chosen swap, untrained: share of zeros, and
-            |o - o'|^2 / |o'|^2 of the head's output o, o' softmax's for the same input.
+        wanted: share of zeros to keep while healing; None if the parameters were given.
+        offset: shortfall of the layer's zeros in the current model against those in `zeros`.
+        value: value of the dial's parameter; None for a mapping without a dial.
+        head_zeros, head_errors: share of zeros and |o - o'|^2 / |o'|^2 by head in the untrained
+            swap; o is the head's output, o' softmax's for the same input.
     """
 
     name: str
@@ -53,13 +53,13 @@ class LayerPlan:
     head_errors: list[float] = field(default_factory=list)
 
     def aim(self, share: float) -> float:
-        """The zeros at a share of the way from where the loss is least to those wanted."""
+        """Return the zeros at a share of the way from the least loss to the target."""
         assert self.wanted is not None
         start = min(self.zeros[int(np.argmin(self.losses))], self.wanted)
         return start + share * (self.wanted - start)
 
     def value_at(self, share: float, dial: Dial) -> float:
-        """The dial's value at a share of the way."""
+        """Return the dial's value at a share of the way to the target."""
         if self.wanted is not None:
             rising = np.maximum.accumulate(self.zeros)
             aim = self.aim(share) + self.offset
@@ -70,10 +70,10 @@ class LayerPlan:
 
 @dataclass
 class Plan:
-    """The mapping of every layer.
+    """Mappings of all layers.
 
     Attributes:
-        mapping, parameters: as `patch_model` takes them; the dial's value is each layer's own.
+        mapping, parameters: as `patch_model` takes them; the dial's value differs by layer.
         target: share of zeros over all layers; None if the parameters were given.
     """
 
@@ -88,16 +88,16 @@ class Plan:
         return any(layer.wanted is not None for layer in self.layers)
 
     def write(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the plan as JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Plan:
-        """What `write` gave."""
+        """Restore a plan from the result of `write`."""
         return cls(**{**content, "layers": [LayerPlan(**layer) for layer in content["layers"]]})
 
     def make(self, layer: AttentionLayer, value: float | None) -> Mapping:
-        """The mapping of a layer, its dial at a value."""
+        """Make the mapping of a layer with this dial value."""
         dial = get_spec(self.mapping).dial
         values = self.parameters if dial is None else {**self.parameters, dial.parameter: value}
         return make_mapping(layer, self.mapping, parameters=values)
@@ -114,7 +114,7 @@ class Plan:
 
 
 def _position_of(dial: Dial, value: float) -> float:
-    """Where the dial has this value, by bisection; the nearest end for a value beyond."""
+    """Find the dial position of a value by bisection; the nearest end if out of range."""
     rises, low, high = dial.value(1.0) > dial.value(0.0), 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -123,7 +123,7 @@ def _position_of(dial: Dial, value: float) -> float:
 
 
 def set_dials(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
-    """Set every dial to its share of what it is to reach."""
+    """Set every dial at its layer's share of the way to the target."""
     for layer, own, share in zip(attention_layers(model), plan.layers, shares, strict=True):
         mapping: Mapping = getattr(layer.module, NAME)
         dial = mapping.spec.dial
@@ -137,13 +137,13 @@ def set_dials(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> No
 def correct(
     model: PreTrainedModel, plan: Plan, batches: Sequence[Batch], shares: Sequence[float]
 ) -> np.ndarray:
-    """Measure the zeros, and turn the dials by what they are short of at these shares.
+    """Measure the zeros, and turn the dials to make up the shortfall at these shares.
 
     Returns:
-        What each layer was short of, before the turn; 0 where nothing is wanted.
+        The shortfall of each layer before the turn; 0 without a target.
 
     Raises:
-        FloatingPointError: the weights have become NaN, and with them the zeros.
+        FloatingPointError: the weights, and so the zeros, are NaN.
     """
     found = zeros_of(model, batches)
     if not np.isfinite(found).all():
@@ -152,7 +152,7 @@ def correct(
     for place, (own, zeros, share) in enumerate(zip(plan.layers, found, shares, strict=True)):
         if own.wanted is not None:
             short[place] = own.aim(share) - zeros
-            # no further than the dial goes, from where it must come back
+            # stay within the dial's range, so that it can turn back at once
             reach = min(
                 max(own.aim(share) + own.offset + short[place], own.zeros[0]), max(own.zeros)
             )
@@ -162,10 +162,10 @@ def correct(
 
 
 def reach_targets(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) -> None:
-    """Turn the dials until every layer has the zeros wanted, or its dial is at an end.
+    """Turn the dials until every layer has its target zeros or its dial is at an end.
 
     Warns:
-        UserWarning: that leaves the model short of the target.
+        UserWarning: the model stays short of the target.
     """
     for _ in range(ROUNDS):
         short = correct(model, plan, batches, [1.0] * len(plan.layers))

@@ -1,4 +1,4 @@
-"""The record of a conversion: the format of `compare`, the recipe, the layers and the cost."""
+"""Record of a conversion: `compare`'s fields, the recipe, the layers and the cost."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from sparse_attn.system.files import read_json
 
 MODEL = "model"
 STAGES_FILE = "stages.json"
-REPEATS = 3  # of the texts that are timed
+REPEATS = 3  # timed passes over the texts
 
 
 def measure(options: Options, inputs: Inputs) -> dict[str, Any]:
-    """Softmax, the untrained swap and the healed model side by side."""
+    """Measure softmax, the untrained swap and the healed model side by side."""
     started = time.perf_counter()
     softmax = read_model(options, inputs.data)
     plan = Plan.read(_read(options.out, PLAN)["plan"])
@@ -91,7 +91,7 @@ def _recipe(options: Options, inputs: Inputs) -> dict[str, Any]:
 
 
 def _layers(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Of each the plan, and its parameters and zeros on the measured texts, before and after."""
+    """Return plan, parameters and zeros on the measured texts by layer, swapped and healed."""
     rows = plan.write()["layers"]
     for key, outcome in zip(("swapped", "healed"), outcomes, strict=False):
         values = _parameters(outcome.variant.reader.model)
@@ -106,13 +106,13 @@ def _parameters(model: PreTrainedModel) -> list[dict[str, Any]]:
 
 
 def _cost(readers: Sequence[Reader], batches: Sequence[Batch]) -> dict[str, float]:
-    """Seconds of unpatched softmax and of the converted model: fastest of REPEATS, interleaved."""
+    """Time softmax and the converted model in seconds: fastest of REPEATS, interleaved."""
     taken: list[list[float]] = [[] for _ in readers]
     for _ in range(REPEATS):
         for reader, seconds in zip(readers, taken, strict=True):
             started = time.perf_counter()
             for batch in batches:
-                reader(batch).flatten()[0].item()  # waits for a GPU
+                reader(batch).flatten()[0].item()  # waits for the GPU
             seconds.append(time.perf_counter() - started)
     softmax, ours = map(min, taken)
     texts = sum(len(batch.places) for batch in batches)

@@ -1,4 +1,4 @@
-"""A conversion goes on where it stands: choose, heal, save, measure."""
+"""Stages of a conversion, each resumable: choose, heal, save, measure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORD_FILE = "record.json"
 
 
 def perform(options: Options) -> dict[str, Any] | None:
-    """The record of the conversion, in the main process; what is done already is not done again.
+    """Run the stages that are not done yet; return the record in the main process.
 
     Raises:
         ValueError, TypeError, OSError: what is wrong with the options, their files or the model.
@@ -52,10 +52,10 @@ def perform(options: Options) -> dict[str, Any] | None:
 
 
 def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
-    """The converted model, in the folder."""
+    """Convert the model and save it in the folder."""
     folder, plan, is_main = options.out, options.out / PLAN, PartialState().is_main_process
     reader = read_model(options, inputs.data)
-    reader.lengths([*inputs.texts, *inputs.data.inputs])  # raises if the tokenizer is another's
+    reader.lengths([*inputs.texts, *inputs.data.inputs])  # raises for another tokenizer
     if is_main:
         claim_run_folder(folder, content, (folder / CONFIG_FILE).exists())
         remove_drafts(folder)
@@ -64,7 +64,7 @@ def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
     try:
         _convert(reader, options, inputs)
     except (ValueError, TypeError):
-        if is_main and not plan.exists():  # other options may do better in the same folder
+        if is_main and not plan.exists():  # leave the folder free for other options
             (folder / CONFIG_FILE).unlink()
         raise
     if is_main:
@@ -100,12 +100,12 @@ def _convert(reader: Reader, options: Options, inputs: Inputs) -> None:
 
 
 def _save(model: PreTrainedModel, options: Options) -> None:
-    """Model and tokenizer, whole or not at all."""
+    """Save model and tokenizer atomically."""
     draft = options.out / f"{MODEL}.tmp"
     shutil.rmtree(draft, ignore_errors=True)
     path = resolve_model(options.model, "MODEL")
     with disk_errors(options.out / MODEL), quiet_transformers():
-        # as they came, without the padding that a reader needs
+        # restore what the reader changed: padding
         config, tokenizer = load_tokenizer(path, options.trust_remote_code)
         model.config.pad_token_id = config.pad_token_id
         model.save_pretrained(draft)

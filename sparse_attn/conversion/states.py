@@ -1,4 +1,4 @@
-"""What a model gives for texts, and how far from it another model is."""
+"""Hidden states and outputs of a model, and their distance between two models."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TINY = 1e-6
 
 
 class States(NamedTuple):
-    """What a model gives for a batch.
+    """Hidden states and outputs of a model for a batch.
 
     Attributes:
-        hidden: after each block, (B, T, D).
-        logits: of next words (B, T, V), of classes (B, C), or None for a model without a head.
+        hidden: states after each block, (B, T, D).
+        logits: scores of next words (B, T, V) or classes (B, C); None for a model without a head.
     """
 
     hidden: Sequence[Tensor]
@@ -27,7 +27,7 @@ class States(NamedTuple):
 
 
 def states_of(model: nn.Module, batch: dict[str, Tensor]) -> States:
-    """One forward pass."""
+    """Run one forward pass."""
     outputs = model(**batch, output_hidden_states=True)
     logits = getattr(outputs, "logits", None)
     return States(
@@ -37,12 +37,12 @@ def states_of(model: nn.Module, batch: dict[str, Tensor]) -> States:
 
 
 def _precise(x: Tensor) -> Tensor:
-    """At least float32: squares of states overflow in float16."""
+    """Cast to at least float32, because squares of states overflow in float16."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def distances(ours: States, theirs: States, mask: Tensor) -> Tensor:
-    """d = mean_l mean_t |h_lt - h'_lt|^2 / |h'_lt|^2 + d_out, of each text, (B,).
+    """d = mean_l mean_t |h_lt - h'_lt|^2 / |h'_lt|^2 + d_out for each text, (B,).
 
     h are the hidden states of block l at token t, h' theirs. d_out is 1 - cos(m, m') of the mean
     last states m in a model without a head, KL(p' || p) of its words (mean over tokens) or classes
@@ -75,7 +75,7 @@ def _of_outputs(ours: States, theirs: States, tokens: Tensor) -> Tensor:
 
 
 def zeros_of(model: nn.Module, batches: Sequence[Any]) -> list[float]:
-    """Share of exact zeros in each layer of a patched model, over these batches."""
+    """Return the share of exact zeros in each layer of a patched model over these batches."""
     with torch.no_grad(), record_attention(model) as record:
         for batch in batches:
             model(**batch)

@@ -1,1 +1,1 @@
-"""What a model is measured on: tasks, their data, labels and metrics."""
+"""Tasks that models are evaluated on: data, labels and metrics."""

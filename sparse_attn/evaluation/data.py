@@ -24,16 +24,16 @@ HUB = "nyu-mll/glue"
 
 
 def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.DatasetDict:
-    """Every split of a task: from data_dir, else from its own folder, else from the hub."""
+    """Load all splits of a task from data_dir, else from the task's folder, else from the hub."""
     if data_dir is None and task.root is None:
         return _load_hub(task)
     return datasets.DatasetDict({split: read_split(task, data_dir, split) for split in task.splits})
 
 
 def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
-    """One split of a task, from its file.
+    """Read one split of a task from its file.
 
-    A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` says what files may be like.
+    A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` describes the formats.
     """
     path = _find(task, data_dir, split)
     features = _features(task)
@@ -57,11 +57,11 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
     if not rows["label"]:
         raise ValueError(f"an empty {split} set: {path} holds no rows")
     if blank:
-        _tell_blank(blank, task)
+        _report_blank(blank, task)
     return datasets.Dataset.from_dict(rows, features=features)
 
 
-def _tell_blank(places: list[str], task: Task) -> None:
+def _report_blank(places: list[str], task: Task) -> None:
     """Raise for blank texts in your own files; warn for GLUE's, which published numbers include."""
     more = f", and {len(places) - 1} more" if len(places) > 1 else ""
     if task.root is not None:

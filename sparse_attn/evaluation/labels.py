@@ -12,7 +12,7 @@ from sparse_attn.evaluation.tasks import Task
 
 logger = logging.getLogger(__name__)
 
-# how the hub's GLUE, and so its checkpoints, name what the files number
+# label names of GLUE on the hub, and so of its checkpoints; the files have numbers
 HUB_NAMES = {
     "cola": ("unacceptable", "acceptable"),
     "sst2": ("negative", "positive"),
@@ -23,15 +23,15 @@ HUB_NAMES = {
 
 
 def class_order(config: PretrainedConfig, task: Task, model: str) -> list[int] | None:
-    """The model's class for each label of the task; None if the classes are in that order.
+    """Return the model's class for each label of the task; None if the order is the same.
 
-    Names match without regard to case. Names such as LABEL_0, Transformers' default, mean nothing:
-    the classes of such a model, and the score of a regression, count as in the task's order.
+    Names match without regard to case. Default names such as LABEL_0 carry no meaning: such models,
+    and regressions, are assumed to follow the task's order.
 
     Args:
-        config: of a model with `task.num_labels` scores.
-        task: whose labels, or the hub's names for them, the model gives.
-        model: what errors call it.
+        config: config of a model with `task.num_labels` scores.
+        task: the task; the model uses its labels or the hub's names for them.
+        model: name of the model in errors.
 
     Raises:
         ValueError: the model names other labels.
@@ -60,7 +60,7 @@ def class_order(config: PretrainedConfig, task: Task, model: str) -> list[int] |
 
 
 def _names(config: PretrainedConfig) -> list[str]:
-    """The model's labels in the order of its scores; older configs name them in label2id only."""
+    """Return the label names in score order; older configs have them in label2id only."""
     found = [str(config.id2label.get(i, f"LABEL_{i}")) for i in range(config.num_labels)]
     by_index = {int(index): str(name) for name, index in (config.label2id or {}).items()}
     if all(name.startswith("LABEL_") for name in found) and by_index.keys() == {*range(len(found))}:

@@ -1,9 +1,9 @@
-"""The metrics of GLUE as a metric of `evaluate`, by scikit-learn and SciPy.
+"""GLUE's metrics for `evaluate`, computed by scikit-learn and SciPy.
 
     metric = evaluate.load("sparse_attn/evaluation/metric.py", "MRPC", keep_in_memory=True)
     metric.compute(predictions=[0, 1], references=[0, 1])  # {"accuracy": 1.0, "f1": 1.0}
 
-`evaluate` copies this file into its cache and imports the copy: it imports nothing of this project.
+`evaluate` imports a copy of this file from its cache, so it imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def accuracy(references: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def f1(references: np.ndarray, predictions: np.ndarray) -> float:
-    """2 TP / (2 TP + FP + FN) of class 1; 0 where class 1 is neither there nor predicted."""
+    """2 TP / (2 TP + FP + FN) of class 1; 0 if class 1 neither occurs nor is predicted."""
     return float(sklearn.metrics.f1_score(references, predictions, zero_division=0.0))
 
 
@@ -49,8 +49,7 @@ def spearmanr(references: np.ndarray, predictions: np.ndarray) -> float:
 def _correlation(
     function: Callable[..., Any], references: np.ndarray, predictions: np.ndarray
 ) -> float:
-    # 0/0 by the formula; 0, as for Matthews' correlation, so that the best epoch can be chosen and
-    # JSON records stay free of NaN
+    # 0/0 becomes 0, as in Matthews' correlation: the best epoch can be chosen, and JSON has no NaN
     if _constant(references) or _constant(predictions):
         return 0.0
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a model predicts, by its outputs."""
+"""Predictions from a model's outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class DivergedError(ValueError):
     """A loss, a score or an output is NaN or infinite.
 
     Args:
-        message: which one, and what to lower.
-        results: what was measured before, for results.json.
+        message: names the value, and what to lower.
+        results: measurements before the divergence, for results.json.
     """
 
     def __init__(self, message: str, results: dict[str, Any] | None = None) -> None:
@@ -23,12 +23,12 @@ class DivergedError(ValueError):
 
 
 def predictions_of(outputs: Any, task: Task) -> np.ndarray:
-    """The class of the largest logit, or the score of a regression, for each example.
+    """Return each example's class with the largest logit, or its regression score.
 
     Raises:
         DivergedError: a logit is NaN or infinite.
     """
-    # Some models return more than their logits, which come first.
+    # logits come first where a model returns several outputs
     logits = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
     broken = int((~np.isfinite(logits)).reshape(len(logits), -1).any(axis=1).sum())
     if broken:

@@ -1,4 +1,4 @@
-"""CSV, TSV and JSON files, row by row and value by column, each row with where it stands."""
+"""Read CSV, TSV and JSON files row by row, with the position of each row for errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Row = tuple[str, dict[str, Any]]  # where it stands, for errors, and its values by column
+Row = tuple[str, dict[str, Any]]  # position, for errors, and values by column
 SUFFIXES = (".tsv", ".csv", ".json", ".jsonl")
-NAMED = 20  # broken rows that an error names
+NAMED = 20  # broken rows listed in an error
 
 
 def read_rows(
@@ -20,21 +20,20 @@ def read_rows(
     header: Sequence[str] | None = None,
     otherwise: str = "",
 ) -> Iterator[Row]:
-    """Every row of a file in UTF-8; nothing is dropped or guessed.
+    """Yield every row of a UTF-8 file; nothing is dropped or guessed.
 
     .csv is quoted as usual. .tsv has no quoting, and only a newline ends a row. .json and .jsonl
-    are one object a line, or a list of objects.
+    hold one object per line, or a list of objects.
 
     Args:
         path: the file.
-        needed: columns that there must be, once each; if left out those of the first row, and no
-            others.
-        header: the columns of a table whose first line does not name them.
-        otherwise: what can be done about broken rows beside mending them.
+        needed: required columns, once each; if None, exactly those of the first row.
+        header: column names of a table without a header line.
+        otherwise: advice about broken rows, besides mending them.
 
     Raises:
-        ValueError: what is wrong with the file, and where; broken rows of a table once the others
-            have been read.
+        ValueError: names the fault and its position; for broken rows of a table, after the last
+            row.
     """
     if path.suffix in (".json", ".jsonl"):
         yield from _objects(path, needed)
@@ -56,7 +55,7 @@ def require(columns: Collection[str], needed: Collection[str], where: str) -> No
 
 
 def text_of(value: Any, where: str, column: str) -> str:
-    """The value of a column that holds texts; raises ValueError for another."""
+    """Return the value of a text column; raises ValueError for anything but a string."""
     if not isinstance(value, str):
         raise ValueError(f"{where}: column {column!r} holds {value!r}, expected a string")
     try:
@@ -67,7 +66,7 @@ def text_of(value: Any, where: str, column: str) -> str:
 
 
 def number_of(value: Any, where: str, column: str) -> float:
-    """The value of a column that holds finite numbers; raises ValueError for another."""
+    """Return the value of a number column; raises ValueError unless it is a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -111,7 +110,7 @@ def _table(
             yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
         else:
             broken.append((number, len(cells)))
-    if broken:  # the real QQP download, for one, has some: say all that is needed to mend them
+    if broken:  # as in the original QQP download: give all that is needed to mend them
         number, got = broken[0]
         numbers = ", ".join(str(number) for number, _ in broken[:NAMED])
         more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
@@ -123,13 +122,13 @@ def _table(
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells. There is no quoting, and only a newline ends a row."""
+    """Yield line numbers and cells. No quoting; only a newline ends a row."""
     for number, line in read_lines(path):
         yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number of the first line and cells, quoted as usual; ValueError for a broken quote."""
+    """Yield first line numbers and cells, quoted as usual; ValueError for a broken quote."""
     reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     start = 1
     try:
@@ -144,7 +143,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json(path: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each object: one a line, or those of a list."""
+    """Yield the position and value of each object, one per line or in a list."""
     with path.open("rb") as file:
         is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
     if is_list:
@@ -167,7 +166,7 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines with their ends. Only a newline ends one: a text may hold U+2028 or U+0085."""
+    """Yield numbered lines. Only a newline ends one: a text may hold U+2028 or U+0085."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:

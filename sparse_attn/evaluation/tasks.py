@@ -24,7 +24,7 @@ REGRESSION_METRICS = ("pearson", "spearmanr")
 class Task:
     """A task on one text or on a pair of texts.
 
-    name: what the task is called.
+    name: name of the task.
     text: the one or two columns that hold the text.
     label: the column that holds the label.
     labels: the labels as the files spell them; a label's class id is its position here, and for
@@ -32,10 +32,10 @@ class Task:
         number and the task a regression.
     splits: name -> file, for `train` and one or more dev sets: `dev`, or `dev_<which>`.
     metrics: names out of CLASSIFICATION_METRICS or REGRESSION_METRICS.
-    main_metric: the one of them to rank runs by.
-    columns: the columns of files without a header (CSV, TSV); None: the files have one.
+    main_metric: the metric that ranks runs.
+    columns: column names of files without a header (CSV, TSV); None: the files have a header.
     score_range: lowest and highest score of a regression, where it has bounds.
-    folder: of the files, below data_dir.
+    folder: folder of the files, below data_dir.
     hub, hub_text: the configuration of the hub's data set nyu-mll/glue, and its text columns.
     root: the folder used if data_dir is not given.
     """
@@ -108,7 +108,7 @@ class Task:
 
     @property
     def num_labels(self) -> int:
-        """Width of the head: one number for a regression."""
+        """Number of outputs of the head; 1 for a regression."""
         return 1 if self.labels is None else len(self.labels)
 
     @property
@@ -124,7 +124,7 @@ def _glue(
     *metrics: str,
     **more: Any,
 ) -> Task:
-    """A task of GLUE, laid out as in its download and ranked by its first metric."""
+    """Build a GLUE task with the files of GLUE's download, ranked by its first metric."""
     return Task(
         name,
         text,
@@ -180,7 +180,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def get_task(name: str | Path) -> Task:
-    """The GLUE task of that name, in any case (`RTE`, `rte`, `sst2`), or the one in a YAML file.
+    """Return a GLUE task by name, in any case (`RTE`, `rte`, `sst2`), or a task from a YAML file.
 
     The YAML file names the columns of your own CSV, TSV, JSON or JSON-lines files, which lie beside
     it (or below data_dir):
@@ -248,13 +248,13 @@ def _string(key: str, value: object) -> str:
 
 
 def _strings(key: str, value: object) -> tuple[str, ...]:
-    """One string or a list of them. Integers are accepted: labels are often 0 and 1."""
+    """Check for a string or a list of strings; integers count, because labels are often 0 and 1."""
     items = value if isinstance(value, list) else [value]
     if not items:
         raise ValueError(f"{key} must not be empty")
     for item in items:
         if isinstance(item, bool) or not isinstance(item, str | int):
-            # YAML reads a bare yes, no, on, off as a truth value, 1.0 as a number.
+            # YAML reads a bare yes, no, on, off as a truth value, 1.0 as a number
             raise ValueError(
                 f"{key} must be strings, got {item!r}; put it in quotes as the file spells it"
             )
@@ -269,7 +269,7 @@ def _files(key: str, value: object) -> dict[str, str]:
 
 _REQUIRED = ("text", "label", "labels", "splits")
 _NULLABLE = ("labels", "columns")
-# by key, those that are required first
+# by key, required keys first
 _READERS: dict[str, Callable[[str, object], Any]] = {
     **{"text": _strings, "label": _string, "labels": _strings, "splits": _files},
     **{"name": _string, "metrics": _strings, "main_metric": _string, "columns": _strings},

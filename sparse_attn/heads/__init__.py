@@ -35,10 +35,10 @@ __all__ = [
     "unpatch_multilabel_head",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of these
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        """What puts a head into a model: above this package, which knows no Transformers."""
+        """Import the functions that patch a model's head, which need Transformers, on first use."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from sparse_attn.hf import heads

@@ -1,4 +1,4 @@
-"""The class-based head of Grave et al.: frequent words directly, rare ones by cluster."""
+"""Class-based head of Grave et al.: frequent words directly, rare ones by cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparse_attn.mappings import Mapping
 
 
 class Cluster(nn.Module):
-    """Words [first, last) among themselves: map(W P h + b), with P a projection to `size`."""
+    """Distribution within the words [first, last): map(W P h + b), P a projection to `size`."""
 
     def __init__(
         self, hidden: int, size: int, first: int, last: int, mapping: Mapping, bias: bool
@@ -96,7 +96,7 @@ class AdaptiveHead(Head):
         entries = torch.where(groups == 0, targets, self.cutoffs[0] + groups - 1)
         total = self.shortlist.token_losses(rows, replace(tokens, targets=entries))
         for number, cluster in enumerate(self._clusters(), 1):
-            # one that no target hits takes part with no rows, so that its gradients are zeros
+            # a cluster without targets takes part with no rows, so that its gradients are zeros
             hits = (groups == number).nonzero().squeeze(-1)
             states = cluster.projection(rows[tokens.kept[hits]])
             everyone = torch.arange(len(hits), device=hits.device)
@@ -126,7 +126,7 @@ def _check_cutoffs(cutoffs: tuple[int, ...], vocab: int) -> None:
 
 
 def _sizes(hidden: int, div_value: float, clusters: int) -> list[int]:
-    """hidden // div_value^i for cluster i = 1, 2, ..."""
+    """Return hidden // div_value^i for cluster i = 1, 2, ..."""
     if not 1 <= div_value < torch.inf:
         raise ValueError(f"div_value={div_value}: expected a number in [1, inf)")
     sizes = [int(hidden // div_value**number) for number in range(1, clusters + 1)]

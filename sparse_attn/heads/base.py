@@ -1,4 +1,4 @@
-"""The base class of heads, and their shared checks."""
+"""Base class of heads, and shared checks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Tokens:
-    """Which tokens a head computes the losses of, and in what form.
+    """Tokens that a head computes losses for, and the form of the losses.
 
     Attributes:
-        kept: [N], their indices into the flattened hidden states.
+        kept: [N], indices into the flattened hidden states.
         targets: [N], in [0, vocab).
         chunk: rows of scores held at once.
-        scale: return scale times the sum of the losses; None for each of them.
+        scale: return scale times the sum of the losses; None for each loss.
         own_loss: use the mapping's own loss instead of -log p.
     """
 
@@ -39,7 +39,7 @@ class Tokens:
     own_loss: bool
 
     def pick(self, states: Tensor) -> Tensor:
-        """Rows `kept` of states [M, ...]; without a copy if that is all of them."""
+        """Return the rows `kept` of states [M, ...], without a copy if all are kept."""
         return states if len(self.kept) == len(states) else states[self.kept]
 
 
@@ -52,7 +52,7 @@ class Head(nn.Module, ABC):
     Attributes:
         hidden: size of the hidden states.
         vocab: number of classes V.
-        mapping: from scores to probabilities, a name or a `Mapping`.
+        mapping: mapping from scores to probabilities, a name or a `Mapping`.
 
     Raises:
         ValueError: a size below 1, or a mapping with a value per attention head or whose rows need
@@ -60,7 +60,7 @@ class Head(nn.Module, ABC):
         TypeError: a mapping that is neither a name nor a `Mapping`.
     """
 
-    takes_own_loss = False  # where p is made of several rows, -log p alone trains it
+    takes_own_loss = False  # a p made of several rows is trained by -log p only
 
     def __init__(self, hidden: int, vocab: int, mapping: str | Mapping) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Head(nn.Module, ABC):
         kept = (targets.flatten() != ignore_index).nonzero().squeeze(-1)
         chosen = targets.flatten()[kept].long()
         check_range("targets", chosen, self.vocab)
-        # as in torch, the mean of nothing is NaN
+        # as in torch, an empty mean is NaN
         scales = {"none": None, "sum": 1.0, "mean": 1 / len(kept) if len(kept) else torch.nan}
         tokens = Tokens(kept, chosen, chunk, scales[reduction], own_loss)
         losses = self.token_losses(hidden, tokens)
@@ -203,7 +203,7 @@ def positive(mapping: Mapping) -> bool:
 
 
 def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
-    """The mapping given as the argument `name`: a registered name, or a `Mapping`."""
+    """Return the `Mapping` of the argument `name`: a registered name or a `Mapping`."""
     if isinstance(mapping, str):
         return Mapping(mapping)
     if not isinstance(mapping, Mapping):
@@ -220,7 +220,7 @@ def as_mapping(name: str, mapping: str | Mapping) -> Mapping:
 
 
 def as_distribution(name: str, mapping: str | Mapping) -> Mapping:
-    """`as_mapping` whose rows sum to one."""
+    """Return `as_mapping`, and check that its rows sum to one."""
     made = as_mapping(name, mapping)
     check_distribution(name, made.spec, "an output layer")
     return made
@@ -241,16 +241,16 @@ class RangeWatch:
         self.warned = False
 
     def bound(self) -> float | None:
-        """T if the scores of this call are to be counted, else None."""
+        """Return T if the scores of this call are counted, else None."""
         names = {p.name for p in (*self.mapping.spec.parameters, *self.mapping.spec.options)}
-        # a compiled model would be compiled anew at every count
+        # a compiled model would be recompiled at every count
         if "bound" not in names or self.warned or torch.compiler.is_compiling():
             return None
         self.calls += 1
         return self.mapping.parameter_values()["bound"] if self.calls % self.EVERY == 1 else None
 
     def report(self, outside: Sequence[Tensor], seen: int) -> None:
-        """Warn if too many of the `seen` scores of a call lie outside; their numbers are [()]."""
+        """Warn if too many of the `seen` scores of a call lie outside; `outside` has counts ()."""
         if not outside or not seen:
             return
         share = float(sum(outside)) / seen  # the only wait for the device
@@ -265,7 +265,7 @@ class RangeWatch:
 
 
 def count_outside(scores: Tensor, bound: float) -> Tensor:
-    """How many scores lie outside [-bound, bound], (); -inf is masked, not outside."""
+    """Count the scores outside [-bound, bound], (); -inf is masked, not outside."""
     return ((scores.abs() > bound) & (scores != -torch.inf)).sum()
 
 
@@ -276,7 +276,7 @@ def check_hidden(hidden: Tensor, size: int) -> None:
 
 
 def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
-    """The dtype of W h: that of autocast, or that of both.
+    """Return the dtype of W h: autocast's, or the common one.
 
     Raises:
         TypeError: the dtypes differ, without autocast.

@@ -1,8 +1,8 @@
-"""Losses over a large vocabulary whose scores are never held in full.
+"""Losses over a large vocabulary without holding all scores.
 
 A head multiplies N hidden states with V word vectors. Here a few rows of scores at a time are
-computed, used for the loss and its gradient, and discarded: peak memory is a few times chunk x V,
-whatever N, forward and backward, and no score is computed twice if the loss is a scalar.
+computed, used for the loss and its gradient, and discarded. Peak memory is a few times chunk x V
+for any N, forward and backward, and no score is computed twice if the loss is a scalar.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sparse_attn.mappings.base import INF, widened
 # rows [N, K, d], log_prior [N, K] or None, weight [V, d], bias [V] or None, and the tensors among
 # the arguments of the mapping
 Inputs: TypeAlias = Sequence[Any]
-# from the gradient of the values [R] to those of the scores [R, V] and of the learned arguments;
-# to be called once
+# maps the gradient of the values [R] to those of the scores [R, V] and of the learned arguments;
+# call it once
 Vjp: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
 
@@ -37,7 +37,7 @@ def chunked_loss(
             so.
         rows: h, [N, K, d]; K = 1 without a mixture.
         tokens: targets, chunk and scale. With a scale the gradient is computed together with the
-            loss; without, the scores are recomputed for it.
+            loss; otherwise the scores are recomputed for it.
         log_prior: log pi, [N, K].
 
     Raises:
@@ -79,13 +79,13 @@ class _ChunkedLoss(torch.autograd.Function):
                 "log_prob(hidden).gather(...), which holds all scores"
             )
         inputs, scale = ctx.saved_tensors, ctx.chunks.tokens.scale
-        # given away once and scaled in place; a second backward recomputes them
+        # scaled in place and returned once; a second backward recomputes them
         sums, ctx.ready = ctx.ready, None
         if sums is None:
             upstream = grad if scale is None else None
             _, sums = ctx.chunks.gradients(inputs, upstream, ctx.needs_input_grad[1:])
         if scale is not None:
-            # last and in float32: p / N would underflow in float16
+            # last and in float32, because p / N would underflow in float16
             sums = [total if total is None else total.mul_(grad * scale) for total in sums]
         return None, *(
             total if total is None else total.to(given.dtype)
@@ -95,15 +95,15 @@ class _ChunkedLoss(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Chunks:
-    """One call of `chunked_loss`, without its inputs, which autograd keeps for backward.
+    """State of one call of `chunked_loss`, except the inputs, which autograd keeps for backward.
 
     Attributes:
-        arguments: the mapping's, by name.
-        masked_vocab: [V], words whose bias is -inf; None if there are none.
-        dtype: of the products with W.
+        arguments: arguments of the mapping, by name.
+        masked_vocab: [V], mask of words with bias -inf; None if there are none.
+        dtype: dtype of the products with W.
         learns: whether a gradient is needed.
         bound: count scores outside [-bound, bound]; None to count none.
-        outside: their counts, one tensor per chunk.
+        outside: counts of these scores, one tensor per chunk.
     """
 
     tokens: Tokens
@@ -124,7 +124,7 @@ class Chunks:
     def gradients(
         self, inputs: Inputs, upstream: Tensor | None, needed: Sequence[bool]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """The losses [N] and the gradients of sum_n upstream_n loss_n in the inputs that need one.
+        """Return losses [N] and gradients of sum_n upstream_n loss_n by the inputs that need one.
 
         Upstream defaults to 1. The gradients are in at least float32.
         """
@@ -137,7 +137,7 @@ class Chunks:
         return torch.cat(losses), sums
 
     def _prepared(self, inputs: Inputs, learns: bool) -> Inputs:
-        """W and b in the dtype of the products, the arguments of the mapping as leaves."""
+        """Return W and b in the dtype of the products, and the mapping's arguments as leaves."""
         rows, log_prior, weight, bias, *tensors = inputs
         bias = None if bias is None else bias.to(self.dtype)
         leaves = [t.detach().requires_grad_(learns and t.requires_grad) for t in tensors]
@@ -149,7 +149,7 @@ class Chunks:
         return (slice(i, i + step) for i in range(0, max(1, count), step))
 
     def _joint(self, part: slice, inputs: Inputs, learns: bool) -> tuple[Tensor, Vjp]:
-        """log pi_k p_k(target), [tokens, K], and the vjp of its terms."""
+        """Return log pi_k p_k(target), [tokens, K], and the vjp of its terms."""
         rows, log_prior, weight, bias, *tensors = inputs
         hidden = rows[part].flatten(0, 1).to(self.dtype)  # [tokens x K, d]
         scores = widened(F.linear(hidden, weight, bias))
@@ -163,7 +163,7 @@ class Chunks:
     def _values(
         self, scores: Tensor, targets: Tensor, tensors: Sequence[Tensor]
     ) -> tuple[Tensor, Vjp]:
-        """log p of the targets [R], or minus their own loss, and its vjp."""
+        """Return log p of the targets [R], or minus the mapping's own loss, and its vjp."""
         names = [name for name, a in self.arguments.items() if isinstance(a, Tensor)]
         arguments = {**self.arguments, **dict(zip(names, tensors, strict=True))}
         leaves = (scores, *(t for t in tensors if t.requires_grad))
@@ -195,11 +195,11 @@ class Chunks:
     def _add_chunk(
         self, part: slice, inputs: Inputs, upstream: Tensor | None, sums: Sequence[Tensor | None]
     ) -> Tensor:
-        """Add the gradients of one chunk to their sums; the losses of its tokens."""
+        """Add one chunk's gradients to the sums, and return the losses of its tokens."""
         rows, _, weight, *_ = inputs
         for_rows, for_prior, for_weight, for_bias, *for_tensors = sums
         joint, vjp = self._joint(part, inputs, learns=True)
-        # the share that each component has in the target
+        # share of each component in the target
         share = -joint.softmax(-1)  # [tokens, K]
         if upstream is not None:
             share *= upstream[part].unsqueeze(-1)
@@ -213,7 +213,7 @@ class Chunks:
             for_rows[part] = (for_scores @ weight).unflatten(0, share.shape)
         if for_weight is not None:
             hidden = rows[part].flatten(0, 1).to(self.dtype)
-            if for_weight.dtype == self.dtype:  # in the memory of the sum
+            if for_weight.dtype == self.dtype:  # in place
                 for_weight.addmm_(for_scores.t(), hidden)
             else:
                 for_weight += for_scores.t() @ hidden
@@ -224,13 +224,13 @@ class Chunks:
 
 
 def _pointwise(log_g: Tensor, targets: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, Vjp]:
-    """log p of the targets for p = g / sum g, [R], and its vjp, in the memory of log p."""
+    """Return log p of the targets for p = g / sum g, [R], and its vjp, in the memory of log p."""
     scores = leaves[0]
     log_p = log_g.detach().log_softmax(-1)
     values = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    # log 0 is written as the lowest finite number
+    # log 0 is represented by the lowest finite number
     values = values.masked_fill(values < torch.finfo(values.dtype).min / 2, -INF)
-    if log_g is not scores:  # NaN where a score is +inf, which a bounded g would hide
+    if log_g is not scores:  # NaN for a score of +inf, which a bounded g would hide
         top = scores.detach().amax(-1)
         values += top - top
 

@@ -20,7 +20,7 @@ from sparse_attn.mappings.pointwise import EPS
 
 
 class FactoredSphericalHead(nn.Module):
-    """z = W h, trained by exact SGD in O(m d^2 + d^3) for m rows, whatever the vocabulary.
+    """z = W h, trained by exact SGD in O(m d^2 + d^3) for m rows and any vocabulary.
 
     The losses depend on z only through a = z_c, q = ||z||^2 and s = sum_k z_k:
 
@@ -31,7 +31,7 @@ class FactoredSphericalHead(nn.Module):
 
     and a `FactoredMatrix` gives q = h^T Q h and s = w_bar^T h without z. The result equals
     `torch.optim.SGD` without momentum on a dense W, up to rounding. The layer has no Parameters, so
-    no optimizer touches it; it has its own `step`:
+    optimizers do not touch it; call its `step`:
 
         loss = head(hidden, targets)
         loss.backward()      # the gradient of hidden; that of W is recorded
@@ -46,7 +46,7 @@ class FactoredSphericalHead(nn.Module):
     steps; `head.matrix.refresh()`, which costs O(vocab d^2), removes it.
 
     Not supported: momentum, Adam, tied weights, a dense gradient of W, and training in several
-    processes, which exchange nothing.
+    processes, because they do not exchange gradients.
 
     Source: Vincent, de Brebisson & Bouthillier 2015 (the update); de Brebisson & Vincent 2016
     (the losses).
@@ -54,13 +54,13 @@ class FactoredSphericalHead(nn.Module):
     Args:
         hidden: size of h.
         vocab: number n of rows of W.
-        objective: the name of the loss, one of those above.
-        eps: of the spherical loss, above 0; bounds |d loss / da| by 1/sqrt(eps).
+        objective: name of the loss, as above.
+        eps: eps of the spherical loss, above 0; bounds |d loss / da| by 1/sqrt(eps).
         bias: adds a column to W and a constant 1 to h.
 
     Attributes:
         matrix: W, a `FactoredMatrix`, [vocab, hidden + bias], initialised as nn.Linear's weight; at
-            W = 0 the spherical loss has no gradient. In at least float32, whatever the model.
+            W = 0 the spherical loss has no gradient. In at least float32 in any model.
 
     Raises:
         ValueError: sizes below 1, an unknown objective, eps out of range.
@@ -93,10 +93,10 @@ class FactoredSphericalHead(nn.Module):
             torch.empty(vocab, width).uniform_(-(width**-0.5), width**-0.5)
         )
         self._recorded: list[Batch] = []
-        self._version = 0  # of the W at which they were recorded
+        self._version = 0  # version of W when they were recorded
 
     def forward(self, hidden: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
-        """The mean loss over the targets that count, NaN if none does.
+        """Return the mean loss over the targets that count, NaN if none does.
 
         Args:
             hidden: (..., hidden), any floating dtype.
@@ -121,12 +121,12 @@ class FactoredSphericalHead(nn.Module):
             rows = F.pad(rows, (0, 1), value=1.0)
         if not (torch.is_grad_enabled() and (self.training or rows.requires_grad)):
             return self.loss_of(*self._products(rows, words)[-1]).mean()
-        # stands for W: nothing in the layer requires a gradient, but the loss must
+        # stands for W: the loss must require a gradient, though nothing in the layer does
         anchor = rows.new_empty(0, requires_grad=self.training)
         return _FactoredLoss.apply(rows, words, anchor, self)
 
     def _products(self, rows: Tensor, words: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """W^T z and the words' rows of W, both [m, d], and a, q, s, each [m], for rows [m, d]."""
+        """Return W^T z and the words' rows of W, both [m, d], and a, q, s, [m], for rows [m, d]."""
         matrix = self.matrix
         with torch.autocast(rows.device.type, enabled=False):
             back = rows @ matrix.Q
@@ -135,7 +135,7 @@ class FactoredSphericalHead(nn.Module):
         return back, vectors, scalars
 
     def loss_of(self, a: Tensor, q: Tensor, s: Tensor) -> Tensor:
-        """The loss of each row, [m].
+        """Return the loss of each row, [m].
 
         Args:
             a, q, s: z_c, ||z||^2 and sum_k z_k of each row, [m].
@@ -143,15 +143,14 @@ class FactoredSphericalHead(nn.Module):
         return LOSSES[self.objective].of(a, q, s, self.vocab, self.eps)
 
     def accumulate(self, batch: Batch) -> None:
-        """Add the gradient of a `batch` to that of the next `step`; backward calls this."""
+        """Add the gradient of a `batch` to the gradient of the next `step`; called by backward."""
         if not self._recorded:
             self._version = self.matrix.version
-        # with their graph they would keep it alive, and no deepcopy of the layer were possible
+        # detached: a kept graph costs memory, and prevents a deepcopy of the layer
         self._recorded.append(Batch(*(part.detach() for part in batch)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the recorded gradient; the zero_grad of an optimizer or an enclosing model does
-        not.
+        """Forget the recorded gradient, which other zero_grad methods do not.
 
         `set_to_none` is as in nn.Module.zero_grad.
         """
@@ -160,7 +159,7 @@ class FactoredSphericalHead(nn.Module):
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:
-        """||G||_F of the recorded gradient G = dL/dW, a scalar, in O(m d^2 + d^3).
+        """Return ||G||_F of the recorded gradient G = dL/dW, a scalar, in O(m d^2 + d^3).
 
         To clip a whole model, multiply the learning rate of `step` by the common factor.
 
@@ -173,7 +172,7 @@ class FactoredSphericalHead(nn.Module):
     def step(self, lr: float, max_norm: float | None = None, weight_decay: float = 0.0) -> Tensor:
         """W <- W - lr (min(1, max_norm/||G||) G + weight_decay W) for the recorded gradient G.
 
-        A factor on the loss, such as that of a GradScaler, is in G.
+        G includes any factor of the loss, such as a GradScaler's.
 
         Args:
             lr: learning rate, above 0; may differ from step to step.
@@ -235,7 +234,7 @@ class FactoredSphericalHead(nn.Module):
 
     @property
     def W(self) -> Tensor:  # noqa: N802
-        """The full W, a new tensor [vocab, hidden + bias] with the bias in the last column."""
+        """Return W, a new tensor [vocab, hidden + bias] with the bias in the last column."""
         return self.matrix.full()
 
     def load_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -265,7 +264,7 @@ class FactoredSphericalHead(nn.Module):
         self._recorded.clear()
 
     def to_linear(self) -> LinearHead:
-        """A copy as a dense head, with the mapping that the loss trains.
+        """Return a copy as a dense head, with the mapping that the loss trains.
 
         Raises:
             ValueError: the objective is "mse", which has no probabilities.
@@ -291,7 +290,7 @@ class FactoredSphericalHead(nn.Module):
 
 
 class _FactoredLoss(torch.autograd.Function):
-    """The mean loss of rows [m, d]; backward returns their gradient and records that of W."""
+    """Mean loss of rows [m, d]; backward returns their gradient and records the gradient of W."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
-"""Losses that depend on a row of n scores only through a = z_c, q = sum_k z_k^2, s = sum_k z_k.
+"""Losses that depend on n scores only through a = z_c, q = sum_k z_k^2 and s = sum_k z_k.
 
-A loss of this form trains the output layer of `factored.py` at a cost independent of n.
+Such a loss trains the output layer of `factored.py` at a cost independent of n.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class QuadraticLoss:
     """One loss of the family.
 
     Attributes:
-        of: (a, q, s, n, eps) -> loss of each row. Rounding can make q, or a sum of squares,
-            slightly too small: each loss clamps them to values that exact arithmetic could give.
-        mapping: the registered name of the p whose likelihood the loss is or bounds; None for none.
+        of: maps (a, q, s, n, eps) to the loss of each row. Rounding can make q, or a sum of
+            squares, slightly too small, so each loss clamps them to values possible in exact
+            arithmetic.
+        mapping: registered name of the p whose likelihood the loss equals or bounds, or None.
     """
 
     of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]

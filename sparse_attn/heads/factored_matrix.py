@@ -12,10 +12,11 @@ from torch import Tensor, nn
 # Singular values of U outside [1/NEAR, NEAR] are reset to 1 when the bound on them passes FAR.
 NEAR = 2.0
 FAR = 4.0
-# What an update adds to the logarithm of that bound, so that a check, which also computes the
-# inverse of U anew, comes every 140 updates at the latest.
+# Least increase of the logarithm of that bound per update, so that a check, which also recomputes
+# the inverse of U, comes at least every 140 updates.
 ROUNDING = 0.01
-# An update that shrinks or stretches W by more than this in some direction goes into V at once.
+# An update that shrinks or stretches W by more than this in some direction is folded into V at
+# once.
 LARGEST_FACTOR = 100.0
 FOLD_ROWS = 1 << 14
 
@@ -55,10 +56,10 @@ class Gradient:
 class FactoredMatrix(nn.Module):
     """W = V U + 1 omega^T, stored with Q = W^T W and w_bar = W^T 1.
 
-    A bound on the singular values of U is kept. Before it passes FAR, `stabilise` resets those
+    A bound on the singular values of U is kept. Before it passes FAR, `stabilise` resets the values
     outside [1/NEAR, NEAR] to 1 by U <- C U, V <- V C^-1, O(rows d) each; if more than a third are
-    outside, V <- W, U <- I, O(rows d^2). Ordinary steps do neither: the bound moves with learning
-    rate times curvature. Buffers stay in float32 when a model is cast to half precision.
+    outside, V <- W, U <- I, O(rows d^2). Ordinary steps need neither, because the bound moves with
+    learning rate times curvature. Buffers stay in float32 when a model is cast to half precision.
 
     Source: Vincent, de Brebisson & Bouthillier 2015.
 
@@ -66,8 +67,8 @@ class FactoredMatrix(nn.Module):
         values: the initial W, [rows, d]; kept, and changed in place.
 
     Attributes:
-        version: counts the changes of W, to detect a gradient of an earlier W; torch's own counters
-            restart in a copy.
+        version: counts the changes of W, to detect gradients of an earlier W, because torch's
+            counters restart in a copy.
     """
 
     V: Tensor  # [rows, d]
@@ -105,20 +106,20 @@ class FactoredMatrix(nn.Module):
     def refresh(self) -> None:
         """Recompute Q and w_bar from W, in O(rows d^2), to remove the rounding of many updates.
 
-        Call it after a step: a gradient taken before would be refused.
+        Call it after a step, because gradients taken before are refused.
         """
         self.assign(self.full())
 
     def select(self, words: Tensor) -> Tensor:
-        """The rows of W of the words [m], as [m, d]."""
+        """Return the rows of W of the words [m], [m, d]."""
         return self.V[words] @ self.U + self.omega
 
     def full(self) -> Tensor:
-        """W, a new tensor [rows, d]."""
+        """Return W, a new tensor [rows, d]."""
         return self.V @ self.U + self.omega
 
     def gradient(self, batch: Batch) -> Gradient:
-        """dL/dW of a batch, in O(m d^2 + m^2 d), or O(m d^2 + d^3) where m > d."""
+        """Return dL/dW of a batch, in O(m d^2 + m^2 d), or O(m d^2 + d^3) for m > d."""
         m, d = batch.hidden.shape
         one = torch.eye(min(m, d)).to(self.Q)
         # sum_i g_i h_i^T over the rows is sum_k (sum_i h_ik g_i) e_k^T over the d unit vectors
@@ -135,15 +136,15 @@ class FactoredMatrix(nn.Module):
         return Gradient(right, along, constant, sparse, words, back, total, inner)
 
     def update(self, g: Gradient, rate: float) -> None:
-        """W <- W - rate dL/dW: U <- U (I - rate sum_k a_k x_k^T), the rest follows from that."""
+        """W <- W - rate dL/dW: U <- U (I - rate sum_k a_k x_k^T), which determines the rest."""
         # x (I - rate a^T x)^-1 = (I - turn)^-1 x = (I + excess) x, of size r instead of d
         turn = rate * g.right @ g.along.T  # [r, r]
         shrink = torch.eye(len(turn)).to(turn) - turn
         excess, failed = torch.linalg.solve_ex(shrink, turn)
-        # what multiplies U has the singular values |1 - t|, t the eigenvalues of turn, and its
-        # inverse |1 + e|, e those of excess
+        # the factor of U has singular values |1 - t|, its inverse |1 + e|, with the eigenvalues t
+        # of turn and e of excess
         moved = torch.maximum(_radius(turn), _radius(excess)).log1p().item()
-        # written so that NaN, from a singular matrix, is not invertible
+        # so that NaN, from a singular matrix, counts as not invertible
         invertible = not failed and moved < math.log(LARGEST_FACTOR)
         if invertible and self.spread.item() + moved > math.log(FAR):
             self.stabilise()
@@ -212,7 +213,7 @@ class FactoredMatrix(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move with the model but stay in float32: in half precision Q would drift from W.
 
-        In another dtype Q and w_bar are refreshed, to be as accurate as it allows.
+        Q and w_bar are recomputed in a new dtype, for its full accuracy.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -229,9 +230,9 @@ class FactoredMatrix(nn.Module):
 
 
 def _radius(x: Tensor) -> Tensor:
-    """(sum t^8)^(1/8) over the eigenvalues t of x [r, r], all real, so max |t| or a little more.
+    """(sum t^8)^(1/8) over the real eigenvalues t of x [r, r], slightly above max |t|.
 
-    Taken from the trace of x^8.
+    Computed from the trace of x^8.
     """
     size = x.norm().clamp(min=torch.finfo(x.dtype).tiny)
     fourth = torch.linalg.matrix_power(x / size, 4)

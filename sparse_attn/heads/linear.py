@@ -1,4 +1,4 @@
-"""The plain head: one linear map and a probability mapping."""
+"""Plain head: one linear map and a probability mapping."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LinearHead(WordHead):
         self.register_parameter("bias", word_biases(self.weight) if bias else None)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """W h + b: (..., hidden) to (..., vocab).
+        """Return W h + b: (..., hidden) to (..., vocab).
 
         Raises:
             ValueError: hidden states of the wrong size.
@@ -72,12 +72,12 @@ class LinearHead(WordHead):
 
 
 def word_biases(weight: nn.Parameter) -> nn.Parameter:
-    """b, [vocab], all 0, in the dtype and on the device of W."""
+    """Return b = 0, [vocab], in the dtype and on the device of W."""
     return nn.Parameter(weight.new_zeros(len(weight)))
 
 
 def word_vectors(vocab: int, size: int, tie: nn.Parameter | nn.Embedding | None) -> nn.Parameter:
-    """W, [vocab, size]: the tied one, or a new one initialised as nn.Linear's."""
+    """Return W, [vocab, size]: the tied one, or a new one initialised as nn.Linear's."""
     if tie is None:
         return nn.Parameter(torch.empty(vocab, size).uniform_(-(size**-0.5), size**-0.5))
     weight = tie.weight if isinstance(tie, nn.Embedding) else tie

@@ -23,7 +23,7 @@ from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import widened
 
-MOST_COMPONENTS = 1000  # each has a matrix: their number may come from a config of anyone
+MOST_COMPONENTS = 1000  # each has a matrix, and the number may come from an untrusted config
 
 
 class MixtureHead(WordHead):
@@ -42,9 +42,8 @@ class MixtureHead(WordHead):
         components: K.
         bias: whether to add b.
         tie: W, [vocab, latent], or the embedding that holds it.
-        latent: size of the h_k; by default that of `tie`, or `hidden`.
-        prior: mapping of the mixture weights; by default sigsoftmax for sigsoftmax, otherwise
-            softmax.
+        latent: size of the h_k; by default the size of `tie`, or `hidden`.
+        prior: mapping of the mixture weights; by default sigsoftmax for sigsoftmax, else softmax.
         dropout: on the h_k, one mask for all positions of a sequence in hidden states (B, T,
             hidden), one per row in (N, hidden).
 
@@ -98,7 +97,7 @@ class MixtureHead(WordHead):
         self.prior = nn.Linear(hidden, components, bias=False, **kind)
 
     def latents(self, hidden: Tensor) -> Tensor:
-        """h_k: (..., hidden) to (..., K, latent), with dropout in training.
+        """Return h_k: (..., hidden) to (..., K, latent), with dropout in training.
 
         Raises:
             ValueError: hidden states of the wrong size.
@@ -110,14 +109,14 @@ class MixtureHead(WordHead):
         return latents.unflatten(-1, (self.components, -1))
 
     def _dropout_mask(self, hidden: Tensor) -> Tensor:
-        """Broadcastable to (..., K latent), the same for all positions of (..., T, hidden)."""
+        """Draw a mask for (..., K latent), the same for all positions of (..., T, hidden)."""
         shape = [*hidden.shape[:-1], self.latent.out_features]
         if hidden.dim() > 2:
             shape[-2] = 1
         return F.dropout(self.weight.new_ones(shape), self.dropout)
 
     def log_prior(self, hidden: Tensor) -> Tensor:
-        """log pi, in nats: (..., hidden) to (..., K)."""
+        """Return log pi, in nats: (..., hidden) to (..., K)."""
         return self.prior_mapping.log(widened(self.prior(hidden)))
 
     def log_prob(self, hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The multi-label head: one distribution over the labels; large or non-zero entries apply."""
+"""Multi-label head: one distribution over the labels; entries above a threshold are predicted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sparse_attn.mappings.derived import SINK, is_scaled
 from sparse_attn.mappings.module import into_range
 from sparse_attn.mappings.weighted import R
 
-NLL = "nll"  # -log p, of mappings without zeros
-DENSE_THRESHOLD = 0.1  # for them
+NLL = "nll"  # -log p, for mappings without zeros
+DENSE_THRESHOLD = 0.1  # for mappings without zeros
 
 
 class MultiLabelHead(nn.Module):
@@ -33,23 +33,23 @@ class MultiLabelHead(nn.Module):
     With a mapping that returns zeros and threshold 0, the labels are its support. Its sparsity is
     fixed, scheduled or learned in the mapping, or predicted for every h by a second linear layer:
 
-        r-softmax: r = 1 - k / labels, k = argmax (A h + a) a number of labels, 0 taken as 1;
+        r-softmax: r = 1 - k / labels, k = argmax (A h + a) the number of labels, at least 1;
         t-softmax: t = softplus(a . h + a0), which starts at the mapping's t; likewise the parameter
-        that another mapping's spec `predicts`, mapped into its range as if learned.
+        `predicts` of another mapping's spec, mapped into its range as if learned.
 
     Without ties r-softmax then keeps exactly k labels, except at k = labels > 1, where r = 0 drops
-    the minimum. With a sink, as of `Mapping("sparsemax", sink=0.0)`, "none of them" is one more
-    label, the true one of a row without labels, and the head can predict the empty set. Scores,
-    log p and losses are computed in at least float32, whatever the dtype of h and W, under autocast
-    too: rounded scores tie. A learned alpha of entmax or q of sparsehourglass only changes the
-    scale of its own loss, and ends where that is lowest, whatever the labels. Learn t, or predict.
+    the minimum. With a sink, as in `Mapping("sparsemax", sink=0.0)`, "none of them" is one more
+    label, the true label of a row without labels, so the head can predict the empty set. Scores,
+    log p and losses are computed in at least float32 for any dtype of h and W, also under autocast,
+    because rounded scores tie. Do not learn alpha of entmax or q of sparsehourglass: they only
+    change the scale of their loss, and end where it is lowest for any labels. Learn t, or predict.
     Source: Balazy et al. 2023, eq. 3 and 4.
 
     Args:
         hidden: size d of the hidden states h.
         labels: number of labels n.
         mapping: a registered name or a `Mapping`, such as `Mapping("t-softmax", learn="t")`, whose
-            rows sum to one but for a sink.
+            rows sum to one except for a sink.
         sparsity: "fixed", or "predicted" for r-softmax and t-softmax without a sink.
         loss: one of the `losses` of the mapping's spec, or "nll" for a mapping without zeros; None
             for the default. The losses are "sparsemax" and "sparsegen-hinge" of sparsemax,
@@ -118,7 +118,7 @@ class MultiLabelHead(nn.Module):
 
     @property
     def _base(self) -> MappingSpec:
-        """The record of the mapping without its sink."""
+        """Return the record of the mapping without its sink."""
         return get_spec(self.mapping.name)
 
     @property
@@ -144,9 +144,9 @@ class MultiLabelHead(nn.Module):
         """Set a fixed parameter of the mapping, as a schedule does.
 
         Args:
-            name: of the parameter.
-            value: to set.
-            ends: values that it will reach, checked before it is set.
+            name: name of the parameter.
+            value: value to set.
+            ends: values that it will reach, checked first.
 
         Raises:
             ValueError: out of range, or the mapping has no such fixed parameter.
@@ -161,8 +161,10 @@ class MultiLabelHead(nn.Module):
         self.mapping.set_value(name, value)
 
     def describe(self) -> dict[str, Any]:
-        """The arguments that recreate this head, without its sizes: mapping, params and learn of
-        the `Mapping`, then sparsity, loss and threshold. Omits learned values."""
+        """Return the arguments that recreate this head, without sizes and learned values.
+
+        They are mapping, params and learn of the `Mapping`, then sparsity, loss and threshold.
+        """
         mapping = self.mapping.describe()
         return {
             **{name: mapping[name] for name in ("mapping", "params", "learn")},
@@ -182,10 +184,10 @@ class MultiLabelHead(nn.Module):
         return self.mapping.spec.log_function(self.scores(hidden), **arguments)
 
     def loss(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """The loss named `criterion`.
+        """Return the loss named `criterion`.
 
-        A predicted r is replaced by that of the true number of labels, and the cross entropy of
-        that number is added. A row without labels adds nothing else, unless there is a sink.
+        A predicted r is replaced by the r of the true number of labels, and the cross entropy of
+        that number is added. Without a sink, a row without labels contributes only the latter.
 
         Args:
             hidden: (..., hidden).
@@ -221,20 +223,20 @@ class MultiLabelHead(nn.Module):
             present = torch.cat([present, ~present.any(-1, keepdim=True)], -1)
         loss = self._base.losses.get(self.criterion)
         if loss is None:
-            # a row without labels has no place in -sum eta log p
+            # -sum eta log p is undefined for a row without labels
             loss, arguments["mask"] = partial(spec_nll, self._base), present.any(-1, keepdim=True)
         return loss(scores, present, **arguments, reduction="none")
 
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
-        """Which labels are predicted: (..., hidden) to a boolean (..., labels).
+        """Return the predicted labels: (..., hidden) to a boolean (..., labels).
 
-        None in a row with NaN.
+        A row with NaN has none.
         """
         return above(self(hidden), self.threshold)
 
     def decide(self, log_p: Tensor) -> Tensor:
-        """p > threshold, a boolean in the shape of log_p.
+        """Return p > threshold, a boolean in the shape of log_p.
 
         Raises:
             ValueError: a log_p above 0, such as a probability.
@@ -248,7 +250,7 @@ class MultiLabelHead(nn.Module):
         return _linear(hidden, self.weight, self.bias)
 
     def count_scores(self, hidden: Tensor) -> Tensor:
-        """Scores of 0 to n labels: (..., hidden) to (..., labels + 1), whose argmax is k.
+        """Return scores of 0 to n labels: (..., hidden) to (..., labels + 1), whose argmax is k.
 
         Raises:
             ValueError: the head does not predict a number of labels; others as `forward`.
@@ -262,13 +264,13 @@ class MultiLabelHead(nn.Module):
         return prediction
 
     def _prediction(self, hidden: Tensor) -> Tensor | None:
-        """Scores of 0 to n labels, (..., labels + 1), or t before the softplus, (..., 1)."""
+        """Return scores of 0 to n labels, (..., labels + 1), or t before the softplus, (..., 1)."""
         if self.predictor is None:
             return None
         return _linear(hidden, self.predictor.weight, self.predictor.bias)
 
     def _arguments(self, prediction: Tensor | None, counts: Tensor | None = None) -> dict[str, Any]:
-        """The mapping's arguments besides the scores; `counts` (...) replace predicted ones."""
+        """Return the mapping's arguments except the scores; `counts` (...) replace predictions."""
         arguments = self.mapping.arguments()
         if prediction is None:
             return arguments
@@ -289,7 +291,7 @@ class MultiLabelHead(nn.Module):
 
 
 def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W h + b in at least float32, under autocast too."""
+    """Return W h + b in at least float32, also under autocast."""
     check_hidden(hidden, weight.shape[-1])
     if not hidden.is_floating_point():
         raise TypeError(f"hidden: expected floating point, got {hidden.dtype}; use .float()")
@@ -302,7 +304,7 @@ def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _predicted(mapping: Mapping, sparsity: str) -> str | None:
-    """The name of the predicted parameter, None for none."""
+    """Return the name of the predicted parameter, or None."""
     if sparsity not in ("fixed", "predicted"):
         raise ValueError(f"sparsity={sparsity!r}: expected 'fixed' or 'predicted'")
     if sparsity == "fixed":
@@ -324,7 +326,7 @@ def _predicted(mapping: Mapping, sparsity: str) -> str | None:
 
 
 def _criterion(mapping: Mapping, base: MappingSpec, loss: str | None) -> str:
-    """The name of the loss: the given one, or the mapping's default."""
+    """Return the name of the loss, by default the mapping's."""
     known = [*base.losses, *([NLL] if positive(mapping) else [])]
     if not known:
         others = [name for name in mapping_names() if get_spec(name).losses]

@@ -1,4 +1,4 @@
-"""The labels of a distribution: those above a threshold, and how to find it."""
+"""Labels of a distribution above a threshold, and the search for the threshold."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-3  # of log p = 0 in half precision
-AVERAGES = {"micro": None, "macro": 0, "samples": -1}  # what F1 counts over
+ROUNDING = 1e-3  # tolerance for log p = 0 in half precision
+AVERAGES = {"micro": None, "macro": 0, "samples": -1}  # dimension that F1 counts over
 
 
 def search_threshold(
@@ -18,11 +18,11 @@ def search_threshold(
     candidates: Sequence[float] = (0.05, 0.1, 0.15, 0.2, 0.3),
     average: str = "micro",
 ) -> float:
-    """The candidate whose labels {i: p_i > threshold} have the highest F1; the first of equals.
+    """Return the first candidate whose labels {i: p_i > threshold} have the highest F1.
 
     F1 = 2 |predicted and present| / (|predicted| + |present|), 0 if both are empty. Use a
     validation set: `head.threshold = search_threshold(log_p, target)`. p sums to 1, so k labels
-    have about 1/k each: for ten labels or more per row pass smaller candidates.
+    have about 1/k each; for ten or more labels per row pass smaller candidates.
     Source of the candidates: Balazy et al. 2023, table 1.
 
     Args:
@@ -62,12 +62,12 @@ def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:
 
 def above(log_p: Tensor, threshold: float) -> Tensor:
     """p > threshold; at threshold 0 the support."""
-    # in logarithms, as p of a label in the support may round to 0
+    # in logarithms, because p of a label in the support may round to 0
     return log_p > (math.log(threshold) if threshold > 0 else -math.inf)
 
 
 def check_log_p(log_p: Tensor) -> None:
-    """Raise ValueError for what is above 0, such as scores or probabilities."""
+    """Raise ValueError for values above 0, such as scores or probabilities."""
     if log_p.numel() and log_p.max() > ROUNDING:
         raise ValueError(
             f"log_p: expected logarithms of probabilities, at most 0, got {log_p.max().item():g}; "
@@ -83,7 +83,7 @@ def check_threshold(name: str, value: float) -> None:
 
 
 def check_target(target: Tensor, shape: Sequence[int]) -> Tensor:
-    """Where target is neither 0 nor 1; on the CPU, where it does not synchronise, raise."""
+    """Return a mask of targets other than 0 and 1; raise for them on the CPU, without a sync."""
     if not isinstance(target, Tensor) or target.is_complex():
         kind = target.dtype if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(f"target: expected a real tensor of 0 and 1, got {kind}")

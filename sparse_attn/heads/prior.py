@@ -11,8 +11,8 @@ from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.mappings import Mapping
 
-WIDEST = 1e6  # biases are looked for in [-WIDEST, WIDEST]
-HALVINGS = 80  # of that interval: down to the rounding of float64
+WIDEST = 1e6  # biases are searched for in [-WIDEST, WIDEST]
+HALVINGS = 80  # halvings of that interval, to the rounding of float64
 NEAR = 1e-6  # nats
 
 
@@ -23,14 +23,15 @@ def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float
     At W h = 0, near the start of training, the head then predicts word frequencies. C is free: the
     most frequent word gets the score 0. The g of spherical, Taylor and abs increases only to the
     right of its minimum, where it has no slope; there the rarest word gets the score at which g is
-    twice its minimum (or 1 beyond a minimum of 0), and all others lie above. The minimum is that of
-    a grid that is finest at 0: far from there the rarest word lies further above it. Scores are
-    found by bisection on the mapping with its current parameters.
+    twice its minimum (or 1 beyond a minimum of 0), and all others lie above. The minimum is
+    searched on a grid that is finest at 0; far from 0 the rarest word lies further above it. Scores
+    are found by bisection on the mapping with its current parameters.
 
     Args:
-        head: with a bias, and a pointwise mapping whose g increases, at least right of its minimum.
-        counts: how often each word occurs, [vocab], non-negative. A word that never occurs counts
-            as `smoothing` occurrences; if all occur, the prior is the empirical one.
+        head: a head with a bias and a pointwise mapping whose g increases, at least right of its
+            minimum.
+        counts: number of occurrences of each word, [vocab], non-negative. A word that never occurs
+            counts as `smoothing` occurrences; if all occur, the prior is the empirical one.
         smoothing: occurrences, above 0.
 
     Raises:
@@ -40,7 +41,7 @@ def match_prior(head: LinearHead | MixtureHead, counts: Tensor, smoothing: float
             cannot reach, such as with a bounded g.
 
     Source: de Brebisson & Vincent 2016, who start from zero output weights, where even mappings
-    learn nothing without such biases; the formula is derived.
+        learn nothing without such biases; the formula is derived.
     """
     if not isinstance(head, LinearHead | MixtureHead):
         raise TypeError(
@@ -70,7 +71,7 @@ def _smoothed(counts: Tensor, vocab: int, smoothing: float) -> Tensor:
 
 
 def _scores(mapping: Mapping, log_counts: Tensor) -> Tensor:
-    """The z with log g(z) = log_counts + C, for increasing log_counts [n]."""
+    """Solve log g(z) = log_counts + C for z, for increasing log_counts [n]."""
     anchor, rarest = _anchor(mapping, log_counts.device)
     wanted = log_counts - log_counts[0 if rarest else -1]
     low, high = (anchor, WIDEST) if rarest else (-WIDEST, anchor)
@@ -86,13 +87,14 @@ def _scores(mapping: Mapping, log_counts: Tensor) -> Tensor:
 
 
 def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
-    """The score of one word, and whether it is the rarest or the most frequent."""
+    """Return the score of one word, and whether it is the rarest or the most frequent."""
     # steps of 0.015 around 0, and of 1.5 % far out
     grid = (torch.arange(-1000, 1001, device=device).double() / 1000 * math.asinh(WIDEST)).sinh()
     log_g = mapping.log(grid)  # up to a constant
     last = len(grid) - 1 - int(log_g.flip(0).argmin())
     rises = log_g[last:].diff()
-    # NaN does not count as rising, nor does one step: from 0, or to where log g is cut off
+    # neither NaN nor a single step counts as rising: it may start at 0 or end where log g is cut
+    # off
     if not ((rises > -NEAR).all() and (rises[1:] > NEAR).any()):
         raise ValueError(
             f"mapping={mapping.name}: its g does not increase on [-{WIDEST:g}, {WIDEST:g}], nor "
@@ -108,7 +110,7 @@ def _anchor(mapping: Mapping, device: torch.device) -> tuple[float, bool]:
 
 
 def _solve(mapping: Mapping, anchor: float, wanted: Tensor, low: float, high: float) -> Tensor:
-    """The z in [low, high], where g rises, with log g(z) - log g(anchor) = wanted [n]."""
+    """Solve log g(z) - log g(anchor) = wanted [n] for z in [low, high], where g rises."""
     lows, highs = torch.full_like(wanted, low), torch.full_like(wanted, high)
     for _ in range(HALVINGS):
         middle = (lows + highs) / 2
@@ -118,6 +120,6 @@ def _solve(mapping: Mapping, anchor: float, wanted: Tensor, low: float, high: fl
 
 
 def _rise(mapping: Mapping, anchor: float, z: Tensor) -> Tensor:
-    """log g(z) - log g(anchor), z [n], by a row of these two."""
+    """Return log g(z) - log g(anchor) for z [n], from rows of the two scores."""
     log_p = mapping.log(torch.stack([z, torch.full_like(z, anchor)], -1))
     return log_p[:, 0] - log_p[:, 1]

@@ -16,24 +16,25 @@ from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, KEYS, MULTILABEL, patch_of
 from sparse_attn.hf.hooks import drop_hooks, keep_key
 
-# what an adapter of a patched base excludes: the entry's key, and a module that the patch added
+# modules that an adapter of a patched base excludes, as a mark: the entry's key, and an added
+# module
 MARKS = {NAME: (NAME,), HEAD: (HEAD, "mapping"), MULTILABEL: (MULTILABEL, "mapping")}
-UNMARKED = "_sparse_attn_unmarked"  # on the config of an adapter: the one the user gave
+UNMARKED = "_sparse_attn_unmarked"  # on an adapter's config: the user's config
 _watched = weakref.WeakSet[nn.Module]()
-ADAPTERS = "peft_config"  # where PEFT keeps the configs of a model's adapters, by name
+ADAPTERS = "peft_config"  # PEFT's attribute for the configs of a model's adapters, by name
 
 
 def watch_adapters(root: PreTrainedModel) -> None:
     """Mark the adapters of a patched model from its next call on.
 
-    Not at once: PEFT goes on to change the config of an adapter that it adds.
+    Not at once, because PEFT still changes the config of an adapter while it adds it.
     """
     keep_key(root.register_forward_pre_hook(_mark_at_call))
     _watched.add(root)
 
 
 def release_adapters(root: PreTrainedModel) -> None:
-    """Restore the adapters' configs, but for the marks of another patch of the model."""
+    """Restore the adapters' configs, except the marks of another patch of the model."""
     if not any(patch_of(root, key) is not None for key in KEYS):
         drop_hooks(root, _mark_at_call)
         _watched.discard(root)
@@ -55,7 +56,7 @@ def refuse_adapters(root: nn.Module, adapters: Any) -> None:
 
 
 def _mark_at_call(root: PreTrainedModel, args: Any) -> None:
-    """Forward pre-hook."""
+    """Forward pre-hook: mark the adapters, also when a graph is made."""
     if torch.compiler.is_compiling():
         _mark_all()
     else:
@@ -64,14 +65,14 @@ def _mark_at_call(root: PreTrainedModel, args: Any) -> None:
 
 @torch.compiler.assume_constant_result
 def _mark_all() -> bool:
-    """Mark when a graph is made, which has no marking in it; Dynamo passes no model to this."""
+    """Mark all watched models while a graph is made, because Dynamo passes no model here."""
     for root in list(_watched):
         _mark_adapters(root)
     return True
 
 
 def _mark_adapters(root: nn.Module) -> None:
-    """Add the marks to what the adapters' configs exclude, which PEFT saves."""
+    """Add the marks to the exclude_modules of the adapters' configs, which PEFT saves."""
     keys = [key for key in KEYS if patch_of(root, key) is not None]
     adapters = getattr(root, ADAPTERS, {})
     for name, config in list(adapters.items()):
@@ -86,7 +87,7 @@ def _mark_adapters(root: nn.Module) -> None:
 def _with_marks(excluded: Any, keys: list[str]) -> str | set[str]:
     marks = {mark for key in keys for mark in MARKS[key]}
     if isinstance(excluded, str) and excluded:
-        # behind the user's: flags such as (?i) must come first
+        # after the user's pattern, because flags such as (?i) must come first
         return rf"{excluded}|(?:.*\.)?(?:{'|'.join(sorted(marks))})"
     return {*marks, *(excluded or ())}
 

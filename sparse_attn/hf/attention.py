@@ -1,4 +1,4 @@
-"""The attention function and the mask function that Transformers calls.
+"""Attention and mask functions that Transformers calls.
 
 Importing this module registers both under one name. The `Mapping` that `patch_model` sets on an
 attention module decides which mapping it uses.
@@ -24,14 +24,14 @@ from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
-REACHED = "_sparse_attn_reached"  # on an attention module: whether it has called us
-MASKED = -9e3  # additive masks: at or below it, as for -1e4 with a bias, a position is masked
+REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
+MASKED = -9e3  # in additive masks, positions at or below it are masked, such as -1e4 plus a bias
 REFUSED = {
     "sinks": "attention sinks that differ from query to query",
     "indices": "keys selected by an index",
     "block_indices": "blocks selected by an index",
 }
-# model types that append additive entries to their mask, in its dtype: not to a boolean one
+# model types that append additive entries in the dtype of their mask, which must not be boolean
 ADDITIVE = ("deepseek_v4",)
 NOT_PATCHED = (
     f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
@@ -45,20 +45,20 @@ NOT_PATCHED = (
 class Unsaved(str):
     """The name of this implementation, which a config does not save.
 
-    For a model patched only while it is recorded: saving it then saves the plain model.
+    Used while an unpatched model is recorded, so that saving it saves the plain model.
     """
 
 
 class Observer(Protocol):
-    """Sees every call of an attention module, as its attribute OBSERVER."""
+    """Observer of every call of an attention module, set as its attribute OBSERVER."""
 
     keeps_weights: bool
 
     def special(self, batch: int, keys: int) -> Tensor | None:
-        """Keys to sum the mass of, (B, K), bool; None for none."""
+        """Return the keys to sum the mass of, (B, K), bool; None for none."""
 
     def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        """Take in a call: its `kernels.statistics` by row, and the weights if kept."""
+        """Record a call: its `kernels.statistics` by row, and the weights if kept."""
 
 
 def sparse_attention(
@@ -84,8 +84,8 @@ def sparse_attention(
         position_bias: added to the scaled scores before masking (T5).
         softcap: scores become softcap * tanh(scores / softcap) before masking (Gemma 2).
         s_aux: (H,), the model's own sinks: the score of a virtual key of value 0 (GPT-OSS).
-        kwargs: others of the model. `cu_seq_lens_q` and `cu_seq_lens_k` are the boundaries of
-            packed sequences, (sequences + 1,), with B = 1; a mask applies inside them.
+        kwargs: other arguments of the model. `cu_seq_lens_q` and `cu_seq_lens_k` are the boundaries
+            of packed sequences, (sequences + 1,), with B = 1; a mask applies inside them.
 
     Returns:
         The output (B, Q, H, D), and the attention weights (B, H, Q, K) before dropout if they are
@@ -102,7 +102,7 @@ def sparse_attention(
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
-    # getattr would search a module's parameters, buffers and submodules for what is not there
+    # getattr would search a module's parameters, buffers and submodules for a missing name
     if (reached := module.__dict__.get(REACHED)) is not None:
         reached.done = True
     for name, meaning in REFUSED.items():
@@ -112,7 +112,7 @@ def sparse_attention(
                 "define; unpatch this model"
             )
     query, key, value = as_autocast(query, key, value)
-    mask, bias, causal = _masking(module, query, key, attention_mask, kwargs.get("is_causal"))
+    mask, bias, causal = _split_mask(module, query, key, attention_mask, kwargs.get("is_causal"))
     if position_bias is not None:
         if softcap is not None:
             raise NotImplementedError(
@@ -122,7 +122,7 @@ def sparse_attention(
         bias = position_bias if bias is None else position_bias + bias
     observer: Observer | None = module.__dict__.get(OBSERVER)
     collected = _are_collected_here()
-    # a layer that is recomputed has lost the collector by then, and must run the same kernel
+    # the recomputation has no collector, and must run the same kernel
     in_graph = torch.compiler.is_compiling()
     beside = collected and not in_graph and module.training and _is_recomputed()
     wants_weights = _wants_weights(mapping, kwargs) or (collected and not beside)
@@ -148,17 +148,14 @@ def sparse_attention(
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
     if beside and weights is None:
-        weights = _weights_beside(inputs)
+        weights = _separate_weights(inputs)
     wants_weights = wants_weights or beside
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
 
 
 def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the call or a hook on the mapping, which runs when that is called, asks for weights.
-
-    Only the reference has them.
-    """
+    """Whether the call asks for weights, or the mapping has hooks: only the reference has both."""
     # private: nn.Module has no public way to ask which hooks it has
     return bool(
         kwargs.get("output_attentions")
@@ -181,19 +178,19 @@ def _is_recomputed() -> bool:
     )
 
 
-def _weights_beside(inputs: AttentionInputs) -> Tensor:
-    """The weights of a call whose output is computed without them.
+def _separate_weights(inputs: AttentionInputs) -> Tensor:
+    """Compute the weights of a call separately from its output.
 
-    For a model that does not pass `output_attentions` down to its attention. Activation
-    checkpointing counts the tensors that a layer saves; the recomputation does not save these.
+    For models that do not pass `output_attentions` to their attention. Activation checkpointing
+    counts the tensors that a layer saves, so these are hidden, because the recomputation has none.
     """
     with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
         return exact_weights(inputs)
 
 
 def _are_collected_here() -> bool:
-    """`_are_collected`, in eager mode and in a graph."""
-    # Dynamo traces a collector set in the same graph, but not one from around the graph
+    """Return `_are_collected` in eager mode and in a graph."""
+    # Dynamo traces a collector set in the same graph, but not one set outside
     outside = torch.compiler.is_compiling() and not _active_collector.compiling
     return _are_collected_outside() if outside else _are_collected()
 
@@ -205,12 +202,12 @@ def _are_collected() -> bool:
 
 @torch.compiler.assume_constant_result
 def _are_collected_outside() -> bool:
-    """`_are_collected` when the graph is made, for layers that are compiled one by one."""
+    """Return `_are_collected` as of making the graph, for layers compiled one by one."""
     return _are_collected()
 
 
 def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
-    """Boundaries of the packed sequences, which queries and keys must share."""
+    """Return the boundaries of packed sequences; queries and keys must share them."""
     of_queries, of_keys = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
     if of_queries is None and of_keys is None:
         return None
@@ -219,7 +216,7 @@ def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
         isinstance(of_queries, Tensor)
         and isinstance(of_keys, Tensor)
         and of_queries.shape == of_keys.shape
-        # values in a graph or on a GPU are not at hand
+        # values in a graph are unknown, and reading them on a GPU would synchronise
         and (in_graph or of_queries.device.type != "cpu" or torch.equal(of_queries, of_keys))
     ):
         raise NotImplementedError(
@@ -229,10 +226,10 @@ def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
     return of_queries
 
 
-def _masking(
+def _split_mask(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None
 ) -> tuple[Tensor | None, Tensor | None, bool]:
-    """The boolean mask, the bias and causality in any mask that a model may pass."""
+    """Split any mask that a model passes into a boolean mask, a bias and causality."""
     if mask is None:
         # a static cache is longer than the prompt that fills it: query i sees keys up to i
         return None, None, getattr(module, "is_causal", False) if is_causal is None else is_causal
@@ -242,7 +239,7 @@ def _masking(
             f"{tuple(mask.shape)}"
         )
     if mask.shape[3] not in (1, key.shape[2]):
-        # one token that sees every key of the layer for which the mask was made sees those of all
+        # a single query that sees all keys of one layer sees all keys of every layer
         if query.shape[2] == 1 and mask.dtype == torch.bool and mask.all():
             return None, None, False
         raise ValueError(
@@ -258,7 +255,7 @@ def _masking(
 
 
 def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Transformers' boolean mask, never omitted for causal attention; of `ADDITIVE`, a float one.
+    """Return Transformers' boolean mask, also for causal attention; a float mask for `ADDITIVE`.
 
     Raises:
         RuntimeError: the model uses this implementation but holds no mapping. A model that does not
@@ -274,11 +271,11 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     kwargs = {**kwargs, "allow_is_causal_skip": False}
     padding = kwargs.get("attention_mask")
     if padding is not None and padding.is_meta:
-        kwargs["allow_is_bidirectional_skip"] = False  # which looks at its values
+        kwargs["allow_is_bidirectional_skip"] = False  # which reads the mask's values
     queries = kwargs.get("q_length")
     if queries is None or kwargs.get("mask_function") is not bidirectional_mask_function:
         return sdpa_mask(*args, **kwargs)
-    # padding alone: one row serves all queries, and the kernels see by its stride that it does
+    # only padding: one row serves all queries, which the kernels see by its stride
     mask = sdpa_mask(*args, **{**kwargs, "q_length": 1})
     return None if mask is None else mask.expand(-1, -1, queries, -1)
 

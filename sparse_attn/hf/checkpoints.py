@@ -1,4 +1,4 @@
-"""Which of Trainer's checkpoints to resume from, and when to delete them."""
+"""Trainer's checkpoints: find the one to resume from, and delete them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 def remove_drafts(folder: Path) -> None:
-    """Delete the partial files, under random names, that safetensors leaves when killed."""
+    """Delete the partial files with random names that safetensors leaves when killed."""
     for name in ("checkpoint-*", "model"):
         for draft in folder.glob(f"{name}/.tmp*"):
             draft.unlink()
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint; truncated ones are named in the log."""
+    """Return the newest complete checkpoint; truncated ones are named in the log."""
     numbered = {
         int(path.name.removeprefix("checkpoint-")): path
         for path in folder.glob("checkpoint-*")
@@ -37,7 +37,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 
 def logged_losses(folder: Path) -> list[tuple[int, float]]:
-    """Steps and losses that Trainer has logged, by the last complete checkpoint; none without."""
+    """Return Trainer's logged steps and losses from the last complete checkpoint, if any."""
     last = last_complete_checkpoint(folder)
     if last is None:
         return []
@@ -46,13 +46,13 @@ def logged_losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Of a run whose results are written: each is three times the size of the model."""
+    """Delete the checkpoints of a finished run; each is three times the size of the model."""
     for path in folder.glob("checkpoint-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _fault(checkpoint: Path) -> str | None:
-    """What is missing or corrupt in a checkpoint; Trainer writes trainer_state.json last."""
+    """Name a missing or corrupt file of a checkpoint; Trainer writes trainer_state.json last."""
     state = checkpoint / "trainer_state.json"
     try:
         json.loads(state.read_text(encoding="utf-8"))
@@ -67,10 +67,10 @@ def _fault(checkpoint: Path) -> str | None:
                 pass
         except (OSError, SafetensorError):
             return f"{weights.name} is broken"
-    # one state of the random numbers a process, which may come after trainer_state.json
+    # one random state per process, which may be written after trainer_state.json
     count = PartialState().num_processes
     states = [f"rng_state_{i}.pth" for i in range(count)] if count > 1 else ["rng_state.pth"]
-    # FSDP writes its weights and its optimizer under names of its own, beside model.safetensors
+    # FSDP writes weights and optimizer under different names, beside model.safetensors
     sharded = ["pytorch_model_fsdp.bin", "optimizer.bin"]
     names = sharded if any((checkpoint / name).exists() for name in sharded) else ["optimizer.pt"]
     for name in (*names, "scheduler.pt", *states):
@@ -84,5 +84,5 @@ def _is_whole(saved: Path) -> bool:
     try:
         with zipfile.ZipFile(saved) as file:
             return file.testzip() is None
-    except Exception:  # of several kinds, by what is wrong with the file
+    except Exception:  # the type depends on the fault
         return False

@@ -1,4 +1,4 @@
-"""The config entry of a patched model, read from its modules whenever it is saved."""
+"""Config entry of a patched model, read from its modules whenever it is saved."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ from sparse_attn.hf.layers import attention_layers
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
 MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
-# what makes each entry
+# function that makes each entry
 PATCHERS = {NAME: "patch_model", HEAD: "patch_lm_head", MULTILABEL: "patch_multilabel_head"}
 KEYS = tuple(PATCHERS)
-INSTALLED = "_sparse_attn_installed"  # on a patched head: its entry's key
+INSTALLED = "_sparse_attn_installed"  # attribute of a patched head with its entry's key
 VERSION = 1
-# no such attention exists: makes a plain from_pretrained fail for models without patched attention
+# not an attention, so a plain from_pretrained fails for models with only a patched head
 ONLY_BY_US = "sparse_attn.load_pretrained"
-# what `patch_model` changes in a config
+# entries that `patch_model` changes in a config
 # private: a config keeps them by these names, and has no public ones
 SWITCHED = (NAME, "attn_implementation", "_attn_implementation_internal", "_output_attentions")
 
 
 class Snapshot(dict[str, Any]):
-    """A patch config written out by a model in memory; one read from a file is a dict."""
+    """Patch entry copied from a model in memory; an entry read from a file is a plain dict."""
 
 
-# what a config says, worked out when it is called; keeps mappings and not the model
+# computes a config entry when called; holds mappings, not the model
 Description: TypeAlias = Callable[[], dict[str, Any]]
 
 
 def snapshot(description: Description) -> Snapshot:
-    """A config entry as it is now, in new plain lists and dicts."""
+    """Copy the current config entry into new plain lists and dicts."""
     return Snapshot({"version": VERSION, **copy.deepcopy(description())})
 
 
 class PatchConfig(abc.Mapping[str, Any]):
-    """The description of a patched model, derived from it on every read; read-only.
+    """Read-only description of a patched model, derived from the model on every read.
 
-    Copies of a config (such as `to_dict`) and pickles hold it written out. If the model is gone or
-    no longer patched, this keeps describing its last mappings, which a surviving part may still
-    have.
+    Copies of a config (such as `to_dict`) and pickles hold a `Snapshot`. If the model is gone or no
+    longer patched, this keeps describing its last mappings, which a surviving part may still have.
     """
 
     def __init__(self, model: weakref.ref[PreTrainedModel], key: str) -> None:
@@ -56,7 +55,7 @@ class PatchConfig(abc.Mapping[str, Any]):
         self._last: Description = dict
 
     def read(self) -> Snapshot:
-        """All of it, in new plain lists and dicts."""
+        """Return the whole entry in new plain lists and dicts."""
         model = self._model()
         patch = None if model is None else patch_of(model, self._key)
         if patch is not None:
@@ -64,11 +63,11 @@ class PatchConfig(abc.Mapping[str, Any]):
         return snapshot(self._last)
 
     def is_of(self, model: nn.Module, key: str) -> bool:
-        """Whether it belongs to this model."""
+        """Whether the entry belongs to this model."""
         return self._key == key and self._model() is model
 
     def is_foreign(self, root: nn.Module) -> bool:
-        """Whether it belongs to a patched model that neither contains `root` nor is a part."""
+        """Whether the entry belongs to a patched model that is neither around nor inside `root`."""
         other = self._model()
         if other is None or patch_of(other, self._key) is None:
             return False
@@ -94,16 +93,16 @@ class PatchConfig(abc.Mapping[str, Any]):
 
 
 class Patch:
-    """Marks a model as patched, as its attribute `_` + key; its configs have a `PatchConfig`.
+    """Mark of a patched model, its attribute `_` + key; the model's configs have a `PatchConfig`.
 
     A copied or pickled model has configs that read its own modules.
 
     Args:
         model: the patched model.
         key: one of KEYS.
-        describe: returns the config entry from the model as it is now and `kept`, a `Description`;
-            a module-level function, so that it can be pickled.
-        kept: what unpatching needs.
+        describe: returns the config entry, a `Description`, from the current model and `kept`; a
+            module-level function, so that it can be pickled.
+        kept: data for unpatching.
     """
 
     def __init__(
@@ -125,19 +124,19 @@ class Patch:
         self.show()
 
     def show(self) -> None:
-        """Put it into the model's current configs."""
+        """Put the entry into the model's current configs."""
         model = self._model()
         assert model is not None
         self.configs = configs_of(model)
         shown = PatchConfig(self._model, self.key)
         for config in self.configs:
             setattr(config, self.key, shown)
-            # the public name is the one that is saved: a plain from_pretrained then fails loudly
+            # the public name is saved, so that a plain from_pretrained fails loudly
             config.attn_implementation = self.implementation
-        shown.read()  # what it then was, should the model go
+        shown.read()  # keeps the entry in case the model is deleted
 
     def is_shown(self) -> bool:
-        """Whether the config has it; the config may have been replaced, or hold another model's."""
+        """Whether the config has this entry; it may have been replaced or hold another model's."""
         model = self._model()
         shown = None if model is None else vars(model.config).get(self.key)
         if model is None or not isinstance(shown, PatchConfig):
@@ -155,7 +154,7 @@ class Patch:
 
 
 def patch_of(model: nn.Module, key: str) -> Patch | None:
-    """The mark of a patched `model`; None if it is not patched, or only a part of it is."""
+    """Return the mark of a patched `model`; None if it is not patched, or only a part of it is."""
     return vars(model).get(f"_{key}")
 
 
@@ -167,8 +166,8 @@ def unmark(root: PreTrainedModel, key: str) -> None:
         drop_hooks(root, _complete_configs, _refuse_lost_configs)
 
 
-def _unshown(root: PreTrainedModel) -> list[Patch]:
-    """The patches that the model's config does not show; raises if an entry was written over."""
+def _missing_patches(root: PreTrainedModel) -> list[Patch]:
+    """Return the patches missing in the model's config; raise if an entry was overwritten."""
     found = []
     for key, patcher in PATCHERS.items():
         patch = patch_of(root, key)
@@ -187,14 +186,14 @@ def _complete_configs(root: PreTrainedModel, args: Any) -> None:
     """Forward pre-hook: show the patches in a config that replaced the model's."""
     if torch.compiler.is_compiling():
         return
-    for patch in _unshown(root):
+    for patch in _missing_patches(root):
         own_configs(root)
         patch.show()
 
 
 def _refuse_lost_configs(root: PreTrainedModel, prefix: str, keep_vars: bool) -> None:
-    """Hook of state_dict, which Transformers calls after it has saved the config."""
-    for patch in _unshown(root):
+    """Pre-hook of state_dict, after the config is saved: raise if the config lacks a patch."""
+    for patch in _missing_patches(root):
         if patch.key not in vars(root.config):
             raise RuntimeError(
                 f"{type(root).__name__}: its config was replaced by one without {patch.key}, so it "
@@ -211,14 +210,13 @@ def hide(root: PreTrainedModel, key: str) -> None:
 
 
 def own_configs(root: PreTrainedModel) -> None:
-    """Copy the configs of the model that another patched model uses.
+    """Copy the model's configs if another patched model uses them.
 
-    Models built from one config object share it, and saving either would save what was patched
-    last.
+    Models built from one config object share it, and saving either would save the last patch.
     """
     configs = configs_of(root)
-    said = [vars(config).get(key) for config in configs for key in KEYS]
-    if not any(isinstance(entry, PatchConfig) and entry.is_foreign(root) for entry in said):
+    entries = [vars(config).get(key) for config in configs for key in KEYS]
+    if not any(isinstance(entry, PatchConfig) and entry.is_foreign(root) for entry in entries):
         return
     memo: dict[int, Any] = {}
     copies = {id(config): copy.deepcopy(config, memo) for config in configs}
@@ -232,13 +230,13 @@ def own_configs(root: PreTrainedModel) -> None:
 
 
 def configs_of(root: nn.Module) -> list[PreTrainedConfig]:
-    """Every config object of the model, once, parents before children."""
+    """Return every config object of the model once, parents before children."""
     held = [getattr(module, "config", None) for module in root.modules()]
     return with_parts(config for config in held if isinstance(config, PreTrainedConfig))
 
 
 def with_parts(configs: Iterable[PreTrainedConfig]) -> list[PreTrainedConfig]:
-    """These configs and those inside them, each object once."""
+    """Return the configs and their sub-configs, each object once."""
     queue = list(configs)
     unique: dict[int, PreTrainedConfig] = {}
     while queue:
@@ -250,7 +248,7 @@ def with_parts(configs: Iterable[PreTrainedConfig]) -> list[PreTrainedConfig]:
 
 
 def config_states(root: PreTrainedModel) -> list[tuple[PreTrainedConfig, dict[str, Any]]]:
-    """The attention entries of every config, for `restore_configs`."""
+    """Return the attention entries of every config, for `restore_configs`."""
     return [
         (c, {key: vars(c)[key] for key in SWITCHED if key in vars(c)}) for c in configs_of(root)
     ]

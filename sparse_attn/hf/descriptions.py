@@ -1,4 +1,4 @@
-"""What the config of a patched model says, read from its attention modules."""
+"""Config entry of a patched attention, read from its modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparse_attn.mappings import Mapping
 
 
 def mappings_of(layer: AttentionLayer) -> list[Mapping]:
-    """The `Mapping` of a layer; with PEFT's modules_to_save also the trainable copies beside it."""
+    """Return the `Mapping` of a layer, and its trainable copies with PEFT's modules_to_save."""
     held = getattr(layer.module, NAME, None)
     if isinstance(held, Mapping):
         return [held]
@@ -32,36 +32,36 @@ def mappings_of(layer: AttentionLayer) -> list[Mapping]:
 
 
 def describe(root: PreTrainedModel, kept: Any) -> Description:
-    """config.sparse_attn: the mappings, and which attention modules (by position) have them."""
-    asked = {"output_attentions": True} if asks_for_weights(root) else {}
-    return partial(_written, _held(attention_layers(root)), asked)
+    """Describe config.sparse_attn: the mappings, with the positions of their attention modules."""
+    flags = {"output_attentions": True} if asks_for_weights(root) else {}
+    return partial(_written, _held(attention_layers(root)), flags)
 
 
 def _held(layers: list[AttentionLayer]) -> list[tuple[int, Mapping]]:
     return [(p, mapping) for p, layer in enumerate(layers) for mapping in mappings_of(layer)[:1]]
 
 
-def _written(held: list[tuple[int, Mapping]], asked: dict[str, Any]) -> dict[str, Any]:
+def _written(held: list[tuple[int, Mapping]], flags: dict[str, Any]) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {}
     for position, mapping in held:
         entry = mapping.describe()
         groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
-    return {"mappings": list(groups.values()), **asked}
+    return {"mappings": list(groups.values()), **flags}
 
 
 def show_parts(root: PreTrainedModel) -> None:
     """Update the configs of copied parts of a patched model to their current mappings."""
     for part in [module for module in root.modules() if isinstance(module, PreTrainedModel)]:
         held = _held(attention_layers(part))
-        if held and isinstance(said := vars(part.config).get(NAME), Snapshot):
-            asked = {k: v for k, v in said.items() if k == "output_attentions"}
-            setattr(part.config, NAME, snapshot(partial(_written, held, asked)))
+        if held and isinstance(entry := vars(part.config).get(NAME), Snapshot):
+            flags = {k: v for k, v in entry.items() if k == "output_attentions"}
+            setattr(part.config, NAME, snapshot(partial(_written, held, flags)))
 
 
 def refuse_copied(root: PreTrainedModel) -> None:
     """Raise if patched layers or heads of another model would be saved without their mappings."""
     # private: configs have no public name for their attention implementation
-    if isinstance(root.config._attn_implementation, Unsaved):  # of a model that is only recorded
+    if isinstance(root.config._attn_implementation, Unsaved):  # the model is only recorded
         return
     show_parts(root)
     for key, patcher in PATCHERS.items():
@@ -74,7 +74,7 @@ def refuse_copied(root: PreTrainedModel) -> None:
 
 
 def _undescribed(root: PreTrainedModel, key: str) -> str | None:
-    """The name of a patched module that no config in `root` describes."""
+    """Find a patched module that no config in `root` describes, by name."""
     described: set[nn.Module] = set()
     for part in (module for module in root.modules() if isinstance(module, PreTrainedModel)):
         entry = vars(part.config).get(key)

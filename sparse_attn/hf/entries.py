@@ -1,4 +1,4 @@
-"""Check the entries of a saved config, which anyone may have written."""
+"""Check the entries of a saved config, which may come from an untrusted source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparse_attn.hf.config import HEAD, MULTILABEL, VERSION
 AS_WRITTEN = "restore config.json as save_pretrained wrote it"
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
-# what is expected of a value, in words, and the check of it
+# expected value in words, and its check
 Kind: TypeAlias = tuple[str, Callable[[Any], bool]]
 
 
@@ -85,7 +85,7 @@ OPTIONAL: dict[str, Kind] = {
 
 
 def check_entry(key: str, saved: Any) -> None:
-    """Raise for an entry of a config that this version does not write.
+    """Raise for a config entry that this version does not write.
 
     Raises:
         ValueError: it is malformed.

@@ -1,4 +1,4 @@
-"""`export_model`: a model as a file of plain operators, for machines without this library."""
+"""`export_model`: export a model to plain operators, for machines without this library."""
 
 from __future__ import annotations
 
@@ -20,61 +20,60 @@ from sparse_attn.system.files import atomic_write, remove_siblings, sibling_path
 SUFFIXES = (".pt2", ".onnx")
 DATA = ".data"
 ONNX_PACKAGES = ("onnx", "onnxscript")
-OPERATORS = ("aten", "prim", "prims")  # that PyTorch alone can run
-LARGEST = 2**31 - 2**24  # bytes of weights in an ONNX file, which ends at 2 GB with its graph
+OPERATORS = ("aten", "prim", "prims")  # that plain PyTorch can run
+LARGEST = 2**31 - 2**24  # bytes of weights in an ONNX file, which is limited to 2 GB with its graph
 
 
 def export_model(
     model: nn.Module, path: str | os.PathLike[str], inputs: Mapping[str, Tensor]
 ) -> None:
-    """Write what `model(**inputs)` computes to `path`, in operators of PyTorch or ONNX alone.
+    """Write `model(**inputs)` to `path` in plain operators of PyTorch or ONNX.
 
     `torch.export.load(path).module()` or ONNX Runtime runs it, without this library and without
     Transformers, for batches of any size and texts of any length that the model takes. It takes
-    `inputs` by name and returns the tensors of the model's output by name; those of a tuple are
+    `inputs` by name and returns the tensors of the model's output by name; a tuple becomes
     `name.0`, `name.1` and so on. The model is exported in eval mode, without a cache of keys, and
-    stays as it is.
+    is not changed.
 
     Args:
         model: a Transformers model, patched or not, or another module called by keyword.
         path: ends in `.pt2` or `.onnx`; replaced if it exists. ONNX weights above 2 GB are written
-            to a file beside it, which it names: `path`, a token that is new in each export and
-            `.data`. Move both together. Such files of earlier exports to `path` are removed.
-        inputs: an example of all that it is to take, batch first, such as
-            `tokenizer(texts, return_tensors="pt")`. Its values do not matter, and are not
-            written.
+            to a second file, named by `path`, a new token for each export and `.data`. Move both
+            together. Such files of earlier exports to `path` are removed.
+        inputs: an example of all inputs, batch first, such as `tokenizer(texts,
+            return_tensors="pt")`. Their values do not matter, and are not written.
 
     Raises:
         ValueError: another suffix, or a folder; inputs that `model.forward` does not name, without
             a batch, of several batch sizes, or token ids of length 1.
-        TypeError: `model` is no module, `path` no name, or `inputs` no mapping of tensors.
-        ImportError: packages for ONNX are missing, and which.
-        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), or ONNX Runtime
-            cannot run it (bfloat16), or it calls operators of other libraries, such as a mixture of
-            experts does.
+        TypeError: `model` is not a module, `path` not a name, or `inputs` not a mapping of tensors.
+        ImportError: names the missing packages for ONNX.
+        NotImplementedError: ONNX cannot express the model (`random-drop-softmax`), ONNX Runtime
+            cannot run it (bfloat16), or it calls operators of other libraries, such as some
+            mixtures of experts.
         UnwrittenError: `path` cannot be written.
     """
     path = _checked(path)
     # private: torch.compile has no public way back to the module
     model = getattr(model, "_orig_mod", model)  # inside torch.compile
-    example = _example(inputs)
+    example = _checked_example(inputs)
     _check_model(model, example)
     if path.suffix == ".onnx":
         _check_onnx(model, path)
     with (
-        _weights(path) as weights,
+        _weights_path(path) as weights,
         atomic_write(path) as draft,
-        _by_name(model) as names,
+        _named_outputs(model) as names,
         torch.no_grad(),
     ):
         program = torch.export.export(
-            model, (), example, dynamic_shapes={n: _any_size(t) for n, t in example.items()}
+            model, (), example, dynamic_shapes={n: _dynamic_dims(t) for n, t in example.items()}
         )
         _check_operators(program)
         if path.suffix == ".onnx":
             _save_onnx(program, names, path, draft, weights)
         else:
-            program.example_inputs = None  # the caller's own text
+            program.example_inputs = None  # the caller's text
             with draft.open("wb") as file:
                 torch.export.save(program, file)
 
@@ -125,8 +124,8 @@ def _check_onnx(model: nn.Module, path: Path) -> None:
 
 
 @contextmanager
-def _weights(path: Path) -> Iterator[Path]:
-    """Where a block may write weights: alone of its kind if it succeeds, and removed if not."""
+def _weights_path(path: Path) -> Iterator[Path]:
+    """Yield a path for weights; on success older weights are removed, otherwise the new ones."""
     weights = sibling_path(path, DATA)
     try:
         yield weights
@@ -134,14 +133,14 @@ def _weights(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             weights.unlink(missing_ok=True)
         raise
-    # the model is written, even if what it no longer names cannot be removed
+    # the model is written, even if the old weights cannot be removed
     with suppress(OSError):
         remove_siblings(path, DATA, keep=weights)
 
 
 @contextmanager
-def _by_name(model: nn.Module) -> Iterator[list[str]]:
-    """Eval mode, and a forward that returns tensors by name; yields the names of the last call."""
+def _named_outputs(model: nn.Module) -> Iterator[list[str]]:
+    """Set eval mode and return outputs as tensors by name; yields the names of the last call."""
     names: list[str] = []
 
     def flatten(module: nn.Module, args: Any, output: Any) -> Any:
@@ -166,8 +165,8 @@ def _by_name(model: nn.Module) -> Iterator[list[str]]:
             module.training = mode
 
 
-def _example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The checked inputs, two of each, as the exporter takes a size of 1 for a constant."""
+def _checked_example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Check the inputs and repeat them, because the exporter treats a size of 1 as constant."""
     remedy = "pass tensors by name, such as tokenizer(texts, return_tensors='pt')"
     if not isinstance(inputs, Mapping) or not inputs:
         raise TypeError(f"inputs: expected tensors by name, got {inputs!r}; {remedy}")
@@ -186,12 +185,12 @@ def _example(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_text(tensor: Tensor) -> bool:
-    """Token ids or a mask, (batch, length)."""
+    """Whether the tensor is token ids or a mask, (batch, length)."""
     return tensor.dim() == 2 and not tensor.is_floating_point()
 
 
-def _any_size(tensor: Tensor) -> dict[int, Any]:
-    """Which dimensions must be of any size, and which may be fixed if the model asks for it."""
+def _dynamic_dims(tensor: Tensor) -> dict[int, Any]:
+    """Mark the dimensions of any size, and the ones that the model may fix."""
     free = 2 if _is_text(tensor) else 1
     return {i: Dim.DYNAMIC if i < free else Dim.AUTO for i in range(tensor.dim())}
 

@@ -17,9 +17,9 @@ from sparse_attn.hf.layers import AttentionLayer, config_of
 
 
 class Flag:
-    """Something done to a module, which copies and pickles of it forget.
+    """Flag of a module that its copies and pickles do not keep.
 
-    So a call does not change the fingerprint that `datasets` takes of a pickled model.
+    So a call does not change the fingerprint of a pickled model in `datasets`.
     """
 
     done = False
@@ -29,9 +29,9 @@ class Flag:
 
 
 def keep_key(handle: RemovableHandle) -> None:
-    """Give a new hook of ours the same key in every model, for the fingerprints of `datasets`.
+    """Give a new hook the same key in every model, for the fingerprints of `datasets`.
 
-    PyTorch numbers the hooks of a process.
+    PyTorch's keys are numbers that count the hooks of the process.
     """
     hooks = handle.hooks_dict_ref()
     assert hooks is not None
@@ -44,14 +44,14 @@ def keep_key(handle: RemovableHandle) -> None:
 
 
 def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
-    """Add the hooks to a model; weights: return attention weights from every call."""
+    """Add the hooks to a model; `weights`: return attention weights from every call."""
     add_layer_hooks(layers)
     if weights:
         keep_key(root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
 
 
 def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
-    """Add those of attention modules."""
+    """Add the hooks of attention modules."""
     for layer in layers:
         layer.module.__dict__[REACHED] = Flag()
         keep_key(layer.module.register_forward_pre_hook(_check_dispatch))
@@ -59,7 +59,7 @@ def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
 
 
 def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
-    """Remove the hooks and their traces."""
+    """Remove the hooks and their flags."""
     for layer in layers:
         drop_hooks(layer.module, _check_dispatch, _check_reached)
         layer.module.__dict__.pop(REACHED, None)
@@ -93,7 +93,8 @@ def _check_dispatch(module: nn.Module, args: Any) -> None:
 def _finds_word_timestamps() -> bool:
     """Whether Whisper's `generate` is running with `return_token_timestamps`.
 
-    It sets its config to eager attention for good, to get attention weights, which we have too.
+    It switches its config to eager attention permanently for the attention weights, which we also
+    return.
     """
     # private: no argument tells that Whisper looks for word timestamps
     frame = sys._getframe()
@@ -116,7 +117,7 @@ def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
 def _ask_for_weights(
     root: PreTrainedModel, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """config.output_attentions=True, which Transformers allows with eager attention alone."""
+    """Set output_attentions=True, which a config allows only with eager attention."""
     return args, {"output_attentions": True, **kwargs}
 
 
@@ -129,7 +130,7 @@ def drop_hooks(module: nn.Module, *functions: Any) -> None:
         module._forward_hooks,
         module._state_dict_pre_hooks,
     ):
-        # by value: the handle of a hook does not survive deepcopy; replicas in threads share these
+        # by value, because handles do not survive deepcopy; replicas in threads share these tables
         for key in [key for key, hook in tuple(hooks.items()) if hook in functions]:
             for table in (hooks, *options):
                 table.pop(key, None)

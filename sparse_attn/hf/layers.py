@@ -15,26 +15,26 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
 
-# a comment or a getattr, which gives eager attention whatever the name, is no lookup
+# excludes comments, and getattr, which gives eager attention for any name
 LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
 SOFTMAX = re.compile(
     r"softmax\(|scaled_dot_product_attention\(|multi_head_attention_forward\(|"
     r"eager_attention_forward"
 )
-# what tells attention from a router or a head in a class of any name
+# distinguishes attention from a router or a head in a class of any name
 SOFTMAX_WEIGHTS = re.compile(r"\b\w*att(n|ention)\w* = .*softmax\(")
 
-# what an attention module passes as its sinks, one for each head, and as the keys it selects
+# source text of passing sinks, one for each head, and of passing selected keys
 SINKS = re.compile(r"\bs_aux=self\.sinks\b")
 SELECTS = re.compile(r"\bindices=")
 
-# beside attention, modules that take its mask for one of padding; a boolean mask inverts that
+# modules besides attention that read its mask as padding, which a boolean mask would invert
 MASK_READERS = ("NllbMoeTop2Router",)
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """An attention module: its qualified name, its block number, the module itself."""
+    """Attention module with its qualified name and block number."""
 
     name: str
     block: int | None
@@ -42,9 +42,9 @@ class AttentionLayer:
 
 
 def root_of(model: nn.Module) -> PreTrainedModel:
-    """The one Transformers model inside any wrappers."""
+    """Return the one Transformers model inside any wrappers."""
     inner = model if isinstance(model, nn.Module) else nn.Module()
-    # a wrapper, such as DDP, holds the model and nothing else: no walk, as schedules ask every step
+    # fast path for wrappers of a single module, such as DDP, because schedules call this every step
     while not isinstance(inner, PreTrainedModel) and len(children := list(inner.children())) == 1:
         inner = children[0]
     if isinstance(inner, PreTrainedModel):
@@ -66,7 +66,7 @@ def config_of(attention: nn.Module) -> PreTrainedConfig:
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:
-    """The modules that dispatch their attention, in model order."""
+    """Return the modules that dispatch their attention, in model order."""
     layers = []
     for name, module in model.named_modules():
         if _dispatches(cast(Hashable, type(module))):
@@ -103,14 +103,14 @@ def computes_softmax(cls: type[nn.Module]) -> bool:
 
 
 def has_sinks(attention: nn.Module) -> bool:
-    """Whether the module passes learned sinks of its own, a score (H,) of one virtual key."""
+    """Whether the module passes learned sinks, a score (H,) of one virtual key."""
     return getattr(attention, "sinks", None) is not None and _passes_sinks(
         cast(Hashable, type(attention))
     )
 
 
 def unseen_sinks(attention: nn.Module) -> list[str]:
-    """Names of the parameters and buffers that look like sinks, unless the module passes them."""
+    """Name the parameters and buffers that look like sinks, unless the module passes them."""
     if has_sinks(attention):
         return []
     tensors = itertools.chain(attention.named_parameters(), attention.named_buffers())
@@ -124,7 +124,7 @@ def _passes_sinks(cls: type[nn.Module]) -> bool:
 
 
 def source_of_forward(cls: type[nn.Module]) -> str:
-    """Empty if it cannot be read."""
+    """Return the source of the class's forward; empty if it cannot be read."""
     return _source(cls.forward)
 
 

@@ -41,29 +41,30 @@ from sparse_attn.hf.wrapper_classes import update_holders
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 # private: revert_weight_conversion reads it there
-CONVERSIONS = "_weight_conversions"  # where Transformers keeps what it did to names and weights
+CONVERSIONS = "_weight_conversions"  # where Transformers keeps conversions of names and weights
 
 
 def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
-    """`cls.from_pretrained(path)` for a patched model: mappings and learned parameters included.
+    """Load a patched model like `cls.from_pretrained(path)`, with mappings and learned parameters.
 
     Restores a patched attention, a patched head, or both. A class without a head, such as
-    AutoModel, leaves the head out.
+    AutoModel, omits the head.
 
     Args:
         cls: a model class or Auto class of Transformers; or a model loaded by a plain
             from_pretrained, or another library's wrapper of one (`SentenceTransformer(path)`),
             which is completed in place.
-        path: the folder or hub id that `save_pretrained` wrote.
-        **kwargs: passed to `cls.from_pretrained`; `attn_implementation` is the one that
-            `unpatch_model` restores. For a loaded model: where its files are, such as `revision`.
+        path: folder or hub id written by `save_pretrained`.
+        **kwargs: passed to `cls.from_pretrained`; `unpatch_model` restores the given
+            `attn_implementation`. For a loaded model: the location of its files, such as
+            `revision`.
 
     Returns:
         What `cls.from_pretrained` returns: the model, or a pair with output_loading_info; or the
         completed object.
 
     Raises:
-        ValueError: nothing was patched when the model was saved, it was saved after it had computed
+        ValueError: the model was not patched when saved, it was saved after it had computed
             softmax, its entries in the config are malformed, or the model given for `cls` is
             already patched.
         TypeError: `cls` is not a model class, or `config` is a path instead of a config object.
@@ -84,11 +85,11 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if isinstance(config, (str, Path)):
         raise TypeError(f"config={str(config)!r}: expected a config object or nothing, got a path")
     if config is None:
-        # what "auto" means the checkpoint says, not its config
+        # "auto" is resolved from the checkpoint, not from the config
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
         config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
-    saved = _take(config, path)
+    saved = _pop_entries(config, path)
     # private: configs have no public name for their attention implementation
     config._attn_implementation = implementation
     if weights or saved.get(NAME, {}).get("output_attentions"):
@@ -111,7 +112,7 @@ def _read_config(path: str | Path, **kwargs: Any) -> Any:
 
 
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
-    """`load_pretrained` of a model that a plain from_pretrained has loaded."""
+    """Complete a model that a plain from_pretrained has loaded."""
     if unknown := sorted(hub.keys() - set(FILE_ARGUMENTS)):
         raise TypeError(
             f"{', '.join(unknown)}: expected none but {', '.join(FILE_ARGUMENTS)} for a loaded "
@@ -126,11 +127,11 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
             "give the folder that the model was loaded from"
         )
     states = config_states(root)
-    saved = _take(root.config, path)
-    if NAME not in saved:  # a head or a part was patched, and the config asks for us everywhere
+    saved = _pop_entries(root.config, path)
+    if NAME not in saved:  # only a head or part is patched, but all configs ask for us
         root.set_attn_implementation(root.get_correct_attn_implementation(None))
     if saved.get(NAME, {}).get("output_attentions"):
-        for config in configs_of(root):  # the two stacks of T5 have copies
+        for config in configs_of(root):  # T5's two stacks have copies of the config
             # private: output_attentions refuses True beside our implementation
             config._output_attentions |= type(config) is type(root.config)
     try:
@@ -150,7 +151,7 @@ def _restore(
     for key, entry in saved.items():
         try:
             RESTORE[key](root, entry)
-        except TypeError as error:  # of a parameter that the mapping does not have
+        except TypeError as error:  # for an unknown parameter of the mapping
             raise ValueError(f"config.{key}: {error}; {AS_WRITTEN}") from error
     for part in _patched_parts(root) if not saved else ():
         entry = vars(part.config).pop(NAME)
@@ -159,8 +160,8 @@ def _restore(
     _load_learned(root, str(path), {n: v for n, v in hub.items() if n in FILE_ARGUMENTS})
 
 
-def _take(config: Any, path: str | Path) -> dict[str, Any]:
-    """Remove what was patched from the config and return it by key; empty if only a part was."""
+def _pop_entries(config: Any, path: str | Path) -> dict[str, Any]:
+    """Move the patch entries out of the config, by key; empty if only a part was patched."""
     saved = {key: vars(config)[key] for key in KEYS if key in vars(config)}
     if not saved and any(NAME in vars(part) for part in with_parts([config])):
         return {}
@@ -170,9 +171,9 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
             f"{' nor '.join(map(repr, KEYS))}. If nothing was patched when it was saved, use "
             "from_pretrained, then patch_model, patch_multilabel_head or patch_lm_head"
         )
-    # the file has the name, and so does the config of a model in memory
-    asked = {config._attn_implementation, vars(config).get("attn_implementation")}
-    if not asked & {NAME, ONLY_BY_US}:
+    # a file and the config of a model in memory both have the name
+    implementations = {config._attn_implementation, vars(config).get("attn_implementation")}
+    if not implementations & {NAME, ONLY_BY_US}:
         raise ValueError(
             f"path={str(path)!r}: its config describes a patched model, but lacks "
             f"attn_implementation={NAME!r}: the model, or the one that saved it, was loaded by "
@@ -188,7 +189,7 @@ def _take(config: Any, path: str | Path) -> dict[str, Any]:
 
 
 def _patched_parts(root: PreTrainedModel) -> list[PreTrainedModel]:
-    """The outermost models inside the root whose config describes a patch."""
+    """Return the outermost models inside the root whose config describes a patch."""
     parts: list[PreTrainedModel] = []
     for module in root.modules():
         described = isinstance(module, PreTrainedModel) and NAME in vars(module.config)
@@ -243,7 +244,7 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
         raise RuntimeError(f"{path}: the checkpoint lacks the learned parameters {missing}")
     for name, parameter in wanted.items():
         shape = saved[names[name]].shape
-        if shape != parameter.shape:  # copy_ would broadcast some
+        if shape != parameter.shape:  # copy_ might broadcast
             raise RuntimeError(
                 f"{path}: {names[name]} has shape {tuple(shape)}, but its config describes "
                 f"{tuple(parameter.shape)}; {AS_WRITTEN}"
@@ -254,9 +255,9 @@ def _load_learned(root: PreTrainedModel, path: str, hub: dict[str, Any]) -> None
 
 
 def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict[str, str]:
-    """The names of parameters in a file; save_pretrained writes some, as of ViT, under old ones.
+    """Return the names of parameters in a file; for some models, such as ViT, these are old names.
 
-    Only renamings count. A quantiser's conversions, such as torchao's, have no way back.
+    Uses only renamings, because conversions of a quantiser, such as torchao, cannot be reverted.
     """
     conversions = getattr(root, CONVERSIONS, None)
     if conversions is not None:
@@ -270,13 +271,13 @@ def _saved_names(root: PreTrainedModel, wanted: dict[str, nn.Parameter]) -> dict
 
 
 def _with_variant(name: str, variant: str | None) -> str:
-    """The file name that Transformers gives a variant: `model.ema.safetensors`."""
+    """Return Transformers' file name of a variant: `model.ema.safetensors`."""
     stem, _, suffix = name.rpartition(".")
     return name if variant is None else f"{stem}.{variant}.{suffix}"
 
 
 def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
-    """The safetensors files that from_pretrained has read: `weights`, or the shards of its index.
+    """Return the safetensors files of from_pretrained: `weights`, or the shards of its index.
 
     Raises:
         RuntimeError: neither exists.
@@ -300,7 +301,7 @@ def _weight_files(path: str, weights: str, hub: dict[str, Any]) -> list[str]:
 
 
 def _saved_tensors(files: list[str], prefix: str, names: set[str]) -> dict[str, Tensor]:
-    """The tensors of safetensors files with these names after `prefix`."""
+    """Read the tensors with these names, without `prefix`, from safetensors files."""
     tensors = {}
     for file in files:
         with safe_open(file, framework="pt") as checkpoint:

@@ -33,10 +33,10 @@ LOADING_ERRORS = (
 
 
 def resolve_model(model: str, option: str = "model") -> str:
-    """A hub id or folder as it is; `pkg://package/folder` as the folder in an installed package.
+    """Resolve `pkg://package/folder` to a folder of an installed package; return others unchanged.
 
     Args:
-        option: which gives it, for errors.
+        option: name of the option, for errors.
 
     Raises:
         ValueError: there is no such folder, or the package is not installed.
@@ -59,8 +59,8 @@ def resolve_model(model: str, option: str = "model") -> str:
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The config and the tokenizer of a model; raises as `load_model`."""
-    with _errors_of(path):
+    """Load the config and the tokenizer of a model; raises as `load_model`."""
+    with _as_value_errors(path):
         try:
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         except OSError as error:
@@ -70,8 +70,8 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
 
 
 @contextmanager
-def _errors_of(path: str) -> Iterator[None]:
-    """ValueError for any error of Transformers about a model it cannot read."""
+def _as_value_errors(path: str) -> Iterator[None]:
+    """Turn Transformers' errors about an unreadable model into ValueError."""
     try:
         yield
     except (*LOADING_ERRORS, SafetensorError) as error:
@@ -80,7 +80,7 @@ def _errors_of(path: str) -> Iterator[None]:
                 f"MODEL={path!r} contains Python code, which is not run by default; read it, then "
                 "add --trust-remote-code if you trust it"
             ) from None
-        # PyTorch's message advises weights_only=False, which would run the code
+        # PyTorch's message advises weights_only=False, which would run the pickled code
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
             raise ValueError(
                 f"MODEL={path!r}: its pickled weights are corrupt or name code, which is not run; "
@@ -104,20 +104,20 @@ def check_vocabulary(ids: Iterable[int], config: Any) -> None:
 def load_model(
     path: str, config: Any, cls: Any = AutoModel, *, trust_remote_code: bool = False
 ) -> PreTrainedModel:
-    """The model in float32, to show the mapping and not its rounding.
+    """Load the model in float32, to show the mapping and not its rounding.
 
     Args:
-        cls: the class to load; of AutoModel, which has no head, only attention must be complete.
+        cls: the class to load; for AutoModel, which has no head, only attention must be complete.
 
     Raises:
-        ValueError: it cannot be loaded, or weights are missing.
+        ValueError: the model cannot be loaded, or weights are missing.
     """
     arguments = {
         "trust_remote_code": trust_remote_code,
         "dtype": torch.float32,
         "output_loading_info": True,
     }
-    with _errors_of(path):
+    with _as_value_errors(path):
         if any(name in vars(config) for name in KEYS):
             model, info = load_pretrained(cls, path, **arguments)
         else:
@@ -135,7 +135,7 @@ def load_model(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars, and no reports of heads omitted on purpose."""
+    """Silence progress bars and reports of heads omitted on purpose."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -50,8 +50,8 @@ def patch_model(
 ) -> ModelT:
     """Replace softmax by `mapping` in the attention of a Transformers model, in place.
 
-    A later call replaces the mapping of the layers it names, so several calls give several mappings
-    in one model. Layers that no call names compute softmax.
+    A later call replaces the mapping of its layers, so several calls give several mappings in one
+    model. Layers without a call compute softmax.
 
         >>> import torch
         >>> from transformers import BertConfig, BertModel
@@ -77,8 +77,8 @@ def patch_model(
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
-            model that does not dispatch its attention, a sink or a mapping that cannot have one for
-            layers with sinks of their own, a model loaded without its learned parameters (see
+            model that does not dispatch its attention, a sink (or a mapping that cannot have one)
+            for layers with learned sinks, a model loaded without its learned parameters (see
             `load_pretrained`), or parameters to learn in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
         RuntimeError: another version of this library wrote the config of the model.
@@ -91,7 +91,7 @@ def patch_model(
     if not is_patched(root):
         refuse_lost_parameters(root)
     chosen = found if layers is None else _select(root, found, layers)
-    # all are built before the first is set: a wrong argument leaves the model as it was
+    # all are built before the first is set, so that a wrong argument does not change the model
     install(root, found, {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen})
     update_holders(model)
     return model
@@ -108,14 +108,14 @@ def unpatch_model(model: ModelT) -> ModelT:
     patch = patch_of(root, NAME)
     if patch is None:
         remedy = "call patch_model first"
-        if NAME in vars(root.config):  # of a patched model that was loaded plainly
+        if NAME in vars(root.config):  # a patched model loaded by a plain from_pretrained
             remedy = "load it with sparse_attn.load_pretrained"
         raise ValueError(f"{type(root).__name__} is not patched; {remedy}")
     found = attention_layers(root)
     remove_hooks(root, found)
     drop_hooks(root, _check_layers)
     for layer in found:
-        if hasattr(layer.module, NAME):  # a layer added after patch_model has none
+        if hasattr(layer.module, NAME):  # layers added after patch_model have none
             delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
         # private: configs have no public name for their attention implementation
@@ -130,9 +130,9 @@ def unpatch_model(model: ModelT) -> ModelT:
 
 @contextmanager
 def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
-    """`with patched(model, "sparsemax"): ...` patches the model for the block, then restores it.
+    """Patch the model for a block, then restore it: `with patched(model, "sparsemax"): ...`.
 
-    A model that was already patched gets back its mappings.
+    An already patched model gets its mappings back.
 
     Args:
         model, mapping, **arguments: as `patch_model`, as are errors.
@@ -150,7 +150,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
             update_holders(model)
         elif is_patched(root):  # the block may have unpatched it
             unpatch_model(model)
-        # a plainly loaded model, which still needs its mappings, must keep raising
+        # a model loaded without its mappings must keep raising
         restore_configs(states)
 
 
@@ -160,10 +160,9 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[float] = ()) -> None:
-    """Set a fixed parameter in every mapping of the model that has it; `ends` are checked first.
+    """Set a fixed parameter in all mappings that have it; the values `ends` are checked first.
 
-    In a patched model this uses the attention modules that `patch_model` found, without walking the
-    model again while they are in place.
+    A patched model is not searched again for attention modules while they are in place.
 
     Raises:
         ValueError: out of range, or no mapping of the model has this fixed parameter.
@@ -191,9 +190,9 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
 
 
 def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
-    """The attention modules; searched for again if PEFT wrapped some or layers were added."""
+    """Return the attention modules; search again if PEFT wrapped some or layers were added."""
     if any(tuple(m.children()) != children for m, children in patch.kept.around):
-        found = _Kept(*_places(root), patch.kept.before)
+        found = _Kept(*_attention_modules(root), patch.kept.before)
         if new := _without_mapping(found.layers):
             raise RuntimeError(
                 f"{new[0].name} was added to {type(root).__name__} after patch_model, and would "
@@ -220,13 +219,13 @@ def _select(
     root: PreTrainedModel, found: Sequence[AttentionLayer], layers: Iterable[int]
 ) -> list[AttentionLayer]:
     if isinstance(layers, (int, str)):
-        such = layers if isinstance(layers, int) else 0
-        raise TypeError(f"layers={layers!r}: expected a list of block numbers, such as [{such}]")
+        block = layers if isinstance(layers, int) else 0
+        raise TypeError(f"layers={layers!r}: expected a list of block numbers, such as [{block}]")
     wanted = list(layers)
     if not wanted:
         raise ValueError("layers=[]: names no layer; omit it for all of them")
     blocks = sorted({layer.block for layer in found if layer.block is not None})
-    shared = blocks == list(range(len(blocks)))  # others leave out layers without attention
+    shared = blocks == list(range(len(blocks)))  # other numberings skip layers without attention
     if shared and len(found) < getattr(root.config, "num_hidden_layers", 0):
         raise ValueError(
             f"layers={wanted}: {type(root).__name__} shares {len(found)} attention module(s) among "
@@ -242,9 +241,9 @@ def _select(
 
 
 class _Kept(NamedTuple):
-    """What a patched model keeps: its attention modules, and its configs' previous entries.
+    """State of a patched model: its attention modules, and its configs' previous entries.
 
-    around: the modules that contain these, and their children.
+    around: the modules that contain the attention modules, and their children.
     """
 
     layers: list[AttentionLayer]
@@ -252,10 +251,10 @@ class _Kept(NamedTuple):
     before: list[tuple[PreTrainedConfig, str | None, bool]]
 
 
-def _places(
+def _attention_modules(
     root: PreTrainedModel,
-) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module, ...]]]]:
-    """The first two entries of `_Kept`."""
+) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module | None, ...]]]]:
+    """Return the first two entries of `_Kept`."""
     found = attention_layers(root)
     dots = [(layer.name, i) for layer in found for i, c in enumerate(layer.name) if c == "."]
     parents = [root, *map(root.get_submodule, dict.fromkeys(name[:i] for name, i in dots))]
@@ -265,7 +264,7 @@ def _places(
 def install(
     root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
 ) -> None:
-    """Set these mappings, by layer; other layers without a mapping compute softmax."""
+    """Set these mappings by layer; other layers without a mapping compute softmax."""
     own_configs(root)
     patch, new = patch_of(root, NAME), _without_mapping(found)
     for layer in found:
@@ -279,28 +278,28 @@ def install(
     add_layer_hooks(new)
     theirs = with_parts(config_of(layer.module) for layer in new)
     before = _switch([c for c in theirs if c._attn_implementation != NAME])
-    patch.kept = _Kept(*_places(root), [*patch.kept.before, *before])
+    patch.kept = _Kept(*_attention_modules(root), [*patch.kept.before, *before])
     patch.show()
 
 
 def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
-    """Let the model dispatch to us."""
+    """Make the model dispatch its attention to us."""
     weights = root.config.output_attentions
     usual = "eager" if weights else root.get_correct_attn_implementation(None)
-    before = [  # from_pretrained of a patched model already asks for us
+    before = [  # the config of a loaded patched model already asks for our attention
         (config, usual if named == NAME else named, asked)
         for config, named, asked in _switch(configs_of(root))
     ]
-    # beside `_switch`, because Transformers 5.17 does not reach the two stacks of T5
+    # besides `_switch`, because Transformers 5.17 does not reach T5's two stacks
     root.set_attn_implementation(NAME)
     add_hooks(root, found, weights)
     keep_key(root.register_forward_pre_hook(_check_layers))
-    Patch(root, NAME, describe, _Kept(*_places(root), before))
+    Patch(root, NAME, describe, _Kept(*_attention_modules(root), before))
     watch_adapters(root)
 
 
 def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig, str | None, bool]]:
-    """Let these configs ask for us; what they asked for before."""
+    """Make these configs ask for our attention; return what they asked for before."""
     before = [(c, c._attn_implementation, c.output_attentions) for c in configs]
     for config in configs:
         config.output_attentions = False
@@ -315,9 +314,9 @@ def make_mapping(
     per: str = "layer",
     parameters: dict[str, Any] | None = None,
 ) -> Mapping:
-    """A mapping that fits the layer, on its device and in its mode.
+    """Make a mapping that fits the layer, on its device and in its mode.
 
-    With per="head" it has as many values as the layer has heads.
+    With per="head" it has one value per head of the layer.
     """
     num_heads = _number_of_heads(layer) if per == "head" else None
     device = _device(layer)
@@ -340,7 +339,7 @@ def _number_of_heads(layer: AttentionLayer) -> int:
 
 
 def _device(layer: AttentionLayer) -> torch.device:
-    # what accelerate offloads is on the meta device between calls, which take place elsewhere
+    # offloaded by accelerate: on the meta device between calls, which run on another device
     # private: accelerate has no public way to its hooks
     hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
     flat = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]

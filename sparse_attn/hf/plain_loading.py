@@ -1,6 +1,6 @@
-"""Keep Transformers from turning a patched model into a plain one: load, build, save, adapters.
+"""Prevent Transformers from silently turning a patched model into a plain one.
 
-Importing this module adds these checks to Transformers' classes.
+Importing this module adds checks to Transformers' classes: load, build, save, adapters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import KEYS, ONLY_BY_US, patch_of
 from sparse_attn.hf.descriptions import refuse_copied
 
-# where the files of a model are, and which of them hold its weights
+# arguments for the location of a model's files, and for the choice of its weights
 PLACE_ARGUMENTS = (
     *("cache_dir", "revision", "token", "subfolder"),
     *("local_files_only", "force_download", "proxies"),
@@ -37,7 +37,7 @@ _is_expected = ContextVar("_is_expected", default=False)
 
 @contextmanager
 def expected() -> Iterator[None]:
-    """Switch the checks off where `load_pretrained` restores the mappings itself."""
+    """Switch the checks off while `load_pretrained` restores the mappings."""
     token = _is_expected.set(True)
     try:
         yield
@@ -46,15 +46,15 @@ def expected() -> Iterator[None]:
 
 
 def patched_entries(config: dict[str, Any]) -> list[str]:
-    """The entries of a config, and of its parts, that describe a patch."""
+    """Return the patch entries of a config and of its parts."""
     parts = [part for part in config.values() if isinstance(part, dict)]
     return [key for key in KEYS if key in config or any(key in part for part in parts)]
 
 
 def _keep_guard(original: Any) -> Any:
-    """Wrap PreTrainedConfig.to_dict, with which a config is saved.
+    """Wrap PreTrainedConfig.to_dict, which saves a config.
 
-    Transformers reads attn_implementation from a file and does not write it back. Without it a
+    Transformers reads attn_implementation from a file but does not write it back. Without it a
     plain from_pretrained of the new file would compute softmax.
     """
 
@@ -64,17 +64,17 @@ def _keep_guard(original: Any) -> Any:
         if patched_entries(saved):
             parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
             # private: configs have no public name for their attention implementation
-            asked = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
-            if guards := [name for name in asked if name in GUARDS]:
+            found = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
+            if guards := [name for name in found if name in GUARDS]:
                 saved.setdefault("attn_implementation", guards[0])
         return saved
 
     return to_dict
 
 
-def _softmax_of(model: PreTrainedModel, asked: str | None, key: str) -> str:
+def _softmax_of(model: PreTrainedModel, name: str | None, key: str) -> str:
     return (
-        f"attn_implementation={asked!r}: config.{key} of {type(model).__name__} describes a "
+        f"attn_implementation={name!r}: config.{key} of {type(model).__name__} describes a "
         f"patched model, for which this computes softmax; {REMEDY}"
     )
 
@@ -87,10 +87,10 @@ def _check_implementation(original: Any) -> Any:
         entries = vars(config) if isinstance(config, PreTrainedConfig) else {}
         described = [key for key in KEYS if key in entries]
         # private: configs have no public name for their attention implementation
-        asked = entries.get("_attn_implementation_internal")
-        if described and asked not in GUARDS and not _is_expected.get():
+        implementation = entries.get("_attn_implementation_internal")
+        if described and implementation not in GUARDS and not _is_expected.get():
             raise ValueError(
-                f"{_softmax_of(self, asked, described[0])}; to copy a model in memory use "
+                f"{_softmax_of(self, implementation, described[0])}; to copy a model in memory use "
                 "copy.deepcopy, and to build another one the config of a model that is not patched"
             )
         original(self, config, *args, **kwargs)
@@ -134,9 +134,9 @@ def _refuse_other_config(path: Any, config: Any, kwargs: dict[str, Any]) -> None
 
 
 def _config_file(path: str | Path, where: dict[str, Any]) -> dict[str, Any]:
-    """config.json as a dict, of an adapter that of its base; empty if there is none."""
+    """Read config.json as a dict, for an adapter its base's; empty if there is none."""
     config: dict[str, Any] = {}
-    with suppress(OSError, RecursionError):  # which Transformers then names
+    with suppress(OSError, RecursionError):  # reported by Transformers later
         config, _ = PreTrainedConfig.get_config_dict(path, **where)
         if not config and (adapter := find_adapter_config_file(str(path), **where)) is not None:
             described = json.loads(Path(adapter).read_text(encoding="utf-8"))
@@ -157,7 +157,7 @@ def _check_modules(original: Any) -> Any:
 
 
 def _check_switch(original: Any) -> Any:
-    """Wrap PreTrainedModel.set_attn_implementation: a plainly loaded model must not be let run."""
+    """Wrap PreTrainedModel.set_attn_implementation: a plainly loaded model must not run."""
 
     @functools.wraps(original)
     def set_attn_implementation(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ def _check_switch(original: Any) -> Any:
         result = original(self, *args, **kwargs)
         after = self.config._attn_implementation
         if before in GUARDS and after not in GUARDS and not _is_expected.get():
-            # an entry that was loaded; those of a patched model read its modules
+            # a loaded entry is a dict; a patched model has a PatchConfig
             described = [key for key in KEYS if isinstance(vars(self.config).get(key), dict)]
             if described and not any(patch_of(m, key) for m in self.modules() for key in described):
                 self.config._attn_implementation = before
@@ -176,7 +176,7 @@ def _check_switch(original: Any) -> Any:
 
 
 class _Adapters:
-    """Stands for PreTrainedModel.peft_config, which PEFT sets when it adds the first adapter."""
+    """Descriptor for PreTrainedModel.peft_config, which PEFT sets with the first adapter."""
 
     def __get__(self, model: PreTrainedModel | None, owner: Any) -> Any:
         if model is None or ADAPTERS not in vars(model):

@@ -1,4 +1,4 @@
-"""Raise for models whose softmax cannot be replaced, or was replaced and is lost."""
+"""Errors for models whose softmax cannot be replaced, or that lost their mappings."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def refuse_lost_parameters(root: PreTrainedModel) -> None:
     """Raise for a model that was saved with learned parameters and loaded without them."""
     models = {n: m for n, m in root.named_modules() if isinstance(m, PreTrainedModel)}
     saved = {n: vars(m.config)[NAME] for n, m in models.items() if NAME in vars(m.config)}
-    # what a model in memory has written is no sign of a file
+    # entries written by a model in memory do not come from a file
     saved = {n: s for n, s in saved.items() if not isinstance(s, (PatchConfig, Snapshot))}
-    for said in saved.values():
-        check_entry(NAME, said)
+    for saved_entry in saved.values():
+        check_entry(NAME, saved_entry)
     for entry in (entry for s in saved.values() for entry in s["mappings"]):
         if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
             places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)
@@ -82,7 +82,7 @@ def refuse_lost_head(root: PreTrainedModel) -> None:
     }
     for key in lost:
         entry = vars(root.config).get(key)
-        # another model of this config has a head in memory: `own_configs` sees to that
+        # the head belongs to another model in memory that shares the config; see `own_configs`
         others = isinstance(entry, PatchConfig) and entry.is_foreign(root)
         if entry is not None and lost[key] and not others:
             raise ValueError(

@@ -71,7 +71,7 @@ class SparsitySchedule:
                 )
 
     def value(self, progress: float) -> float:
-        """The value of the parameter after the fraction `progress` in [0, 1] of training.
+        """Return the parameter's value after the fraction `progress` in [0, 1] of training.
 
         Raises:
             ValueError: progress outside [0, 1], such as a number of steps.
@@ -105,7 +105,7 @@ class SparsitySchedule:
             TypeError: a model that is not from Transformers.
         """
         value = self.value(progress)
-        # an end out of range must not stop a run half way
+        # so that an end out of range fails at the start, not half way
         ends = self.value(0.0), self.value(1.0)
         if isinstance(model, MultiLabelHead):
             model.set_parameter(self.parameter, value, ends)
@@ -148,7 +148,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        # here and not before the step, so that evaluation and checkpoints see the value reached
+        # after the step, so that evaluation and checkpoints see the new value
         self._apply(_share_done(state), kwargs["model"])
 
     def on_log(
@@ -162,17 +162,17 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         if logs is not None and state.max_steps > 0:
             value = self.schedule.value(_share_done(state))
             where = "" if self.module is None else f"{self.module}."
-            # the history holds a copy of `logs`, made before any callback saw it
+            # the history holds a copy of `logs` made before the callbacks
             for entry in (logs, state.log_history[-1]):
                 entry[f"sparsity/{where}{self.schedule.parameter}"] = value
 
     def state(self) -> dict[str, Any]:
-        """What Trainer stores with a checkpoint: schedule and module."""
+        """Return the schedule and module, which Trainer stores with a checkpoint."""
         return {"args": asdict(self.schedule), "attributes": {"module": self.module}}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> SparsityScheduleCallback:
-        """The callback that `state` describes. Errors as `SparsitySchedule`."""
+        """Make the callback from its `state`. Errors as `SparsitySchedule`."""
         return cls(SparsitySchedule(**state["args"]), state["attributes"].get("module"))
 
     def _apply(self, progress: float, model: nn.Module) -> None:
@@ -182,7 +182,7 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
 
     @staticmethod
     def _heads(name: str, root: nn.Module) -> list[MultiLabelHead]:
-        """PEFT's modules_to_save holds a head and its trainable copy."""
+        """Return the heads of this name: with PEFT's modules_to_save also the trainable copy."""
         try:
             held = root.get_submodule(name)
         except AttributeError:

@@ -1,4 +1,4 @@
-"""Classes of other libraries that hold a model and that they save by name."""
+"""Classes of other libraries that wrap a model and are saved by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch import nn
 
-# where such a class is defined -> our module for it, whose `update(model)` sets that class
+# module that defines such a class -> our module, whose `update(model)` replaces the class
 INTEGRATIONS = {
     "sentence_transformers.base.modules.transformer": (
         "sparse_attn.integrations.sentence_transformers"
@@ -16,7 +16,7 @@ INTEGRATIONS = {
 
 
 def update_holders(model: nn.Module) -> None:
-    """Let what holds a patched model be saved as a class that loads it patched.
+    """Let wrappers of a patched model be saved as a class that loads the patch.
 
     Imports upwards, by name, and only where the other library is already imported.
     """

@@ -1,4 +1,4 @@
-"""See what mappings do in a model: statistics of its attention, pictures, an HTML page."""
+"""Inspect mappings in a model: statistics of its attention, pictures, an HTML page."""
 
 from sparse_attn.inspection.page import attention_page, write_page
 from sparse_attn.inspection.record import AttentionRecord, ZeroCounts

@@ -1,4 +1,4 @@
-"""How plots look, here and in the reports: sizes, colours, labels."""
+"""Style of plots, here and in the reports: sizes, colours, labels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ try:
 except ImportError as error:
     raise ImportError("pictures need matplotlib: pip install 'sparse-attn[plots]'") from error
 
-WIDTH = 6.4  # inches; 390 px of screen still show its 11 pt at a readable size
+WIDTH = 6.4  # inches; its 11 pt stay readable on a screen of 390 px
 _NAME_LENGTH = 22
 GREY = "#767676"
-# a cell without a number
+# for a cell without a number
 HATCHED: dict[str, Any] = {
     "facecolor": "#EDEDED",
     "edgecolor": "#BDBDBD",
     "hatch": "//////",
     "linewidth": 0,
 }
-# one colour a mapping in every figure; the first seven are those of Okabe & Ito 2008, which
-# colour-blind people tell apart, without yellow, which a white page swallows
+# one colour per mapping in all figures; the first seven are Okabe & Ito 2008, distinguishable by
+# colour-blind people, without yellow, which is invisible on white
 PALETTE = {
     "softmax": "#000000",
     "r-softmax": "#D55E00",
@@ -61,15 +61,15 @@ _LINES = ("-", "--", ":", "-.")
 
 
 def styles(labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, marker and line of each label of a figure.
+    """Return colour, marker and line of each label of a figure.
 
-    A label that names a mapping, as `entmax-1.5` or `taylor`, has its colour: that of its record,
-    or of the palette. The others get colours that the figure leaves free. Labels of one mapping
-    differ in marker and line.
+    A label that names a mapping, such as `entmax-1.5` or `taylor`, has the mapping's colour, from
+    its record or the palette. Other labels get free colours. Labels of one mapping differ in marker
+    and line.
     """
     keys = [mapping_in(label) or label for label in labels]
     colours = {key: _colour(key) for key in keys}
-    # the rarest first
+    # colours of the rarest mappings first
     free = (c for c in reversed(PALETTE.values()) if c not in colours.values())
     colours = {key: colour or next(free, GREY) for key, colour in colours.items()}
     order = [*PALETTE.values(), *colours.values()]
@@ -83,7 +83,7 @@ def styles(labels: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def mapping_in(label: str) -> str | None:
-    """The longest name of a mapping in a label, or one that the label shortens."""
+    """Find the longest mapping name in a label, or a name that the label shortens."""
     named = [n for n in mapping_names() if n in label or n.startswith(f"{label}-")]
     return max(named, key=lambda n: (n in label, len(n)), default=None)
 
@@ -94,13 +94,13 @@ def _colour(key: str) -> str | None:
 
 
 def name(label: str) -> str:
-    """A label as it is drawn: not too long, and no formula."""
+    """Prepare a label for drawing: shortened, and no formula."""
     short = label if len(label) <= _NAME_LENGTH else label[: _NAME_LENGTH - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def single(height: float = 3.8) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
+    """Create a figure with one panel."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
     tidy(axes)
@@ -110,7 +110,7 @@ def single(height: float = 3.8) -> tuple[Figure, Axes]:
 def panels(
     titles: Sequence[str], height: float | Sequence[float], columns: int = 2
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in rows, two in each, with their titles; `height` is one or each row's."""
+    """Create a figure of titled panels, two per row; `height` is one for all or one per row."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     heights = list(height) if isinstance(height, Sequence) else [height] * rows
@@ -124,7 +124,7 @@ def panels(
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid, and no frame where no axis is."""
+    """Draw a light grid, and no frame without an axis."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -132,7 +132,7 @@ def tidy(axes: Axes) -> None:
 
 
 def label_ends(axes: Axes, lines: Mapping[str, Line2D]) -> None:
-    """The name of each line to the right of its end, moved where names would overlap."""
+    """Write the name of each line right of its end, moved where names would overlap."""
     axes.autoscale_view()
     xy = axes.transData.transform([np.asarray(line.get_xydata())[-1] for line in lines.values()])
     ends = np.clip(axes.transAxes.inverted().transform(xy), 0, 1)
@@ -162,7 +162,7 @@ def label_ends(axes: Axes, lines: Mapping[str, Line2D]) -> None:
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """The legend under the panel, where it hides no line."""
+    """Put the legend under the panel, where it hides no line."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 3 if max(map(len, labels)) < 24 else 2
     place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}

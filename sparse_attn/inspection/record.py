@@ -1,4 +1,4 @@
-"""What attention did in a model: statistics per layer and head, parameters over the calls."""
+"""Record of a model's attention: statistics per layer and head, parameters over the calls."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MOST_SNAPSHOTS = 1000
 
 
 def largest_weight(mapping: str) -> float:
-    """The largest weight under a mapping of this name: 1, unless its rows are not normalised."""
+    """Return the largest weight of a mapping: 1, or the largest float32 for unbounded rows."""
     try:
         free = get_spec(mapping).mass == "free"
-    except ValueError:  # of a record from another program
+    except ValueError:  # in a record from another program
         free = False
     return torch.finfo(torch.float32).max if free else 1.0
 
 
 class ZeroCounts:
-    """Exact zeros and all (valid query, valid key) pairs, as counts (2, layers, heads)."""
+    """Exact zeros and all (valid query, valid key) pairs, as `counts` (2, layers, heads)."""
 
     def __init__(self, counts: Tensor) -> None:
         self.counts = counts
@@ -67,17 +67,17 @@ class AttentionRecord:
 
     Attributes:
         layers, mappings: as given.
-        calls: the forward call, counted from 1, of each snapshot in `parameters`; calls of a part
-            alone, such as an encoder, have none.
+        calls: number of the forward call, from 1, of each snapshot in `parameters`; calls of only a
+            part of the model, such as an encoder, have none.
         weights: with weights=True, p of each layer's last call, (B, H, Q, K), on the layer's
             device, in float32 (float64 for float64 inputs).
-        received: with received=True, sum_i p_ij over the valid queries i of each layer's last call
-            (in cross-attention over all), (B, H, K): the mass that key j received, on the layer's
+        received: with received=True, the mass that key j received in each layer's last call, sum_i
+            p_ij over the valid queries i (in cross-attention over all), (B, H, K), on the layer's
             device.
-        valid: with weights=True, which keys the queries of that call may attend to, bool,
+        valid: with weights=True, the keys that each query of that call may attend to, bool,
             broadcastable to its weights; None for all.
         crosses: with weights=True, whether that call was cross-attention.
-        rows: count only this many sequences of a batch, from the first; None for all.
+        rows: number of sequences of a batch to count, from the first; None for all.
     """
 
     def __init__(self, layers: list[str], mappings: list[str]) -> None:
@@ -124,7 +124,7 @@ class AttentionRecord:
     def mass(self) -> Tensor:
         """Mean of sum p over valid queries, (layers, heads): 1 if the mapping is a distribution.
 
-        At most 1 with a sink, softpick or clipped softmax (zeta = 1), anything with sigmoid or
+        At most 1 with a sink, softpick or clipped softmax (zeta = 1), unbounded with sigmoid or
         relu.
         """
         return self._ratio("mass", "rows")
@@ -142,7 +142,7 @@ class AttentionRecord:
     def support_by_position(self) -> Tensor:
         """Mean support of the queries at each position, (layers, heads, positions).
 
-        With a growing cache the position is that of the query's own key; with a fixed length
+        With a growing cache, it is the position of the query's own key. With a fixed length
         (static, sliding window) it is unknown, and the query counts at the end.
         """
         return self._ratio("support", "rows", by_position=True)
@@ -152,7 +152,7 @@ class AttentionRecord:
         """Values of the mappings' parameters over the calls, by name, (snapshots, layers, heads).
 
         At most a thousand snapshots, evenly spaced: of more calls, every second, fourth, ... is
-        kept. NaN if the mapping of a layer has no such parameter, or each row derives its value.
+        kept. NaN if a layer's mapping has no such parameter or derives its value by row.
         """
         names = {name for call in self._snapshots for layer in call for name in layer}
         shape = (len(self._snapshots), len(self.layers), self._heads())
@@ -170,7 +170,7 @@ class AttentionRecord:
     def zero_counts(self) -> ZeroCounts:
         """Counts of exact zeros and of all valid pairs, to be summed over processes."""
         valid, support = self._of_heads("valid"), self._of_heads("support")
-        # a row of NaN stays NaN: a run that has diverged is not sparse
+        # a row of NaN stays NaN, because a diverged run is not sparse
         unseen = valid.isnan()
         counts = torch.stack([valid - support, valid])
         return ZeroCounts(counts.masked_fill(unseen, 0.0))
@@ -184,8 +184,8 @@ class AttentionRecord:
     def table(self) -> str:
         """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was.
 
-        The mass has a column unless it is 1 everywhere; beside it `special` is no share, but a part
-        of it.
+        The mass has a column unless it is 1 everywhere; `special` is then a part of the mass, not a
+        share.
         """
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -205,7 +205,7 @@ class AttentionRecord:
         return f"<table>{''.join(lines)}</table>"
 
     def _rows(self) -> list[list[str]]:
-        """The cells of `table`, its headings first."""
+        """Return the cells of `table`, headings first."""
         table = {
             "layer": self.layers,
             "mapping": self.mappings,
@@ -221,14 +221,14 @@ class AttentionRecord:
         return [list(table), *map(list, zip(*table.values(), strict=True))]
 
     def _cells(self, values: Tensor, count: str, form: str, unit: str = "") -> list[str]:
-        """The mean over the heads of each layer, of those that saw some `count`."""
+        """Format each layer's mean over the heads with a `count` above 0."""
         seen = self._of_heads(count) > 0
         means = [row[of].mean().item() for row, of in zip(values, seen, strict=True)]
         found = zip(means, seen.any(-1).tolist(), strict=True)
         return [f"{mean:{form}}{unit}" if any_ else "-" for mean, any_ in found]
 
     def _of_heads(self, name: str, by_position: bool = False) -> Tensor:
-        """One of the sums, (layers, heads) or (layers, heads, positions)."""
+        """Join the sums of one statistic, (layers, heads) or (layers, heads, positions)."""
         positions = max((len(s[0]) for s in self._sums if s is not None), default=0)
         shape = (len(self.layers), self._heads(), positions)
         joint = torch.full(shape, torch.nan, dtype=torch.double)
@@ -239,7 +239,7 @@ class AttentionRecord:
         return joint if by_position else joint.sum(-1)
 
     def _ratio(self, name: str, count: str, by_position: bool = False) -> Tensor:
-        # 0 / 0, where no query was seen, is NaN
+        # 0 / 0 is NaN where no query was seen
         return self._of_heads(name, by_position) / self._of_heads(count, by_position)
 
     def _heads(self) -> int:
@@ -280,7 +280,7 @@ class AttentionRecord:
 
 def _values(mapping: Mapping) -> dict[str, float | Tensor]:
     values = {p.name: mapping.read(p.name) for p in mapping.spec.parameters if not p.per_entry}
-    # learned ones change in place; no copy to the CPU here, which would wait for the GPU
+    # copied, because learned values change in place; on the device, not to wait for the GPU
     return {
         n: v.detach().clone() if isinstance(v, Tensor) else v
         for n, v in values.items()

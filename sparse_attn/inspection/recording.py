@@ -24,7 +24,7 @@ from sparse_attn.kernels.reference import received_mass
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:
-    """Which queries are not padding, broadcastable to (B, H, Q); None for all."""
+    """Return the mask of queries that are not padding, broadcastable to (B, H, Q); None for all."""
     mask = inputs.mask if inputs.bias is None else inputs.counted()
     if mask is None or inputs.shape[2] != inputs.shape[3]:
         return None
@@ -34,7 +34,7 @@ def valid_queries(inputs: AttentionInputs) -> Tensor | None:
 
 @dataclass
 class _LayerObserver:
-    """Set on an attention module; adds its statistics to the record."""
+    """Observer of an attention module that adds its statistics to the record."""
 
     record: AttentionRecord
     index: int
@@ -45,7 +45,7 @@ class _LayerObserver:
     crosses: bool = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward hook: whether this call gets its keys from another stack."""
+        """Forward pre-hook: note whether this call gets its keys from another stack."""
         self.crosses = is_crossing(module, args, kwargs)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -53,15 +53,15 @@ class _LayerObserver:
         return type(None), ()
 
     def special(self, batch: int, keys: int) -> Tensor | None:
-        """Which keys (B, K) are special tokens, if known."""
+        """Return the mask (B, K) of special tokens, if known."""
         return self.keys.of(self.layer, self.crosses, (batch, keys))
 
-    # sums made in inference mode could not be added to outside of it
+    # tensors made in inference mode could not be changed outside of it
     @torch.compiler.disable
     @torch.inference_mode(False)
     @torch.no_grad()
     def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        # gradient checkpointing computes the same call again inside the backward pass
+        # gradient checkpointing repeats the call inside the backward pass
         # private: torch cannot be asked publicly whether a backward pass runs
         if torch._C._current_graph_task_id() != -1:
             return
@@ -69,7 +69,7 @@ class _LayerObserver:
         if not self.crosses:
             queries = valid_queries(inputs)
             rows = rows if queries is None else rows.where(queries.unsqueeze(-1), 0.0)
-            # a cache holds the positions before
+            # the cache holds the earlier positions
             first = max(0, inputs.shape[3] - inputs.shape[2])
         if inputs.cu_seqlens is not None:
             sequences = rows[0].transpose(0, 1).split(inputs.cu_seqlens.diff().tolist())
@@ -84,8 +84,8 @@ class _LayerObserver:
 
 
 @contextmanager
-def _softmax_in(root: PreTrainedModel) -> Iterator[None]:
-    """This library's softmax in an unpatched model, which is saved as a plain one."""
+def _library_softmax(root: PreTrainedModel) -> Iterator[None]:
+    """Compute softmax by this library in an unpatched model, still saved as a plain one."""
     # private: configs have no public name for their attention implementation
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
@@ -107,25 +107,25 @@ def record_attention(
     weights: bool = False,
     received: bool = False,
 ) -> Iterator[AttentionRecord]:
-    """`with record_attention(model) as record: model(**batch)` records what attention does.
+    """Record attention: `with record_attention(model) as record: model(**batch)`.
 
     Every forward call of `model` inside the block counts, in training too. With gradient
     checkpointing it counts once, and backward must be inside as well. Weights of queries x keys are
     not kept. An unpatched model runs its softmax through this library inside the block: outputs
     equal those of its eager attention up to rounding, except at padding, and dropout draws other
-    numbers. Under torch.compile the graph breaks at each layer, which fullgraph=True refuses.
+    numbers. Under torch.compile the graph breaks at each layer, so fullgraph=True fails.
 
     Args:
         model: a Transformers model, patched or not, plain or wrapped.
         special_ids: ids of the tokens to sum the mass of, such as `tokenizer.all_special_ids`.
         weights: also keep the weights of every layer's last call, which is slower.
-        received: also keep the mass that each key received in every layer's last call, for which
-            the reference computes its weights again, a few queries at a time.
+        received: also keep the mass that each key received in every layer's last call. The
+            reference then recomputes its weights, a few queries at a time.
 
     Yields:
-        An `AttentionRecord`, readable at any time. Where rows need not sum to one (with a sink, in
-        softpick, sigmoid and others), `mass` is their sum, `entropy` that of the row divided by it,
-        and zeros are those of real keys.
+        An `AttentionRecord`, readable at any time. For rows that need not sum to one (with a sink,
+        softpick, sigmoid and others), `mass` is the sum of the row, `entropy` is computed after
+        dividing by it, and only zeros of real keys count.
 
     Raises:
         TypeError: the model is not from Transformers.
@@ -140,7 +140,7 @@ def record_attention(
         raise RuntimeError(
             f"{type(root).__name__} is already being recorded; use the record of the outer block"
         )
-    with nullcontext() if is_patched(root) else _softmax_in(root):
+    with nullcontext() if is_patched(root) else _library_softmax(root):
         names = [getattr(layer.module, NAME).name for layer in layers]
         record = AttentionRecord([layer.name for layer in layers], names)
         keys = SpecialKeys(root, special_ids)

@@ -1,4 +1,4 @@
-"""What a learned monotone mapping has learned."""
+"""The function that a monotone mapping has learned."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings import Mapping
 
-LEARNED = ("plif", "monotone")  # softmax(f(z)) of a learned f
+LEARNED = ("plif", "monotone")  # softmax(f(z)) with a learned f
 
 
 def slope_statistics(mapping: Mapping) -> dict[str, float]:
-    """mean, std, min and max of the slopes s_i = softplus(raw_slopes) of a PLIF over its K bins.
+    """Return mean, std, min and max of a PLIF's slopes s_i = softplus(raw_slopes) over its K bins.
 
     Source: Ganea et al. 2019, table 2.
 
@@ -30,7 +30,7 @@ def slope_statistics(mapping: Mapping) -> dict[str, float]:
 
 
 def learned_function(mapping: Mapping, points: int = 101) -> list[tuple[float, float]]:
-    """(z, f(z) - f(0)) of a learned p = softmax(f(z)), z `points` numbers on [-bound, bound].
+    """Return `points` numbers z on [-bound, bound] and f(z) - f(0) of a learned p = softmax(f(z)).
 
     The constant of f does not change p. Source: Ganea et al. 2019, figure 4.
 

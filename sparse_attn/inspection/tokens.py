@@ -1,4 +1,4 @@
-"""Tokens: which keys of an attention layer are special, by the ids of each call; how many fit."""
+"""Tokens of a model: special keys of an attention layer by the ids of a call, and longest input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from sparse_attn.hf.layers import AttentionLayer
 from sparse_attn.inspection.hooks import Hook
 
-SOURCES = {"key_value_states", "encoder_hidden_states"}  # where cross-attention has its keys from
+SOURCES = {"key_value_states", "encoder_hidden_states"}  # inputs with the keys of cross-attention
 
 
 class SpecialKeys:
-    """The ids of each stack's last call, and which of them are special."""
+    """Masks of the special tokens in the last call of each stack."""
 
     def __init__(self, root: PreTrainedModel, special_ids: Iterable[int] | None) -> None:
         self.ids = None
@@ -44,11 +44,11 @@ class SpecialKeys:
         if self.ids is None:
             return []
         return [
-            module.register_forward_pre_hook(self._look(name), with_kwargs=True)
+            module.register_forward_pre_hook(self._ids_hook(name), with_kwargs=True)
             for name, module in self.stacks.items()
         ]
 
-    def _look(self, name: str) -> Hook:
+    def _ids_hook(self, name: str) -> Hook:
         signature = _signature(type(self.stacks[name]).forward)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -60,9 +60,9 @@ class SpecialKeys:
         return Hook(hook)
 
     def of(self, layer: AttentionLayer, crosses: bool, shape: tuple[int, int]) -> Tensor | None:
-        """Which keys (B, K) of a layer are special; None if they are not the tokens of one call.
+        """Return the mask (B, K) of a layer's special keys; None if they are not one call's tokens.
 
-        crosses: whether the keys are those of another stack.
+        crosses: whether the keys come from another stack.
         """
         above = [name for name in self.stacks if f"{layer.name}.".startswith(name and f"{name}.")]
         own = max(above, key=len)
@@ -77,21 +77,21 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
 
 
 def can_cross(module: nn.Module) -> bool:
-    """Whether an attention module may get the keys of another stack."""
+    """Whether an attention module can take keys from another stack."""
     return not SOURCES.isdisjoint(_signature(type(module).forward).parameters)
 
 
 def is_crossing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this call of an attention module gets its keys from another stack."""
+    """Whether this call of an attention module takes keys from another stack."""
     given = _signature(type(module).forward).bind(module, *args, **kwargs).arguments
     return any(given.get(name) is not None for name in SOURCES)
 
 
 def longest(config: Any, tokenizer: Any, model: nn.Module | None = None) -> float:
-    """Tokens that the model reads at most; a whole number, or inf.
+    """Return the largest number of tokens that the model reads, or inf.
 
     Args:
-        model: of this config; some, such as RoBERTa, begin to count positions after the padding's.
+        model: model with this config; some, such as RoBERTa, start positions after the padding's.
     """
     positions = getattr(config, "max_position_embeddings", None) or math.inf
     for name, module in () if model is None else model.named_modules():

@@ -1,1 +1,1 @@
-"""Patched models in the tools of others: a module for each library, which imports it."""
+"""Patched models in other tools: one module per library, which imports it."""

@@ -1,4 +1,4 @@
-"""sentence-transformers: a patched model that trains, is saved and loads as any other."""
+"""sentence-transformers: train, save and load a patched model like any other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PatchedTransformer(Transformer):
     own. The same holds for CrossEncoder and the library's other models.
 
     Args:
-        model_name_or_path: what `save_pretrained` of a patched model wrote, of Transformers or of
+        model_name_or_path: a patched model saved by `save_pretrained` of Transformers or
             sentence-transformers.
         **options: as `sentence_transformers.base.modules.Transformer`.
 
@@ -37,9 +37,9 @@ class PatchedTransformer(Transformer):
     def __init__(self, model_name_or_path: str, **options: Any) -> None:
         backend = options.get("backend", "torch")
         model_options = options.get("model_kwargs") or {}
-        asked = {"backend": backend} if backend != "torch" else {}
-        asked |= {k: v for k, v in model_options.items() if k == "attn_implementation"}
-        for name, value in asked.items():
+        requested = {"backend": backend} if backend != "torch" else {}
+        requested |= {k: v for k, v in model_options.items() if k == "attn_implementation"}
+        for name, value in requested.items():
             raise ValueError(
                 f"{name}={value!r}: {model_name_or_path} has mappings for its softmax, which this "
                 "would compute; leave it out"
@@ -52,8 +52,8 @@ class PatchedTransformer(Transformer):
         """Save model, processor and config.
 
         Raises:
-            ValueError: the model is not patched any more, or has adapters, which would be saved
-                without it.
+            ValueError: the model is no longer patched, or has adapters, which would be saved
+                without the patch.
         """
         root = root_of(self.model)
         if not is_patched(root):
@@ -71,7 +71,7 @@ class PatchedTransformer(Transformer):
 
 
 def update(model: nn.Module) -> None:
-    """Make every `Transformer` in `model` of the class that its saved copy needs."""
+    """Give every `Transformer` in `model` the class that its saved copy needs."""
     for module in model.modules():
         if type(module) in (Transformer, PatchedTransformer):
             patched = is_patched(cast(nn.Module, module.model))

@@ -1,4 +1,4 @@
-"""Plugins of vLLM and SGLang, which would serve a patched checkpoint with softmax: they refuse it.
+"""Plugins that make vLLM and SGLang refuse patched checkpoints, not serve them with softmax.
 
 Both read config.json through a parser for the format "hf"; the plugin looks at what it returns.
 """
@@ -39,7 +39,7 @@ def _guard(server: str, variable: str, module: str, find_parser: str) -> None:
         configs = import_module(module)
         parser = type(getattr(configs, find_parser)("hf"))
         parse = parser.parse
-        # a reader that asks for no parser would pass the guard by
+        # a reader that looks up no parser would bypass the guard
         # private: nothing public tells how a server reads configs
         used = find_parser in inspect.unwrap(configs.get_config).__code__.co_names
     except Exception as error:
@@ -69,7 +69,7 @@ def _guard(server: str, variable: str, module: str, find_parser: str) -> None:
 
 
 def _entry(config: Mapping[str, Any]) -> str | None:
-    """The key of a patched model in a config or one of its parts."""
+    """Return the key of a patched model in a config or one of its parts."""
     found = (key for key in KEYS if config.get(key) is not None)
     parts = (_entry(part) for part in config.values() if isinstance(part, Mapping))
     return next(found, None) or next(filter(None, parts), None)

@@ -1,4 +1,4 @@
-"""Fused attention: a dispatch, a reference as specification, and fused implementations."""
+"""Fused attention: dispatch, fused implementations, and a reference that specifies them."""
 
 from sparse_attn.kernels.dispatch import attention
 

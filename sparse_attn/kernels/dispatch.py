@@ -1,4 +1,4 @@
-"""`attention`: the entry point to every implementation."""
+"""`attention`: entry point to all implementations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPLEMENTATIONS: dict[str, ModuleType] = {
     "flex": flex,
     "reference": reference,
 }
-# by preference; flex last, as it compiles for a long time on the CPU
+# by preference; flex last, because it compiles for a long time on the CPU
 AUTOMATIC = {"cuda": ("triton", "flex", "reference"), "cpu": ("cpu", "reference")}
 
 
@@ -51,10 +51,9 @@ def attention(
             head h // (H / Hkv).
         mapping: the `Mapping` from scores to weights, computed in at least float32.
         mask: boolean, True = attend, broadcastable to (B, H, Q, K).
-        key_lengths: (B,) integers; keys from there on are padding and not computed. Clamped to [0,
-            K].
+        key_lengths: (B,) integers; later keys are padding and not computed. Clamped to [0, K].
         cu_seqlens: (sequences + 1,) integers from 0 to Q, for sequences one after another in a
-            batch of 1: those from cu_seqlens[s] to cu_seqlens[s + 1] attend to each other alone.
+            batch of 1: tokens from cu_seqlens[s] to cu_seqlens[s + 1] only attend to each other.
             Needs K = Q. On a GPU the values are not checked.
         bias: added to the scaled scores, broadcastable to (B, H, Q, K); -inf masks.
         sink: (H,), the score of a virtual key of value 0 for each head, for a mapping without the
@@ -96,7 +95,7 @@ def attention(
 
 
 def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
-    """`attention`, with the weights and statistics requested by `inputs`."""
+    """Compute `attention`, with the weights and statistics requested by `inputs`."""
     if not inputs.need_weights:
         inputs = fold_weights(inputs)
     result: AttentionOutput = IMPLEMENTATIONS[choose(inputs, impl)].attention(inputs)
@@ -106,7 +105,7 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
 
 
 def choose(inputs: AttentionInputs, impl: str | None = None) -> str:
-    """Name of the implementation for this call: `impl`, or the first that supports it.
+    """Return the name of the implementation for this call: `impl`, or the first that supports it.
 
     Raises:
         ValueError: there is no `impl`.

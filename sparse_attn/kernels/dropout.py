@@ -1,6 +1,6 @@
-"""Which weights dropout keeps: a hash of seed, head, row and column.
+"""Dropout of weights by a hash of seed, head, row and column.
 
-All implementations draw the same, so that a layer may run another one when it is recomputed.
+All implementations draw the same, so that a recomputed layer may run another one.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BITS = 16  # of the rate; two neighbouring keys share a hash of 32 bits
+BITS = 16  # bits of the rate; two neighbouring keys share a hash of 32 bits
 
 
 def share_of(rate: float) -> int:
-    """The rate in units of 2^-16, below 1."""
+    """Return the rate in units of 2^-16, below 1."""
     return min(round(rate * 2**BITS), 2**BITS - 1)
 
 
 def scale_of(rate: float) -> float:
-    """The factor of the weights that are kept."""
+    """Return the factor of the kept weights."""
     return 2**BITS / (2**BITS - share_of(rate))
 
 
 def draw_seed(device: torch.device) -> Tensor:
-    """A seed (1,) from the generator of the device."""
+    """Draw a seed (1,) from the generator of the device."""
     return torch.randint(2**62, (1,), device=device)
 
 
 def kept(seed: Tensor, rate: float, shape: tuple[int, int, int, int]) -> Tensor:
-    """Which weights (B, H, Q, K) are kept.
+    """Return a mask of the kept weights, (B, H, Q, K).
 
     Numbers of 32 bits are held in 64, because compiled code may assume that no sum overflows.
     """
@@ -50,7 +50,7 @@ _SECOND = 0x846CA68B - 2**32  # so that a product with 32 bits fits into 64
 
 
 def _cut(x: Tensor) -> Tensor:
-    """The low 32 bits."""
+    """Return the low 32 bits."""
     return x & 0xFFFFFFFF
 
 

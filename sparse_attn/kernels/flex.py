@@ -1,4 +1,4 @@
-"""Pointwise mappings through FlexAttention: softmax(log g(scores)), log g as its score_mod."""
+"""Pointwise mappings through FlexAttention: softmax(log g(scores)), with score_mod log g."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_ZERO = torch.finfo(torch.float32).min / 2
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why FlexAttention does not support the call, None if it does."""
+    """Return why FlexAttention does not support the call, None if it does."""
     spec = inputs.mapping.spec
     if inputs.has_sink:
         return "FlexAttention is called without attention sinks"
@@ -48,7 +48,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = softmax(log g(scores)) v, (B, H, Q, Dv)."""
     tensors = [inputs.query, inputs.key, inputs.value]
     if not torch.is_grad_enabled():
-        # flex checks only requires_grad, and refuses on the CPU
+        # flex only checks requires_grad, which it refuses on the CPU
         tensors = [tensor.detach() for tensor in tensors]
     output = _compiled(inputs.query.device.type)(
         *tensors,
@@ -86,7 +86,8 @@ def _score_mod(inputs: AttentionInputs) -> Callable[..., Tensor]:
         # g(-inf) is not 0 for even functions
         score = torch.where(inside, score, 0.0)
         log_weight = log_g(score, *(value[h] for value in values))
-        # log 0 is the lowest finite number, which the kernel's change of base would turn into -inf
+        # log 0 is represented by the lowest finite number, which the kernel's change of base turns
+        # into -inf
         return torch.where(inside, log_weight.clamp(min=LOG_ZERO), -torch.inf)
 
     return score_mod

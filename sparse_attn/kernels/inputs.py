@@ -22,16 +22,16 @@ from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
 
 
 class AttentionOutput(NamedTuple):
-    """The result of an implementation."""
+    """Result of an implementation."""
 
     output: Tensor  # [B, H, Q, Dv]
-    weights: Tensor | None = None  # [B, H, Q, K], before dropout, in float32 at least
+    weights: Tensor | None = None  # [B, H, Q, K], before dropout, in at least float32
     statistics: Tensor | None = None  # [B, H, Q, COLUMNS]
 
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """The validated arguments of `attention`."""
+    """Validated arguments of `attention`."""
 
     query: Tensor  # [B, H, Q, D]
     key: Tensor  # [B, Hkv, K, D]
@@ -41,15 +41,15 @@ class AttentionInputs:
     key_lengths: Tensor | None = None  # [B]
     cu_seqlens: Tensor | None = None  # [sequences + 1]
     bias: Tensor | None = None  # broadcasts to [B, H, Q, K]
-    sink: Tensor | None = None  # [H], of the call; a mapping may have its own
+    sink: Tensor | None = None  # [H], instead of the mapping's sink
     softcap: float | None = None
     causal: bool = False
     window: int | None = None
     scaling: float | None = None
     dropout: float = 0.0
     need_weights: bool = False
-    need_statistics: bool = False  # of every row, see `kernels.statistics`
-    special_keys: Tensor | None = None  # [B, K], bool: keys whose mass the statistics report
+    need_statistics: bool = False  # see `kernels.statistics`
+    special_keys: Tensor | None = None  # [B, K], bool: the statistics report their mass
 
     def __post_init__(self) -> None:
         self._check_tensors()
@@ -59,7 +59,7 @@ class AttentionInputs:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """B, H, Q, K: the shape of the scores."""
+        """Shape of the scores, B, H, Q, K."""
         return (*self.query.shape[:3], self.key.shape[2])
 
     @property
@@ -75,6 +75,7 @@ class AttentionInputs:
     @property
     def needs_aten(self) -> bool:
         """Whether custom operators cannot be used: torch.export, torch.func and forward mode."""
+        # value of `is_exporting`, whose call Dynamo 2.11 takes for True in every graph
         # private: is_exporting returns it, but Dynamo 2.11 takes that for True in every graph
         if torch.compiler._is_exporting_flag:
             return True
@@ -92,12 +93,12 @@ class AttentionInputs:
 
     @property
     def learns_bias(self) -> bool:
-        """Whether what is added to the scores needs a gradient, also for the factor of a row."""
+        """Whether the bias needs a gradient, also for the factor of a row."""
         return self.bias is not None and (self.bias.requires_grad or self.learns_factor)
 
     @property
     def learns_factor(self) -> bool:
-        """Whether the factor that `scaled-NAME` gives each row has a learned parameter."""
+        """Whether the row factor of `scaled-NAME` has a learned parameter."""
         kernel, learned = self.mapping.spec.kernel, self.mapping.learned
         scaled = kernel is not None and kernel.scaled
         return scaled and any(p.name in learned for p in (DELTA, BETA, GAMMA))
@@ -109,19 +110,19 @@ class AttentionInputs:
 
     @property
     def sinks(self) -> Tensor | None:
-        """The score of each head's virtual key, (H,), with its graph; None without sinks."""
+        """Scores of the heads' virtual keys, (H,), with their graph; None without sinks."""
         if not self.has_sink:
             return None
         sink = self.mapping.read(SINK.name) if self.sink is None else self.sink
         most = torch.finfo(self._exact).max
-        # an infinite one counts as the largest number, as in the mappings' own functions
+        # infinity counts as the largest number, as in the mappings' functions
         if isinstance(sink, Tensor):
             return self._by_head(SINK.name, sink).clamp(-most, most)
         return self._by_head(SINK.name, max(-most, min(sink, most)))
 
     @property
     def kernel_reason(self) -> str | None:
-        """Why the mapping's kernel does not compute this call, None if it does."""
+        """Reason why the mapping's kernel does not compute this call, None if it does."""
         kernel = self.mapping.spec.kernel
         if kernel is None:
             return f"there is no kernel for {self.mapping.name}"
@@ -129,14 +130,14 @@ class AttentionInputs:
             if p.name not in kernel.constants:
                 continue
             value = self.mapping.value(p.name)
-            if isinstance(value, Tensor) or value != p.default:  # learned, or one for each head
+            if isinstance(value, Tensor) or value != p.default:  # learned, or one per head
                 return f"the kernels have {p.name} = {p.shown_default} alone"
         if kernel.scaled and self.softcap is not None:
             return f"{self.mapping.name} scales the scores after softcap, the kernels before"
         return None
 
     def for_operator(self, kernel: Kernel | None = None) -> OperatorInputs:
-        """As the operators take them; `kernel` is the mapping's own if None."""
+        """Return the arguments of the operators; `kernel` is the mapping's by default."""
         kernel = kernel or self.mapping.spec.kernel
         assert kernel is not None
         query, bias = self._scaled() if kernel.scaled else (self.query, self.bias)
@@ -164,19 +165,19 @@ class AttentionInputs:
         )
 
     def _scaled(self) -> tuple[Tensor, Tensor | None]:
-        """Query and bias, in float32 at least, times the factor of `scaled-NAME` for each row."""
+        """Return query and bias, in at least float32, times each row's factor of `scaled-NAME`."""
         n = self._number().to(self._exact)
         values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
         factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
         if self.bias is None:
             return self.query * factor, None
-        # the factor may be 0, and a gradient to it must not meet the infinity
+        # the factor may be 0, and its gradient must not meet the infinity
         masked = self.bias == -torch.inf
         bias = self.bias.masked_fill(masked, 0.0) * factor
         return self.query * factor, bias.masked_fill(masked, -torch.inf)
 
     def _theta(self, kernel: Kernel) -> Tensor:
-        """The parameter of the kernel for each head, (H,)."""
+        """Return the kernel's parameter for each head, (H,)."""
         name = kernel.parameter
         if name is not None and self.mapping.value(name) is None:
             parameters = self.mapping.spec.parameters
@@ -190,9 +191,9 @@ class AttentionInputs:
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     def parameter(self, name: str | None) -> Tensor:
-        """The mapping's parameter `name` for each head, (H,), with its graph; 0 for None.
+        """Return the parameter `name` for each head, (H,), with its graph; 0 if `name` is None.
 
-        float64 if the inputs are, else float32.
+        In float64 if the inputs are, else float32.
         """
         return self._by_head(name or "", self.mapping.read(name) if name else 0.0)
 
@@ -208,8 +209,8 @@ class AttentionInputs:
         return value.to(self.query.device, self._exact).expand(heads).contiguous()
 
     def valid(self, rows: slice | None = None) -> Tensor | None:
-        """Keys these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
-        rows = rows or slice(None)  # as a default, Dynamo 2.11 could not trace it
+        """Keys that these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
+        rows = rows or slice(None)  # not a default argument, which Dynamo 2.11 cannot trace
         queries, keys = self.shape[2:]
         i = torch.arange(queries, device=self.query.device)[rows, None]
         j = torch.arange(keys, device=self.query.device)
@@ -226,7 +227,7 @@ class AttentionInputs:
         return functools.reduce(torch.logical_and, parts) if parts else None
 
     def counted(self, rows: slice | None = None) -> Tensor | None:
-        """As `valid`, excluding keys with a bias of -inf."""
+        """Return `valid` without keys with a bias of -inf."""
         valid = self.valid(rows)
         if self.bias is None:
             return valid
@@ -234,9 +235,9 @@ class AttentionInputs:
         return seen if valid is None else valid & seen
 
     def _number(self) -> Tensor:
-        """How many keys each query counts, (B, H, Q), each may be 1.
+        """Count the valid keys of each query, (B, H, Q); each dimension may be 1.
 
-        In linear memory, unless the mask or bias differs between queries and so has that size.
+        Takes linear memory, unless the mask or bias differs between queries.
         """
         given = [None if t is None else _one_row(t) for t in (self.mask, self.bias)]
         if any(t is not None and t.dim() > 1 and t.shape[-2] != 1 for t in given):
@@ -337,7 +338,7 @@ class AttentionInputs:
         if self.softcap is not None and not _between(0.0, self.softcap, math.inf):
             raise ValueError(f"softcap={self.softcap!r}: expected a finite number above 0, or None")
         if not isinstance(self.window, (int, torch.SymInt)) and isinstance(self.window, Integral):
-            object.__setattr__(self, "window", int(self.window))  # of NumPy
+            object.__setattr__(self, "window", int(self.window))  # a NumPy integer
         whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
         if self.window is not None and not (whole and self.window >= 1):
             raise ValueError(f"window={self.window!r}: expected an integer of at least 1, or None")
@@ -389,12 +390,12 @@ def _between(low: float, value: Any, high: float) -> bool:
 
 
 def _constant(value: float, heads: int, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """(heads,) of one value, not to be written to; kept, as filling it is a launch on a GPU."""
-    # what a CUDA graph reads must be its own
+    """Return a read-only (heads,) of one value; cached, because filling is a launch on a GPU."""
+    # a CUDA graph must not read a cached tensor
     if is_observed((like,)) or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
-        # a product, as the value must stay a symbol where a schedule changes it
+        # a product, because the value must stay a symbol if a schedule changes it
         return like.new_ones(heads, dtype=dtype) * value
-    # filled or freed on another stream, it would race with its readers
+    # cached by stream: filled or freed on another one, it would race with its readers
     stream = torch.cuda.current_stream(like.device) if like.is_cuda else None
     return _filled(value, heads, dtype, like.device, stream)
 
@@ -408,17 +409,17 @@ def _filled(
 
 
 def select_rows(tensor: Tensor, rows: slice) -> Tensor:
-    """Rows of a tensor that broadcasts to (B, H, Q, K)."""
+    """Select rows of a tensor that broadcasts to (B, H, Q, K)."""
     return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
 
 
 def _one_row(tensor: Tensor) -> Tensor:
-    """A tensor that broadcasts to (B, H, Q, K) as one row, if it was expanded from one."""
+    """Return the single row of a tensor (B, H, Q, K) that was expanded from one row."""
     return tensor[..., :1, :] if tensor.dim() > 1 and tensor.stride(-2) == 0 else tensor
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors as autocast passes them to SDPA: all in its dtype, except float64."""
+    """Cast the tensors as autocast does for SDPA: all to its dtype, except float64."""
     device = tensors[0].device.type
     # the meta device has no autocast
     if device == "meta" or not torch.is_autocast_enabled(device):
@@ -431,7 +432,7 @@ SOFTMAX = Mapping("softmax")
 
 
 def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
-    """weighted-softmax as softmax of scores + log weights, which is the same function."""
+    """Turn weighted-softmax into softmax of scores + log weights, the same function."""
     if inputs.mapping.name != "weighted-softmax":
         return inputs
     weights = inputs.mapping.value("weights")

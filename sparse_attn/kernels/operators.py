@@ -1,4 +1,4 @@
-"""Shared by the custom operators of the fused implementations: inputs, gradients, FLOPs."""
+"""Inputs, gradients and FLOP counts of the custom operators of the fused implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 
 class OperatorInputs(NamedTuple):
-    """One call of attention in types that an operator accepts, in the order of its schema.
+    """Arguments of an attention operator, in the order of its schema.
 
     The parameter of the mapping is a tensor, so that a schedule does not recompile a graph.
     """
@@ -23,13 +23,13 @@ class OperatorInputs(NamedTuple):
     query: Tensor  # [B, H, Q, D]
     key: Tensor  # [B, Hkv, K, D]
     value: Tensor  # [B, Hkv, K, Dv]
-    parameter: Tensor  # [H], of the mapping
+    parameter: Tensor  # [H], parameter of the mapping
     sink: Tensor | None  # [H], scores of the virtual keys
     bias: Tensor | None
     mask: Tensor | None
     key_lengths: Tensor | None
-    cu_seqlens: Tensor | None  # [sequences + 1], boundaries of those packed into a batch of 1
-    seed: Tensor | None  # [1] int64, of the dropped weights; None without dropout
+    cu_seqlens: Tensor | None  # [sequences + 1], boundaries of sequences packed into a batch of 1
+    seed: Tensor | None  # [1] int64, seed of dropout; None without
     kernel: str
     family: str
     skips: bool
@@ -40,12 +40,12 @@ class OperatorInputs(NamedTuple):
     window: int  # 0 for none
 
     def learned(self, wanted: Sequence[bool]) -> list[Tensor]:
-        """Of parameter, sink and bias, those whose gradients are wanted."""
+        """Return those of parameter, sink and bias whose gradients are wanted."""
         given = zip((self.parameter, self.sink, self.bias), wanted, strict=True)
         return [t for t, want in given if want and t is not None]
 
     def dense(self) -> OperatorInputs:
-        """With dense rows of query, key and value."""
+        """Make the rows of query, key and value dense."""
         given = self[:3]
         query, key, value = map(rows_dense, given)
         if query is given[0] and key is given[1] and value is given[2]:
@@ -56,8 +56,8 @@ class OperatorInputs(NamedTuple):
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt"}
 _TYPES |= {kind: kind.__name__ for kind in (str, bool, float)}
 INPUTS = ", ".join(f"{_TYPES[kind]} {n}" for n, kind in get_type_hints(OperatorInputs).items())
-_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first,
-_LEAVES = OperatorInputs._fields.index("mask")  # and of these, those with gradients
+_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
+_LEAVES = OperatorInputs._fields.index("mask")  # and tensors with gradients before the others
 _FIELDS = len(OperatorInputs._fields)
 WANTED = "bool want_parameter, bool want_sink, bool want_bias"
 _LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registers
@@ -72,8 +72,8 @@ def register(
     gradients of query, key, value, and of parameter, sink and bias where wanted.
 
     Returns:
-        `forward`, of which it returns the first `results` outputs, past the dispatcher where that
-        makes no difference: it would take longer than a small call.
+        A function that returns the first `results` outputs of `forward`. It bypasses the
+        dispatcher, which would take longer than a small call, when nothing observes the call.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -84,9 +84,9 @@ def register(
         ctx: Any, grad: Tensor | None, *_: Any, run: Callable[..., list[Tensor]] = backward
     ) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad
-        if grad is None:  # undefined, and so are these
+        if grad is None:  # an undefined gradient gives undefined gradients
             return (None,) * len(needed)
-        tensors = ctx.saved_tensors  # readable only once under checkpointing
+        tensors = ctx.saved_tensors  # can be read only once under checkpointing
         wanted = needed[3:_LEAVES]
         found = run(grad, *tensors[:_TENSORS], *ctx.options, *tensors[_TENSORS:], *wanted)
         rest = iter(found[3:])
@@ -95,7 +95,7 @@ def register(
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(no_second_derivative)
-    # under torch.func.vmap, and for `is_grads_batched`, which has a vmap of its own
+    # for torch.func.vmap, and for `is_grads_batched`, which has a separate vmap
     backward.register_vmap(no_batched_gradients)
     _LIBRARY.impl(f"{name}_backward", no_batched_gradients, "Batched")
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
@@ -107,7 +107,7 @@ def register(
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-            inputs = arguments[_LEAVES]  # as one argument, which takes less time than many
+            inputs = arguments[_LEAVES]  # one argument, which is faster than many
             output: tuple[Tensor, ...] = compute(*inputs)
             ctx.set_materialize_grads(False)
             save(ctx, inputs, output)
@@ -117,7 +117,7 @@ def register(
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-            # a second derivative must come to the operator, which has none
+            # a second derivative must reach the operator, which raises
             observed = torch.is_grad_enabled() or is_observed((grad,))
             return differentiate(ctx, grad, run=backward if observed else compute_gradients)
 
@@ -127,7 +127,7 @@ def register(
         if is_observed(tensors):
             run = forward
         elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            # what Function.apply adds is for the transforms that `is_observed` excludes
+            # Function.apply only adds support for transforms, which `is_observed` excludes
             return super(torch.autograd.Function, Direct).apply(*arguments[:_LEAVES], arguments)
         return run(*arguments)[:results]
 
@@ -147,10 +147,10 @@ _OTHERS = ~_PLAIN.raw_repr()
 
 
 def is_observed(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether a call of an operator would come to more than autograd and its implementation.
+    """Whether something besides autograd and the implementation would see an operator's call.
 
-    To a compiler, a mode, a transform, a trace, a profiler, a subclass, or what a lazily negated or
-    zero tensor needs.
+    Observers are a compiler, a mode, a transform, a trace, a profiler, a subclass, or the handling
+    of lazily negated or zero tensors.
     """
     if (
         # private: torch cannot be asked publicly who observes a call
@@ -176,7 +176,7 @@ REMEDY = (
 
 
 def no_second_derivative(*_: object) -> None:
-    """Raise for the second derivative of a fused implementation.
+    """Raise for a second derivative of a fused implementation.
 
     Raises:
         NotImplementedError: always.
@@ -199,31 +199,31 @@ def no_batched_gradients(*_: object) -> None:
 def _forward_flops(*arguments: Any, **_: Any) -> int:
     """2 (D + Dv) for each score: q k^T and p v."""
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
-    return 2 * _scores(inputs) * (inputs.query.shape[3] + inputs.value.shape[3])
+    return 2 * _count_scores(inputs) * (inputs.query.shape[3] + inputs.value.shape[3])
 
 
 def _backward_flops(grad: Tensor, *arguments: Any, **_: Any) -> int:
     """2 (3 D + 2 Dv) for each score: q k^T again, gradients of p, value, query and key."""
     inputs = OperatorInputs(*arguments[: len(OperatorInputs._fields)])
-    return 2 * _scores(inputs) * (3 * inputs.query.shape[3] + 2 * inputs.value.shape[3])
+    return 2 * _count_scores(inputs) * (3 * inputs.query.shape[3] + 2 * inputs.value.shape[3])
 
 
-def _scores(inputs: OperatorInputs) -> int:
-    """How many scores there are, masked or not, as SDPA counts; of packed sequences, their own."""
+def _count_scores(inputs: OperatorInputs) -> int:
+    """Count the scores, masked or not, as SDPA does; for packed sequences within each sequence."""
     batch, heads, queries, _ = inputs.query.shape
     ends = inputs.cu_seqlens
-    if type(ends) is not Tensor or ends.is_meta:  # no lengths at hand
+    if type(ends) is not Tensor or ends.is_meta:  # unknown lengths
         return batch * heads * queries * inputs.key.shape[2]
     return heads * int(ends.long().diff().square().sum())
 
 
 def empty_rows(like: Tensor, *shape: int) -> Tensor:
-    """(B, H, N, D), in the memory order (B, N, H, D) that Transformers expects."""
+    """Allocate (B, H, N, D) in the memory order (B, N, H, D) that Transformers expects."""
     _, heads, length, dim = shape
-    # not a view, which autograd would not let be changed in place
+    # not a view, because autograd would refuse in-place changes
     return like.new_empty_strided(shape, (length * heads * dim, dim, heads * dim, 1))
 
 
 def rows_dense(tensor: Tensor) -> Tensor:
-    """The tensor, copied only where its last dimension is strided."""
+    """Return the tensor, copied only if its last dimension is strided."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

@@ -9,12 +9,13 @@ from torch import Tensor
 
 
 def check_packed(cu_seqlens: Tensor, query: Tensor, key: Tensor) -> None:
-    """Raise for boundaries that are not those of these tensors.
+    """Raise for boundaries that do not fit these tensors.
 
-    The values are read only where they are at hand: not on a GPU, nor while a graph is made.
+    The values are checked only on the CPU in eager mode.
 
     Raises:
-        ValueError: of wrong dtype, shape or values, or for a batch or queries of other keys.
+        ValueError: wrong dtype, shape or values, a batch above 1, or queries and keys of different
+            lengths.
     """
     whole = cu_seqlens.dtype in (torch.int32, torch.int64)
     if not whole or cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
@@ -35,7 +36,7 @@ def check_packed(cu_seqlens: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def boundaries(cu_seqlens: Tensor, length: int) -> list[int]:
-    """The values of cu_seqlens, which a GPU would have to wait for.
+    """Return the values of cu_seqlens, which synchronises a GPU.
 
     Raises:
         ValueError: they do not divide `length` tokens.
@@ -53,8 +54,8 @@ def boundaries(cu_seqlens: Tensor, length: int) -> list[int]:
 
 
 def own_sequence(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Where the sequence of each token begins and ends, (length,) int64 each."""
+    """Return the begin and the end of each token's sequence, (length,) int64 each."""
     starts = cu_seqlens.long()
     tokens = torch.arange(length, device=starts.device)
-    number = torch.searchsorted(starts, tokens, right=True)  # empty sequences hold none
+    number = torch.searchsorted(starts, tokens, right=True)  # skips empty sequences
     return starts[number - 1], starts[number]

@@ -12,11 +12,11 @@ from torch import Tensor
 from sparse_attn.kernels import dropout, statistics
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, select_rows
 
-BLOCK = 2**24  # weights held at a time where not all are wanted
+BLOCK = 2**24  # most weights in memory if not all are wanted
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """None: the reference supports every call."""
+    """Return None, because the reference supports every call."""
     return None
 
 
@@ -32,7 +32,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def _dropped(weights: Tensor, inputs: AttentionInputs) -> Tensor:
-    """The weights after dropout."""
+    """Apply dropout to the weights."""
     if not inputs.dropout:
         return weights
     keep = dropout.kept(dropout.draw_seed(weights.device), inputs.dropout, inputs.shape)
@@ -42,7 +42,7 @@ def _dropped(weights: Tensor, inputs: AttentionInputs) -> Tensor:
 def exact_weights(inputs: AttentionInputs) -> Tensor:
     """p (B, H, Q, K) before dropout, in float32, or float64 for float64 inputs."""
     key = _without_padding(inputs.key, inputs).repeat_interleave(inputs.groups, dim=1)
-    # half precision would round the scores before the support is chosen
+    # because half precision would round the scores before the support is chosen
     exact = inputs.query.dtype if inputs.query.dtype == torch.float64 else torch.float32
     device = inputs.query.device.type
     # the meta device has no autocast
@@ -55,14 +55,14 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         scores = scores + inputs.bias
     valid = inputs.valid()
     if valid is not None:
-        # -inf too, because hooks, such as those of Opacus, see the positional argument alone
+        # -inf too, because hooks, such as Opacus', only see the positional argument
         scores = scores.masked_fill(~valid, -torch.inf)
-    sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], one for each row
+    sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], for each row
     return inputs.mapping(scores, mask=valid, sink=sink)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
-    """Keys or values with zeros as padding: a NaN there would survive a weight of 0."""
+    """Replace padded keys or values by zeros, because a NaN would survive a weight of 0."""
     if inputs.key_lengths is None:
         return tensor
     padding = torch.arange(tensor.shape[2], device=tensor.device) >= inputs.key_lengths[:, None]
@@ -70,7 +70,7 @@ def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
 
 
 def row_statistics(inputs: AttentionInputs) -> Tensor:
-    """`statistics.of_weights` of a call, in blocks of queries."""
+    """Compute `statistics.of_weights` of a call in blocks of queries."""
     batch, heads, _, _ = inputs.shape
     found = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]
     for _, weights, valid in _blocks(inputs):
@@ -79,10 +79,10 @@ def row_statistics(inputs: AttentionInputs) -> Tensor:
 
 
 def received_mass(inputs: AttentionInputs, queries: Tensor | None) -> Tensor:
-    """sum_i p_ij of each key j over the queries i that count, (B, H, K), in blocks of queries.
+    """Compute sum_i p_ij of each key j over the queries i that count, (B, H, K), in blocks.
 
     Args:
-        queries: which count, broadcastable to (B, H, Q); None for all.
+        queries: mask of queries that count, broadcastable to (B, H, Q); None for all.
     """
     batch, heads, _, keys = inputs.shape
     exact = torch.promote_types(inputs.query.dtype, torch.float32)
@@ -96,7 +96,7 @@ def received_mass(inputs: AttentionInputs, queries: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def _blocks(inputs: AttentionInputs) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """Some queries at a time: which, their weights before dropout, and their valid keys."""
+    """Yield blocks of queries: the slice, the weights before dropout, and the valid keys."""
     batch, heads, queries, keys = inputs.shape
     step = max(1, BLOCK // max(1, batch * heads * keys))
     for start in range(0, queries, step):

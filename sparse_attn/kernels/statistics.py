@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # 1 if any key is valid; valid keys; keys with p > 0; -sum q log q in nats, q = p / sum p; p on
-# special keys; 1 if these are known and any key is valid; sum p
+# special keys; 1 if special keys are known and any key is valid; sum p
 COLUMNS = ("rows", "valid", "support", "entropy", "special", "named", "mass")
 
 
@@ -18,7 +18,7 @@ def entropy_of(p: Tensor) -> Tensor:
 
 
 def of_weights(weights: Tensor, valid: Tensor | None, special: Tensor | None) -> Tensor:
-    """The statistics of rows of weights, (B, H, Q, COLUMNS), at least float32; NaN for a NaN row.
+    """Compute the statistics of rows of weights, (B, H, Q, COLUMNS), at least float32; NaN for NaN.
 
     weights: (B, H, Q, K). valid: bool, broadcasts to it, None for all. special: (B, K), bool.
     """

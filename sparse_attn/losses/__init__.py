@@ -1,4 +1,4 @@
-"""Losses of rows of scores for one label or several, `f(scores, target, ...)`."""
+"""Losses of rows of scores with one or several labels, `f(scores, target, ...)`."""
 
 from sparse_attn.losses.bouchard import bouchard_bound, bouchard_loss
 from sparse_attn.losses.dense import mapping_loss, mapping_nll, squared_error

@@ -1,4 +1,4 @@
-"""Bouchard's upper bounds of log-sum-exp, and the loss made of one."""
+"""Bouchard's upper bounds of log-sum-exp, and a loss."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from sparse_attn.losses.rows import check_scores, labelled_rows, spoiled, top_score, valid_scores
 from sparse_attn.mappings.base import INF, Value, aligned
 
-# The bracket of the shared xi is at most max(1, xi / 3) wide. That of alpha may be as wide as the
-# scores are apart, but then the sum that it solves for is flat. What 12 halvings leave, 3 of
-# Newton's steps turn into rounding error.
+# The bracket of the shared xi is at most max(1, xi / 3) wide. The bracket of alpha may be as wide
+# as the range of scores, but then the sum to solve is flat. After 12 halvings, 3 Newton steps reach
+# rounding error.
 HALVINGS = 12
 NEWTON_STEPS = 3
 
@@ -28,11 +28,11 @@ def bouchard_bound(
     """B = alpha + sum_k [(x_k - xi_k)/2 + lambda(xi_k)(x_k^2 - xi_k^2) + log(1 + e^{xi_k})].
 
     With x = z - alpha and lambda(xi) = tanh(xi/2)/(4 xi). B >= log sum_k e^{z_k} for every alpha
-    and xi; those not given minimise B in each row:
+    and xi; by default they minimise B in each row:
 
-        xi="shared"     one xi for all classes, xi^2 = mean_k x_k^2; B then depends on the mean and
-                        the variance of z alone
-        xi="per_class"  xi_k = |x_k|, B = alpha + sum_k log(1 + e^{x_k}), of the family the least
+        xi="shared"     one xi for all classes, xi^2 = mean_k x_k^2; B then depends only on the
+                        mean and the variance of z
+        xi="per_class"  xi_k = |x_k|, B = alpha + sum_k log(1 + e^{x_k}), the least of the family
         alpha=None      for fixed xi: alpha = ((n - 2)/4 + sum lambda z) / sum lambda
 
     The gradient at an optimum is exact (envelope theorem); second derivatives ignore how the
@@ -93,7 +93,7 @@ def bouchard_loss(
 
 
 def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Tensor]:
-    """alpha, or max z without gradient, (..., 1), and z minus that, 0 where not valid.
+    """Return alpha, or max z without gradient, (..., 1), and z minus it, 0 where not valid.
 
     The bound shifts with z and alpha, so differences keep their digits.
     """
@@ -105,7 +105,7 @@ def _centred(z: Tensor, valid: Tensor, alpha: Value | None) -> tuple[Tensor, Ten
 
 
 def _overflow(losses: Tensor, *given: str | Value | None) -> Tensor:
-    """inf for NaN from squares of finite scores that overflow."""
+    """Replace NaN from overflowing squares of finite scores by inf."""
     overflows = losses.isnan()
     for value in given:
         if isinstance(value, Tensor):
@@ -114,7 +114,7 @@ def _overflow(losses: Tensor, *given: str | Value | None) -> Tensor:
 
 
 def _bound(x: Tensor, valid: Tensor, xi: str | Value, free: bool) -> Tensor:
-    """B of scores x, (..., n) -> (...), at alpha = 0 or, if free, the best."""
+    """B of scores x, (..., n) -> (...), at alpha = 0, or at the best alpha if free."""
     if not isinstance(xi, str):
         return _formula(x, valid, _fixed("xi", xi, 0.0, x), free)
     if xi == SHARED:
@@ -127,7 +127,7 @@ def _bound(x: Tensor, valid: Tensor, xi: str | Value, free: bool) -> Tensor:
 
 
 def _fixed(name: str, value: Value, low: float, like: Tensor) -> Tensor:
-    """A value fixed by the caller, in the shape and dtype of `like`."""
+    """Return a fixed value of the caller in the shape and dtype of `like`."""
     given = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
     if given.device.type == "cpu":
         fits = given.isfinite() & (given >= low)
@@ -146,7 +146,7 @@ def _fixed(name: str, value: Value, low: float, like: Tensor) -> Tensor:
 
 
 def _least_shared(x: Tensor, valid: Tensor, free: bool) -> Tensor:
-    """The bound at the best single xi."""
+    """Compute the bound at the best shared xi."""
     count = valid.sum(-1)
     if not free:
         xi = (x.detach().square().sum(-1) / count).sqrt()
@@ -157,7 +157,7 @@ def _least_shared(x: Tensor, valid: Tensor, free: bool) -> Tensor:
 
 
 def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
-    """The bound at a given xi, (..., n)."""
+    """Compute the bound at a given xi, (..., n)."""
     xi = xi.masked_fill(~valid, 0.0)
     curvature = _curvature(xi)
     alpha = torch.zeros_like(x[..., :1])
@@ -165,7 +165,7 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
         weight = curvature.detach().masked_fill(~valid, 0.0)
         pull = (valid.sum(-1, keepdim=True) - 2) / 4 + (weight * x.detach()).sum(-1, keepdim=True)
         alpha = pull / weight.sum(-1, keepdim=True)
-    # log(1 + e^xi) - xi/2 - lambda xi^2, whose large terms cancel
+    # log(1 + e^xi) - xi/2 - lambda xi^2 without its large terms, which cancel
     constant = F.softplus(-xi) + xi / 2 - xi * torch.tanh(xi / 2) / 4
     away = x - alpha
     terms = away * (1 / 2 + curvature * away) + constant
@@ -173,10 +173,10 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
 
 
 def _per_class_alpha(x: Tensor, valid: Tensor) -> Tensor:
-    """The alpha with sum_k sigma(x_k - alpha) = 1, the best for the bound, for rows with maximum 0.
+    """Solve sum_k sigma(x_k - alpha) = 1 for the best alpha, for rows with maximum 0.
 
-    With only the two largest scores it is halfway between them; at more than log(n - 1) above the
-    top the sum is below 1. With one class B decreases with alpha; at -40 it is x.
+    For the two largest scores, alpha is halfway between them; beyond log(n - 1) above the top the
+    sum is below 1. With one class B decreases with alpha; at -40 it is x.
     """
     second = F.pad(x.masked_fill(~valid, -INF), (0, 1), value=-INF).topk(2, -1).values[..., 1:]
     low = (second / 2).where(second != -INF, -40.0)
@@ -195,14 +195,14 @@ def _per_class_alpha(x: Tensor, valid: Tensor) -> Tensor:
 def shared_bouchard_bound(mean: Tensor, variance: Tensor, n: int | Tensor) -> Tensor:
     """The least B with one xi for all classes, from mean and variance of the scores.
 
-    At the optimum dB = d mean + n lambda(xi) d variance (envelope theorem), which is what autograd
-    gives; second derivatives ignore how xi moves. The gap to log-sum-exp is (n - 1) log(n/(n - 1))
-    for equal scores and grows fast: 89 at n = 10^4 and unit variance.
+    At the optimum dB = d mean + n lambda(xi) d variance (envelope theorem), as autograd gives;
+    second derivatives ignore how xi moves. The gap to log-sum-exp is (n - 1) log(n/(n - 1)) for
+    equal scores and grows fast: 89 at n = 10^4 and unit variance.
 
     Source: Bouchard 2007; with one xi: de Brebisson & Vincent 2016, no table.
 
     Args:
-        mean, variance: of the n scores of each row, population variance; any shape.
+        mean, variance: mean and population variance of the n scores of each row; any shape.
         n: number of scores, at least 1, a number or the shape of mean; for n = 1 the bound is the
             score.
 
@@ -214,7 +214,7 @@ def shared_bouchard_bound(mean: Tensor, variance: Tensor, n: int | Tensor) -> Te
     xi, _ = shared_bouchard_optimum(mean, variance, several)
     curvature = _curvature(xi)
     tail = 2 * torch.sigmoid(-xi)  # 1 - tanh(xi/2)
-    # alpha put in; everything in the brackets is of the order of 1/n, and nothing cancels
+    # with alpha inserted; all terms in the brackets are of order 1/n, and nothing cancels
     constant = (
         F.softplus(-xi)
         + xi * tail / 4
@@ -226,14 +226,15 @@ def shared_bouchard_bound(mean: Tensor, variance: Tensor, n: int | Tensor) -> Te
 def shared_bouchard_optimum(
     mean: Tensor, variance: Tensor, n: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The xi and alpha at which the bound of `shared_bouchard_bound` is smallest.
+    """Return the xi and alpha that minimise `shared_bouchard_bound`.
 
     With t = tanh(xi/2) and kappa = (n - 2)/n, xi > log(n - 1) is the one root of
     xi^2 (1 - kappa^2/t^2) = variance, found by bisection and Newton's method, and
-    alpha = mean + kappa xi / t. Without gradients, which `shared_bouchard_bound` does not need.
+    alpha = mean + kappa xi / t. Computed without gradients, which `shared_bouchard_bound` does not
+    need.
 
     Args:
-        mean, variance: of the n scores of each row, population variance; any shape.
+        mean, variance: mean and population variance of the n scores of each row; any shape.
         n: number of scores, at least 2, a number or the shape of mean.
 
     Returns:
@@ -244,7 +245,7 @@ def shared_bouchard_optimum(
         kappa = (n - 2) / n
         low = (n - 1).log().expand_as(mean)
         above = low + 1
-        # the factor of xi^2 grows with xi, so that beyond `above` it is at least this
+        # the factor of xi^2 grows with xi, so beyond `above` it is at least this
         least = _excess(above, torch.zeros_like(mean), n)[0] / above.square()
         xi = high = torch.maximum((variance / least).sqrt(), above)
         for _ in range(HALVINGS):
@@ -261,7 +262,7 @@ def _excess(xi: Tensor, variance: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """xi^2 (1 - kappa^2/t^2) - variance with t = tanh(xi/2), and its derivative."""
     kappa = (n - 2) / n
     t = torch.tanh(xi / 2)
-    # t - kappa without the cancellation of two numbers close to 1
+    # t - kappa without cancellation near 1
     gap = 2 / n - 2 * torch.sigmoid(-xi)
     factor = gap * (t + kappa) / t.square()
     slope = 2 * xi * factor + (xi * kappa).square() * (1 - t.square()) / t**3
@@ -272,7 +273,8 @@ def _curvature(xi: Tensor) -> Tensor:
     """lambda(xi) = tanh(xi/2) / (4 xi), which is even; 1/8 at xi = 0."""
     small = xi.abs() < 0.03
     y = xi.masked_fill(~small, 0.0).square()
-    # the derivative of the quotient would divide by xi^2; the series ends where float64 does
+    # the derivative of the quotient would divide by xi^2; the series is truncated at float64
+    # precision
     series = 1 / 8 - y * (1 / 96 - y * (1 / 960 - y * 17 / 161280))
     far = xi.masked_fill(small, 1.0)
     return torch.where(small, series, torch.tanh(far / 2) / 4 / far)

@@ -1,4 +1,4 @@
-"""The loss of any mapping, -log p for mappings without zeros, and the squared error."""
+"""Loss of any mapping, -log p for mappings without zeros, and the squared error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def mapping_nll(
     Args:
         scores, target, mask, reduction: as `sparsemax_loss`, as are returns and errors.
         mapping: a registered name, or a `Mapping` with its parameters.
-        **parameters: of a mapping given by name, floats or tensors; defaults from the registry.
+        **parameters: parameters of a mapping given by name, floats or tensors; defaults from the
+            registry.
 
     Raises:
         ValueError: a mapping that may return zeros, whose -log p is infinite, or whose rows need
@@ -67,7 +68,7 @@ def spec_nll(
     reduction: str = "mean",
     **arguments: Any,
 ) -> Tensor:
-    """`mapping_nll` of a record, with all arguments of its function."""
+    """Compute `mapping_nll` for a record, with all arguments of its function."""
     rows = labelled_rows(scores, target, mask, distribution=True)
     log_p = spec.log_function(rows.scores, **arguments, mask=rows.valid)
     if not is_positive(spec, arguments):
@@ -120,7 +121,7 @@ def check_distribution(name: str, spec: MappingSpec, needed_by: str) -> None:
 def _resolved(
     mapping: str | Mapping, parameters: dict[str, Any]
 ) -> tuple[MappingSpec, dict[str, Any]]:
-    """The record of a mapping, and all arguments of its function."""
+    """Return the record of a mapping, and all arguments of its function."""
     if isinstance(mapping, Mapping):
         if parameters:
             raise TypeError(

@@ -93,7 +93,7 @@ def r_softmax_multilabel_loss(
         target: as `sparsemax_loss`, with weights y that are 0 or 1.
         r: in [0, 1]; a float or a tensor broadcastable to the rows, with its gradient. For k labels
             the paper uses 1 - k/n.
-        gradient: that of p, as `r_softmax`.
+        gradient: gradient of p, as `r_softmax`.
 
     Raises:
         ValueError: r out of range, an unknown `gradient`; on the CPU also a weight that is neither
@@ -161,8 +161,10 @@ def label_count_loss(count_logits: Tensor, target: Tensor, *, reduction: str = "
 
 
 def _hinge(rows: Rows, x: Tensor, margins: Tensor) -> Tensor:
-    """Both kinds of pairs as one: non-labels have margin 0, and a pair of labels occurs in both
-    orders, which gives the absolute value."""
+    """Sum both kinds of pairs: non-labels have margin 0, and pairs of labels occur in both orders.
+
+    The two orders give the absolute value.
+    """
     return _pair_hinge(margins - x, rows.eta > 0, rows.valid)
 
 
@@ -175,22 +177,23 @@ def _matched(rows: Rows, p: Tensor) -> Tensor:
 def _pair_hinge(d: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """sum of max(0, d_i - d_j) over i in left and j in right, (..., n) -> (...).
 
-    Piecewise linear in d, with counts as slopes: how many of right an entry of left is above, minus
-    how many of left an entry of right is below. A tie has slope 0, like max(0, 0).
+    Piecewise linear in d. The slope of an entry of left is the number of entries of right below it,
+    that of an entry of right minus the number of entries of left above it. A tie has slope 0, like
+    max(0, 0).
     """
-    # so far apart that no difference of them would be finite
+    # half of the largest number, so that differences stay finite
     most = torch.finfo(d.dtype).max / 2
     d = d.clamp(-most, most)
     fixed = d.detach()
     below = _count(fixed, right, at_most=False)
     above = left.sum(-1, keepdim=True) - _count(fixed, left, at_most=True)
     slope = left * below - right * above
-    # the slopes of a row sum to 0; from the top label the terms are as small as the pairs
+    # the slopes of a row sum to 0, so the top label may be subtracted, which keeps the terms small
     top = fixed.masked_fill(~left, -INF).amax(-1, keepdim=True)
     return (slope * (d - top.masked_fill(top == -INF, 0.0))).sum(-1)
 
 
 def _count(d: Tensor, members: Tensor, *, at_most: bool) -> Tensor:
-    """How many members of its row are below each entry, or at most equal to it, (..., n)."""
+    """Count the members of its row below each entry, or at most equal to it, (..., n)."""
     ordered = d.masked_fill(~members, INF).sort(-1).values
     return torch.searchsorted(ordered, d.contiguous(), right=at_most)

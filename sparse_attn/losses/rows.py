@@ -43,7 +43,7 @@ class Rows:
 
     @property
     def shifted(self) -> Tensor:
-        """z - max z, for shift-invariant losses: differences keep their digits.
+        """z - max z for shift-invariant losses, because differences keep their digits.
 
         Finite, and 0 where not valid. The maximum is held fixed, which does not change the gradient
         of such a loss.
@@ -52,7 +52,7 @@ class Rows:
         return away.clamp(min=torch.finfo(away.dtype).min).masked_fill(~self.valid, 0.0)
 
     def reduced(self, losses: Tensor, reduction: str) -> Tensor:
-        """The losses (...), or their sum or mean, under the rules of all losses."""
+        """Return the losses (...), or their sum or mean, under the rules of all losses."""
         losses = losses.masked_fill(self.impossible, INF) + spoiled(self.scores)
         return reduce(losses.masked_fill(~self.worked, 0.0), self.counted.sum(), reduction)
 
@@ -65,7 +65,7 @@ def labelled_rows(
     binary: bool = False,
     distribution: bool = False,
 ) -> Rows:
-    """The rows of a loss; `distribution` refuses one without labels, on the CPU.
+    """Prepare the rows of a loss; `distribution` refuses rows without labels, on the CPU.
 
     Raises:
         ValueError: mismatched shapes; on the CPU a bad value of target, or a masked label.
@@ -99,25 +99,25 @@ def check_scores(scores: Tensor, name: str = "scores") -> None:
 
 
 def valid_scores(scores: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """z, 0 without gradient where it does not take part, and where it does, (..., n)."""
+    """Return z, 0 without gradient where not valid, and the mask of valid entries, (..., n)."""
     valid = present & (scores != -INF)
-    # whatever stands under the mask stays out of values and gradients alike
+    # masked entries must not affect values or gradients
     return widened(scores).masked_fill(~valid, 0.0), valid
 
 
 def top_score(z: Tensor, valid: Tensor) -> Tensor:
-    """max z over the valid classes, without gradient, (..., 1)."""
+    """Return max z over the valid classes, without gradient, (..., 1)."""
     return z.detach().masked_fill(~valid, -INF).amax(-1, keepdim=True)
 
 
 def spoiled(z: Tensor) -> Tensor:
-    """NaN for rows with a NaN or +inf score, 0 for others."""
+    """Return NaN for rows with a NaN or +inf score, 0 for others."""
     top = z.detach().amax(-1)
     return top - top
 
 
 def reduce(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
-    """The losses, their sum, or their sum divided by the number that count."""
+    """Return the losses, their sum, or their sum divided by the number of rows that count."""
     check_reduction(reduction)
     if reduction == "none":
         return losses

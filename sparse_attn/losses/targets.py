@@ -1,4 +1,4 @@
-"""The labels of rows of scores: a class, or weights normalised to a distribution eta."""
+"""Labels of rows of scores: a class, or weights normalised to a distribution eta."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class OneLabel:
-    """eta = onehot_c, kept as c, since a vocabulary of one-hot rows is large."""
+    """eta = onehot_c, stored as c, because one-hot rows over a vocabulary are large."""
 
     classes: Tensor  # (...), int64
     counted: Tensor  # (...), bool
@@ -23,7 +23,7 @@ class OneLabel:
 
     @property
     def labelled(self) -> Tensor:
-        """Which rows have a label, (...)."""
+        """Rows that have a label, (...)."""
         return self.counted
 
     @property
@@ -36,7 +36,7 @@ class OneLabel:
         return values.gather(-1, self.classes.unsqueeze(-1)).squeeze(-1)
 
     def any_in(self, region: Tensor) -> Tensor:
-        """Which rows have a label in a boolean region (..., n), (...)."""
+        """Return which rows have a label in a boolean region (..., n), (...)."""
         return self.dot(region)
 
 
@@ -48,12 +48,12 @@ class WeightedLabels:
 
     @property
     def counted(self) -> Tensor:
-        """Rows that a mean counts, (...): all."""
+        """Rows that a mean counts, (...): all rows."""
         return torch.ones_like(self.labelled)
 
     @property
     def labelled(self) -> Tensor:
-        """Which rows have a label, (...)."""
+        """Rows that have a label, (...)."""
         return (self.eta != 0).any(-1)
 
     def dot(self, values: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class WeightedLabels:
         return (self.eta * values.masked_fill(self.eta == 0, 0.0)).sum(-1)
 
     def any_in(self, region: Tensor) -> Tensor:
-        """Which rows have a label in a boolean region (..., n), (...)."""
+        """Return which rows have a label in a boolean region (..., n), (...)."""
         return ((self.eta != 0) & region).any(-1)
 
 
@@ -69,21 +69,21 @@ Labels = OneLabel | WeightedLabels
 
 
 def read_target(target: Tensor, scores: Tensor, binary: bool) -> Labels:
-    """The labels of scores (..., n): class indices (...) or weights (..., n).
+    """Read the labels of scores (..., n): class indices (...) or weights (..., n).
 
     Raises:
         ValueError: the wrong shape; on the CPU also an index out of range, a weight that is
             negative or not finite, and with `binary` one that is neither 0 nor 1.
         TypeError: class indices that are not integers.
     """
-    # elsewhere a look at the values would wait for the device
+    # elsewhere reading the values would wait for the device
     check = target.device.type == "cpu"
     if target.shape == scores.shape:
         if check:
             check_weights(target, binary)
         dtype = widened(scores).dtype
         weights = target.detach().to(torch.promote_types(target.dtype, dtype))
-        # finite weights whose sum is not
+        # finite weights with an infinite sum
         overflows = weights.sum(-1, keepdim=True) == INF
         weights = weights * torch.where(overflows, 0.5 / weights.shape[-1], 1.0)
         total = weights.sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Probability mappings: functions, their registry, and the module that holds one."""
+"""Probability mappings: functions, their registry, and a module for one mapping."""
 
 from sparse_attn.mappings.base import Dial, Kernel, MappingSpec, ParameterSpec
 from sparse_attn.mappings.module import Mapping

@@ -1,7 +1,7 @@
 """Rules shared by all probability mappings, and the record that describes one.
 
-A mapping takes a row of scores to a point on the simplex. The rules for masks, dtypes, dimensions
-and parameters are shared and live here; the mathematics of a mapping is a `RowMap` on rows in the
+A mapping takes a row of scores to a point on the simplex. This module has the shared rules for
+masks, dtypes, dimensions and parameters. The mathematics of a mapping is a `RowMap` on rows in the
 last dimension, in float32 or float64, with a boolean mask.
 """
 
@@ -28,17 +28,18 @@ DERIVED: Any = None
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One scalar parameter of a mapping: its default and the range it may take.
+    """A scalar parameter of a mapping: default and range.
 
     Attributes:
         name: keyword of the mapping's function and of `Mapping`.
-        default: the value if none is given; None for one that each row derives from its length.
+        default: default value; None if each row derives it from its length.
         low, high: ends of the range.
         low_open, high_open: whether that end is excluded.
         per_entry: whether it broadcasts to the scores instead of to their rows.
         learnable: whether gradients reach it.
         whole: whether it is a count.
-        instead_of: name of the parameter from whose None it is used; without effect else.
+        instead_of: name of the parameter that it replaces if that is None; otherwise without
+            effect.
     """
 
     name: str
@@ -66,12 +67,12 @@ class ParameterSpec:
         return above and below and not (self.whole and value % 1)
 
     def contains_all(self, values: Tensor) -> Tensor:
-        """Which `values`, any shape, are in the range, ends too: learned ones round to them."""
+        """Mask of `values`, any shape, in the range; ends too, as learned values round there."""
         return (values >= self.low) & (values <= self.high)
 
     @property
     def shown_default(self) -> str:
-        """The default for a reader: a number, or None."""
+        """Return the default for display: a number, or None."""
         return "None" if self.default is None else f"{self.default:g}"
 
     def check(self, value: float) -> None:
@@ -89,9 +90,9 @@ class Dial:
     """The parameter that sets a mapping's share of zeros.
 
     Attributes:
-        parameter: its name.
-        value: its value at u in [0, 1]; zeros do not fall as u rises. A function of a module, so
-            that a model can be pickled.
+        parameter: name of the parameter.
+        value: maps u in [0, 1] to the parameter's value; zeros do not decrease with u. A
+            module-level function, so that a model can be pickled.
     """
 
     parameter: str
@@ -100,16 +101,15 @@ class Dial:
 
 @dataclass(frozen=True)
 class Kernel:
-    """How the fused implementations know a mapping.
+    """Description of a mapping for the fused implementations.
 
     Attributes:
-        name: their name for it.
-        family: which code it shares: "pointwise" needs only the sum of a row, "threshold" also its
-            maximum and a threshold, "truncated" its maximum and the scores near it, "projection"
-            the solution of an equation, "free" what it needs itself, for rows that need not sum to
-            one.
+        name: name of the kernel.
+        family: shared code: "pointwise" needs only the sum of a row, "threshold" also its maximum
+            and a threshold, "truncated" its maximum and the scores near it, "projection" the
+            solution of an equation, "free" specific statistics, for rows that need not sum to one.
         parameter: name of its one scalar parameter.
-        constants: names of parameters that must have their defaults.
+        constants: names of parameters that must have default values.
         scaled: whether the scores are first multiplied by the factor of `scaled-NAME`.
         skips: whether scores outside the support have neither a share nor a slope, so that tiles
             without support can be skipped.
@@ -123,17 +123,17 @@ class Kernel:
     scaled: bool = False
 
 
-LIBRARY_LOSSES: dict[str, Loss] = {}  # by name; `sparse_attn.losses` adds its own when imported
+LIBRARY_LOSSES: dict[str, Loss] = {}  # by name; filled by `sparse_attn.losses` when it is imported
 
 
 class LibraryLosses(Mapping[str, Loss]):
     """Functions of `sparse_attn.losses` by the names of their mappings.
 
-    That package imports the mappings, which therefore cannot import it.
+    That package imports the mappings, so they cannot import it.
 
     Args:
         functions: names of functions.
-        **options: arguments of all of them.
+        **options: arguments of all functions.
     """
 
     _options: Mapping[str, Any] = MappingProxyType({})
@@ -143,7 +143,7 @@ class LibraryLosses(Mapping[str, Loss]):
         self._options = options
 
     def with_options(self, **options: Any) -> LibraryLosses:
-        """The same functions with these arguments."""
+        """Return the same functions with these arguments."""
         return LibraryLosses(self._functions, **options)
 
     def __getitem__(self, name: str) -> Loss:
@@ -162,7 +162,7 @@ class LibraryLosses(Mapping[str, Loss]):
 
 @dataclass(frozen=True)
 class MappingSpec:
-    """What the rest of the library knows about a mapping.
+    """Record of a mapping, with all that the library knows about it.
 
     Attributes:
         name: registry name, such as `r-softmax`.
@@ -170,25 +170,25 @@ class MappingSpec:
             with log=True their logarithms, -inf at exact zeros.
         log_function: returns the logarithms, if `function` takes no `log`.
         parameters: scalar parameters, fixed, scheduled or learned.
-        weights: for a mapping that is a learned function: `(**options) -> {argument: Tensor}`, the
-            initial value of every tensor argument of `function`. Such a mapping is always learned.
+        weights: for a learned function: `(**options) -> {argument: Tensor}`, the initial value of
+            every tensor argument of `function`. Such a mapping is always learned.
         options: the keyword arguments of `weights`.
-        mass: what a row sums to, at the default parameters. Only mappings with mass "one" are
+        mass: sum of a row at the default parameters. Only mappings with mass "one" are
             distributions, which heads and losses need.
         zeros: whether exact zeros can occur at valid positions.
         dial: for a mapping with zeros, the parameter that sets their share; None if it has none.
         dense: for a mapping with zeros, `(**arguments) -> bool`: whether these arguments of
-            `function` exclude them.
+            `function` exclude zeros.
         translation_invariant: whether p(z + c) = p(z).
         log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
             the other arguments of `function`, in the same order.
-        losses: by name, the losses that train a classifier instead of -log p, the default first:
+        losses: losses by name that train a classifier instead of -log p, the default first:
             `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`.
-        multilabel_only: those of `losses` for sets of labels: sums over pairs of classes, which do
-            not train one label among thousands.
+        multilabel_only: the `losses` for sets of labels: sums over pairs of classes, which do not
+            train one label among thousands.
         predicts: name of the parameter that a multi-label head can predict for each row.
-        kernel: of the fused implementations; None if there is only the reference.
-        color: in figures; None for the next one of the palette.
+        kernel: its `Kernel`; None if there is only the reference.
+        color: color in figures; None for the next one of the palette.
         source: paper and equation.
     """
 
@@ -212,17 +212,17 @@ class MappingSpec:
     source: str = ""
 
     def __post_init__(self) -> None:
-        # also that of another function, which dataclasses.replace hands on
+        # also replaces the log form of another function, which dataclasses.replace copies
         if self.log_function is DERIVED:
             object.__setattr__(self, "log_function", partial(self.function, log=True))
 
     def parameter(self, name: str) -> ParameterSpec:
-        """The parameter of this name."""
+        """Return the parameter of this name."""
         return next(p for p in self.parameters if p.name == name)
 
     @property
     def own_loss(self) -> Loss | None:
-        """The loss that trains one label among many classes; None for -log p, if finite."""
+        """Loss that trains one label among many classes; None for -log p, if finite."""
         names = (name for name in self.losses if name not in self.multilabel_only)
         name = next(names, None)
         return None if name is None else self.losses[name]
@@ -236,10 +236,10 @@ def library_spec(
     kernel: dict[str, Any] | None = None,
     **facts: Any,
 ) -> MappingSpec:
-    """The record of a mapping of this library, named after its function.
+    """Make the record of a mapping of this library, named after its function.
 
     Args:
-        parameters: those of `function`, in its order.
+        parameters: parameters of `function`, in its order.
         family: as in `Kernel`; None without a kernel.
         losses: names of functions of `sparse_attn.losses`.
         kernel: other fields of `Kernel`.
@@ -270,13 +270,13 @@ def on_rows(
     """
     rows, valid, values = _prepare(scores, parameters, mask, dim, checks)
     if scores.numel() == 0 and scores.shape[dim] == 0:
-        # nothing to compute; what is learned stays in the graph
+        # nothing to compute; learned values stay in the graph
         learned = (p.sum() for p in parameters if isinstance(p, Tensor))
         return sum(learned, start=scores.clone())
-    # a row without valid positions is worked out as if all were, and thrown away below
+    # a row without valid positions is computed as if all were valid, and replaced below
     result = row_map(rows, valid | ~valid.any(-1, keepdim=True), *values, log=log, **options)
-    # one NaN or +inf at a valid position spoils its row, whatever the mapping makes of it, and so
-    # does a parameter out of range
+    # a NaN or +inf at a valid position makes its row NaN for any mapping, and so does a parameter
+    # out of range
     top = rows.detach().amax(-1, keepdim=True)
     spoiled = top - top
     for value in values:
@@ -285,7 +285,7 @@ def on_rows(
     result = result + spoiled
     lowest = torch.finfo(scores.dtype).min
     if log and lowest > torch.finfo(rows.dtype).min:
-        # float16 ends at -65504: a finite log-probability must not turn into "impossible"
+        # the least float16 is -65504, so a finite log-probability must not round to -inf
         result = torch.where(result == -INF, result, result.clamp(min=lowest))
     result = result.masked_fill(~valid, -INF if log else 0.0)
     return result.to(scores.dtype).movedim(-1, dim)
@@ -302,10 +302,10 @@ def on_named_rows(
     learned: bool = False,
     **values: Any,
 ) -> Tensor:
-    """`on_rows` with `parameters` by name: what a `MappingSpec` calls.
+    """Run `on_rows` with `parameters` by name, for a `MappingSpec`.
 
     Args:
-        learned: whether `row_map` takes other arguments, the tensors of a learned mapping.
+        learned: whether `row_map` takes the tensors of a learned mapping instead.
 
     Raises:
         TypeError: an unknown parameter.
@@ -326,7 +326,7 @@ def _prepare(
     dim: int,
     checks: tuple[ParameterSpec, ...],
 ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """Rows last, in at least float32, the boolean mask, and parameters shaped (..., 1) or None."""
+    """Return rows last, in at least float32, the boolean mask, and parameters (..., 1) or None."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores: expected a floating-point tensor, got {type(scores).__name__}")
     if not scores.is_floating_point():
@@ -337,7 +337,7 @@ def _prepare(
     valid = rows != -INF
     if mask is not None:
         valid = valid & aligned("mask", mask, scores).movedim(dim, -1)
-    # 0 under the mask keeps NaN and infinities there out of values and gradients alike
+    # 0 under the mask keeps masked NaN and infinities out of values and gradients
     rows = rows.masked_fill(~valid, 0.0)
     values = [
         None if v is None else per_row(v, check, rows)
@@ -347,12 +347,12 @@ def _prepare(
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The tensor in at least float32."""
+    """Cast the tensor to at least float32."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
-    """`tensor` broadcast to the shape of scores; `mask` must also be boolean."""
+    """Broadcast `tensor` to the shape of scores; `mask` must also be boolean."""
     if name == "mask":
         check_boolean(tensor, additive="mask == 0")
     try:
@@ -365,7 +365,7 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
 
 
 def check_boolean(mask: Tensor, additive: str) -> None:
-    """Raise TypeError unless `mask` is boolean; `additive` is the remedy for an additive one."""
+    """Raise TypeError unless `mask` is boolean; `additive` is the remedy for an additive mask."""
     if mask.dtype != torch.bool:
         remedy = "`mask.bool()` if 1 = takes part"
         if mask.is_floating_point():
@@ -376,16 +376,17 @@ def check_boolean(mask: Tensor, additive: str) -> None:
 
 
 def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
-    """A parameter as a tensor that broadcasts along the rows, shape (1,) or (..., 1)."""
-    # 1e300 is a number in float64, but infinity in float32, which not every range includes
+    """Return a parameter as a tensor that broadcasts along the rows, (1,) or (..., 1)."""
+    # 1e300 is finite in float64, but infinite in float32, which some ranges exclude
     most = torch.finfo(rows.dtype).max
     ends = (-most if check.low_open else -INF, most if check.high_open else INF)
     if not isinstance(value, Tensor):
         check.check(value)
-        # a product keeps a compiled float an input; new_full would build its value into the graph
+        # a product keeps a compiled float an input; new_full would make its value a constant of the
+        # graph
         return (rows.new_ones(1) * value).clamp(*ends)
     value = value.to(rows)
-    # a ValueError would need the values, and so a wait for the device
+    # a ValueError would need the values, and so wait for the device
     value = value.masked_fill(~check.contains_all(value), math.nan).clamp(*ends)
     try:
         return value.broadcast_to(rows.shape[:-1]).unsqueeze(-1)
@@ -397,7 +398,7 @@ def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
 
 
 def above_zero(**arguments: Value) -> bool:
-    """`MappingSpec.dense` of a mapping whose zeros come from arguments that are 0."""
+    """Return `MappingSpec.dense` of a mapping whose zeros come from arguments that are 0."""
     return all(bool((a > 0).all()) if isinstance(a, Tensor) else a > 0 for a in arguments.values())
 
 
@@ -408,11 +409,11 @@ def shift_to_top(rows: Tensor, valid: Tensor) -> Tensor:
 
 
 def log_of(p: Tensor) -> Tensor:
-    """log p, -inf at 0, with finite slopes."""
+    """Return log p, -inf at 0, with finite slopes."""
     zero = p == 0
     return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
 
 
 def softplus_inverse(x: Tensor) -> Tensor:
-    """The y with softplus(y) = x, for x > 0."""
+    """Return y with softplus(y) = x, for x > 0."""
     return x + torch.log(-torch.expm1(-x))

@@ -1,6 +1,6 @@
-"""Controls: what a comparison must rule out before it credits a sparse mapping.
+"""Controls that rule out other explanations before a comparison credits a sparse mapping.
 
-Sharpening (temperature-softmax) and regularisation by missing keys (random-drop-softmax);
+They are sharpening (temperature-softmax) and regularisation by missing keys (random-drop-softmax);
 truncation is top-k-softmax.
 """
 
@@ -22,13 +22,14 @@ from sparse_attn.mappings.pointwise import normalize
 from sparse_attn.mappings.truncated import softmax_where
 from sparse_attn.mappings.weighted import R
 
-# a learned temperature gets as near to the end of its range as it likes, and 1/T must stay finite
+# a learned temperature may come arbitrarily near to the end of its range, where 1/T must stay
+# finite
 TEMPERATURE = ParameterSpec("temperature", default=1.0, low=1e-3, high_open=True)
 DROPPED = replace(R, learnable=False)
 
 
 def _over_temperature(z: Tensor, temperature: Tensor) -> Tensor:
-    # the slope of a quotient would be NaN where z / T is too large for the dtype
+    # the slope of a quotient would be NaN if z / T is too large for the dtype
     return z * (1 / temperature)
 
 
@@ -62,10 +63,10 @@ def temperature_softmax(
 
 
 def _scrambled(rows: Tensor) -> Tensor:
-    """A pseudo-random integer for every score, from the bits of its float32 value."""
+    """Hash the bits of every score's float32 value to a pseudo-random integer."""
     # + 0.0 makes -0.0 the same as 0.0
     bits = (rows.detach().float() + 0.0).view(torch.int32).long() & 0xFFFFFFFF
-    # the finaliser of MurmurHash3, in the 64 bits that an integer tensor has
+    # the finaliser of MurmurHash3, in 64-bit integers
     bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return bits ^ (bits >> 16)
@@ -75,7 +76,7 @@ def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> T
     """Drop the valid positions with the lowest hashes, and keep at least one."""
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     dropped = (r.nan_to_num() * last).floor().long() + (r > 0)
-    # positions out of play rank behind all others
+    # invalid positions rank behind all others
     priority = _scrambled(rows).masked_fill(~valid, 1 << 32)
     threshold = priority.sort(-1).values.gather(-1, dropped.clamp(max=last))
     return softmax_where((priority >= threshold) & valid, rows, log)
@@ -86,10 +87,10 @@ def random_drop_softmax(
 ) -> Tensor:
     """Softmax over the rest after dropping floor(r (n - 1)) + 1 of the n valid positions.
 
-    As many zeros as `r_softmax(r)` for 0 < r < 1, at positions unrelated to the size of the scores:
-    a hash of each score's bits decides, so equal rows drop the same positions in training, in
-    evaluation and when a layer is recomputed. Rounding differences, for example from other padding,
-    change which. r = 0 is softmax, r = 1 keeps one position. r gets no gradient.
+    Gives as many zeros as `r_softmax(r)` for 0 < r < 1, at positions unrelated to the size of the
+    scores. A hash of each score's bits decides, so equal rows drop the same positions in training,
+    in evaluation and when a layer is recomputed. Rounding differences, for example from other
+    padding, change the positions. r = 0 is softmax, r = 1 keeps one position. r gets no gradient.
     Source: none; a control for the regularisation that missing keys bring.
 
     Args:

@@ -1,4 +1,4 @@
-"""Mappings made of another: `mixed-`, `scaled-` and `detached-NAME`, and any with a sink."""
+"""Derived mappings: `mixed-`, `scaled-` and `detached-NAME`, and mappings with a sink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _call(
     log: bool,
     **weights: Tensor,
 ) -> Tensor:
-    """The mapping of a record on rows, with the values of its parameters in order."""
+    """Compute a record's mapping on rows, with parameter values in order."""
     function = spec.log_function if log else spec.function
     named = {
         p.name: None if value is None else value.squeeze(-1)
@@ -58,11 +58,11 @@ def _mixed_rows(
         return torch.lerp(softmax(rows, mask=valid), far, mix)
     near = softmax(rows, mask=valid, log=True)
     with torch.no_grad():
-        # -inf for the side that has no share, and where neither has a share
+        # -inf for a side without a share, and where neither has one
         top = torch.maximum(near + torch.log1p(-mix), far + mix.log())
         impossible = top == -INF
         top = top.masked_fill(impossible, 0.0)
-    # e^80 is finite, and only a share of 0, or less than e^-80, can meet more than that
+    # e^80 is finite, and larger values only meet shares below e^-80
     near, far = ((side - top).clamp(max=80.0).exp() for side in (near, far))
     total = torch.lerp(near, far, mix).masked_fill(impossible, 1.0)
     return (top + total.log()).masked_fill(impossible, -INF)
@@ -75,7 +75,7 @@ def _has_softmax(mix: Value, **arguments: Value) -> bool:
 def mixed(spec: MappingSpec) -> MappingSpec:
     """p = (1 - mix) softmax(z) + mix map(z): softmax at mix = 0, the mapping itself at mix = 1.
 
-    The parameter `mix` in [0, 1] comes after those of the mapping. Zeros only at mix = 1.
+    The parameter `mix` in [0, 1] comes after the mapping's. Zeros only at mix = 1.
 
     Raises:
         ValueError: the mapping has tensor arguments (learned maps, which start as softmax anyway;
@@ -102,7 +102,7 @@ def mixed(spec: MappingSpec) -> MappingSpec:
 def length_factor(n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
     """delta + beta (log n)^gamma, finite, of the number n >= 1 of valid positions."""
     end = torch.finfo(n.dtype)
-    # log log n is finite at n = 1 as well, and so is every slope
+    # keeps log log n and every slope finite at n = 1
     power = (gamma * n.log().clamp(min=end.tiny).log()).clamp(max=math.log(end.max)).exp()
     return (delta + beta * power).clamp(max=end.max)
 
@@ -119,11 +119,11 @@ def _scaled_rows(
 def scaled(spec: MappingSpec) -> MappingSpec:
     """p = map((delta + beta (log n)^gamma) z), n the number of valid positions.
 
-    Keeps the sharpness of a row as it gets longer; by default the factor is 1 at n = 10. delta = 0,
-    gamma = 1 of softmax is Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399), of entmax ASEntmax
-    with coefficients that do not depend on the input (Vasylenko et al. 2025, arXiv 2506.16640).
-    The parameters `delta`, `beta` and `gamma` in [0, inf) come after those of the mapping. A sink
-    is not multiplied, nor counted.
+    Keeps the sharpness of a row as it gets longer; by default the factor is 1 at n = 10. With delta
+    = 0 and gamma = 1, softmax becomes Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399), and
+    entmax becomes ASEntmax with coefficients that do not depend on the input (Vasylenko et al.
+    2025, arXiv 2506.16640). The parameters `delta`, `beta` and `gamma` in [0, inf) come after the
+    mapping's. A sink is neither multiplied nor counted.
 
     Raises:
         ValueError: the mapping has a value for each score (weighted softmax), or one of these
@@ -147,9 +147,9 @@ def scaled(spec: MappingSpec) -> MappingSpec:
 def detached(spec: MappingSpec) -> MappingSpec:
     """p = r-softmax(z, r), whose gradient holds t = max z - Q(z, r) constant.
 
-    `r_softmax(..., gradient="detached")`, that of the authors' code, by name. No gradient reaches
-    r, which can be scheduled or predicted but not learned. Without a kernel: those compute the
-    exact gradient. Its multi-label loss is that of r-softmax with the same p.
+    Same as `r_softmax(..., gradient="detached")`, the authors' code. No gradient reaches r, which
+    can be scheduled or predicted but not learned. There is no kernel, because kernels compute the
+    exact gradient. The multi-label loss is r-softmax's with the same p.
 
     Raises:
         ValueError: another mapping than r-softmax.
@@ -194,14 +194,14 @@ def _sink_rows(
 def with_sink(spec: MappingSpec) -> MappingSpec:
     """p = map((z, sigma)) without its last entry: a virtual key of score sigma and value 0.
 
-    sigma = 0 of softmax is "softmax off by one", e^z / (1 + sum e^z). A row sums to at most one, at
-    the default parameters.
-    The parameter `sink`, sigma in (-inf, inf), comes after those of the mapping. Attention sinks:
-    Xiao et al. 2023 (arXiv 2309.17453); one learned number a head: GPT-OSS.
+    Softmax with sigma = 0 is "softmax off by one", e^z / (1 + sum e^z). A row sums to at most one,
+    at the default parameters. The parameter `sink`, sigma in (-inf, inf), comes after the
+    mapping's. Attention sinks: Xiao et al. 2023 (arXiv 2309.17453); one learned number per head:
+    GPT-OSS.
 
     Raises:
-        ValueError: the mapping has a value for each score (weighted softmax); its rows need not sum
-            to one, so that a sink takes nothing away (sigmoid); or it has a sink already.
+        ValueError: the mapping has a value for each score (weighted softmax), or already has a
+            sink; or its rows need not sum to one, so that a sink has no effect (sigmoid).
     """
     if spec.mass == "free":
         raise ValueError(_no_sink(spec.name, "its weights do not compete"))
@@ -216,14 +216,14 @@ def _no_sink(name: str, why: str) -> str:
 
 
 def is_scaled(spec: MappingSpec) -> bool:
-    """Whether scores are multiplied by the factor of `scaled-NAME`, and a sink is not."""
+    """Whether scores, except a sink, are multiplied by the factor of `scaled-NAME`."""
     return DELTA in spec.parameters
 
 
 def _derived(
     spec: MappingSpec, parameters: tuple[ParameterSpec, ...], row_map: Any, **facts: Any
 ) -> MappingSpec:
-    """The record with more parameters and another function; no losses, no log g."""
+    """Return the record with more parameters and another function, without losses and log g."""
     function = partial(
         on_named_rows,
         row_map=partial(row_map, spec=spec),

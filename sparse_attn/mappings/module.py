@@ -15,7 +15,7 @@ from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inver
 from sparse_attn.mappings.derived import SINK
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
-MOST_WEIGHTS = 2**20  # of one mapping: its size may come from a config that anyone has written
+MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
 
 
 class Mapping(nn.Module):
@@ -64,7 +64,7 @@ class Mapping(nn.Module):
         if num_heads is not None and num_heads < 1:
             raise ValueError(f"num_heads={num_heads}: expected at least 1, or None for one value")
         self.num_heads = num_heads
-        # what a parameter learns from, where its default will not do: to make the mapping again
+        # start values of learned parameters without a usable default, to recreate the mapping
         self.starts: dict[str, Any] = {}
         self._check_names(parameters)
         self.options = {
@@ -97,7 +97,7 @@ class Mapping(nn.Module):
 
     @property
     def unused(self) -> list[str]:
-        """Names of the parameters that have no effect, because another is given."""
+        """Names of the parameters without effect, because another is given."""
         pairs = [(p.name, p.instead_of) for p in self.spec.parameters if p.instead_of is not None]
         return [
             n for n, other in pairs if other in self.learned or getattr(self, other) is not None
@@ -162,7 +162,7 @@ class Mapping(nn.Module):
     def set_value(self, name: str, value: float | Sequence[float] | None) -> None:
         """Set the fixed parameter `name` to `value`, a number or one per head.
 
-        None if that is its default.
+        None restores a default of None.
 
         Raises:
             TypeError: the mapping has no such fixed parameter, or `value` is not a number.
@@ -203,9 +203,9 @@ class Mapping(nn.Module):
         return f"{name}: expected one value or one for each of {self.num_heads} heads, got {got}"
 
     def value(self, name: str) -> Any:
-        """The current value of `name`: a float, or a tensor [1] or [num_heads] with its graph.
+        """Return the value of `name`: a float, or a tensor [1] or [num_heads] with its graph.
 
-        None for one that each row derives.
+        None if each row derives it.
         """
         if name in self.learned:
             spec = self.spec.parameter(name)
@@ -213,7 +213,7 @@ class Mapping(nn.Module):
         return getattr(self, name)
 
     def read(self, name: str) -> Any:
-        """As `value`, even if offloaded."""
+        """Return the value of `name` as `value`, even if it is offloaded."""
         if name not in self.learned:
             return getattr(self, name)
         # private: accelerate has no public way to its hooks
@@ -230,7 +230,7 @@ class Mapping(nn.Module):
         dim: int = -1,
         sink: Tensor | None = None,
     ) -> Tensor:
-        """p = map(scores; parameters), as the function of that name.
+        """Return p = map(scores; parameters), as the function of that name.
 
         Args:
             scores: any shape, floating point; (..., H, Q, K) with `num_heads`.
@@ -250,11 +250,11 @@ class Mapping(nn.Module):
 
     @property
     def has_sink(self) -> bool:
-        """Whether it has the parameter `sink`."""
+        """Whether the mapping has the parameter `sink`."""
         return SINK in self.spec.parameters
 
     def spec_with_sink(self) -> MappingSpec:
-        """The record with the parameter `sink`, for one that comes with a call.
+        """Return the record with the parameter `sink`, for a sink that is passed to a call.
 
         Raises:
             ValueError: the mapping has a sink of its own, or cannot have one.
@@ -264,11 +264,11 @@ class Mapping(nn.Module):
         return get_spec(self.name, sink=True)
 
     def log(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-        """log p, in nats: -inf at exact zeros and masked positions. Else as `forward`."""
+        """Return log p, in nats, -inf at exact zeros and masked positions; else as `forward`."""
         return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the spec's functions besides the scores, by name, in order.
+        """Return the arguments of the spec's functions besides the scores, by name, in order.
 
         A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1].
         """
@@ -276,13 +276,13 @@ class Mapping(nn.Module):
         for spec in self.spec.parameters:
             value = self.value(spec.name)
             if isinstance(value, Tensor) and not spec.per_entry:
-                # rows are (..., H, Q); a single value goes with rows of any shape
+                # rows are (..., H, Q); a single value fits rows of any shape
                 value = value.reshape(()) if self.num_heads is None else value.unsqueeze(-1)
             arguments[spec.name] = value
         return arguments
 
     def parameter_values(self) -> dict[str, Any]:
-        """Parameters that have an effect, and options, as plain numbers and lists."""
+        """Return parameters that have an effect, and options, as plain numbers and lists."""
         names = [p.name for p in self.spec.parameters if p.name not in self.unused]
         return {**self._plain(names), **self.options}
 
@@ -291,11 +291,11 @@ class Mapping(nn.Module):
         return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:
-        """The arguments of `Mapping(...)` that recreate this mapping, without learned values.
+        """Return the arguments of `Mapping(...)` that recreate this one, without learned values.
 
-        With a number to start from where a learned parameter needs one.
+        A learned parameter that needs a start value has one.
         """
-        # and not read: under FSDP a process holds but a part of them
+        # not read, because under FSDP a process holds only a part of them
         fixed = [name for name in self.fixed if name not in self.unused]
         return {
             "mapping": self.name,
@@ -313,7 +313,7 @@ class Mapping(nn.Module):
         return ", ".join(parts)
 
     def _repr_html_(self) -> str:
-        """For a notebook: as `repr`, and each parameter with its value and range."""
+        """Show a notebook the `repr`, and each parameter with its value and range."""
         called = f"<code>{escape(repr(self))}</code>"
         rows = [
             f"<tr><td>{p.name}</td><td>{escape(_shown(value))}</td><td>{escape(p.range)}</td>"
@@ -327,9 +327,9 @@ class Mapping(nn.Module):
         return f"{called}<table>{head}{''.join(rows)}</table>"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move with the model but stay in float32: in bfloat16 r = 0.15 would be 0.1504.
+        """Move with the model but stay in float32, because r = 0.15 would be 0.1504 in bfloat16.
 
-        Fixed values survive the meta device and `to_empty`, because no state dict holds them.
+        Fixed values survive the meta device and `to_empty`, because they are not in a state dict.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -345,23 +345,23 @@ class Mapping(nn.Module):
 
 
 def _shown(value: Any) -> str:
-    """For a reader: of a tensor, whose numbers come in a list, the digits that float32 has."""
+    """Format a value for display; numbers of a tensor come in a list, with float32's digits."""
     return str([float(f"{x:.7g}") for x in value] if isinstance(value, list) else value)
 
 
 def _numbers(name: str, value: Any) -> Tensor:
-    """A number, or a sequence of them, as a float32 tensor."""
+    """Return a number, or a sequence of numbers, as a float32 tensor."""
     try:
         if isinstance(value, (bool, str)):
             raise TypeError
-        # they are checked, for which they must not be on the meta device
+        # values on the meta device could not be checked
         return torch.as_tensor(value, dtype=torch.float32, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={value!r}: expected a number, or one for each head") from None
 
 
 def into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
-    """The real line onto the open range of a parameter."""
+    """Map the real line onto the open range of a parameter."""
     below, above = _ends(spec)
     if below and above:
         return spec.low + (spec.high - spec.low) * torch.sigmoid(raw)
@@ -373,7 +373,7 @@ def into_range(spec: ParameterSpec, raw: Tensor) -> Tensor:
 
 
 def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
-    """The inverse of `into_range`; not finite at the ends of the range and beyond."""
+    """Inverse of `into_range`; not finite at the ends of the range and beyond."""
     below, above = _ends(spec)
     if below and above:
         return torch.logit((value - spec.low) / (spec.high - spec.low))
@@ -386,5 +386,5 @@ def _into_reals(spec: ParameterSpec, value: Tensor) -> Tensor:
 
 def _ends(spec: ParameterSpec) -> tuple[bool, bool]:
     """Whether the range has a lower and an upper end."""
-    # comparisons: a compiled graph does not take math.isfinite of a symbolic number
+    # comparisons, because math.isfinite of a symbolic number does not compile
     return spec.low > -math.inf, spec.high < math.inf

@@ -26,10 +26,10 @@ def _plif_function(z: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
 
 
 class _PiecewiseLinear(torch.autograd.Function):
-    """`_plif_function` of its slopes [K], K up to 1e6.
+    """`_plif_function` as a function of its slopes [K], K up to 1e6.
 
     Autograd would send every score's gradient back through two gathers. A slope gets d from each
-    score beyond its bin and z - l_i from each inside, so one sum per bin is enough.
+    score beyond its bin and z - l_i from each score inside, so one sum per bin is enough.
     """
 
     generate_vmap_rule = True
@@ -50,7 +50,7 @@ class _PiecewiseLinear(torch.autograd.Function):
         for_z = grad * _look_up(slopes, bins)
         if not ctx.needs_input_grad[1]:
             return for_z, None, None
-        # in float64: a bin may get millions of terms, which nearly cancel
+        # in float64, because a bin may get millions of terms that nearly cancel
         zeros, where = torch.zeros_like(slopes, dtype=torch.float64), bins.flatten()
         arrived = zeros.index_add(0, where, grad.reshape(-1).double())  # [K]
         partly = zeros.index_add(0, where, (grad * inside).reshape(-1).double())
@@ -62,7 +62,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 class _ForwardPiecewiseLinear(_PiecewiseLinear):
-    """With forward mode, which `torch.compile` does not trace."""
+    """`_PiecewiseLinear` with forward mode, which `torch.compile` does not trace."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
@@ -78,23 +78,23 @@ class _ForwardPiecewiseLinear(_PiecewiseLinear):
 
 
 def _interpolate(slopes: Tensor, bins: Tensor, inside: Tensor, bound: float) -> Tensor:
-    """f at the scores, which is linear in the slopes."""
+    """Compute f at the scores, which is linear in the slopes."""
     width = 2 * bound / len(slopes)
-    below = slopes.double().cumsum(0) - slopes  # [K], in float64: a million terms
+    below = slopes.double().cumsum(0) - slopes  # [K], in float64 for sums of a million terms
     heights = (width * below - slopes[0] * bound).to(inside)  # f at the left knots
     return _look_up(heights, bins) + _look_up(slopes, bins) * inside
 
 
 def _locate(z: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
-    """The bin of every score, and the score's distance from its left knot."""
+    """Return the bin of every score, and the score's distance from its left knot."""
     width = 2 * bound / knots
-    # NaN has no bin; the score itself carries it on
+    # NaN has no bin; the distance stays NaN
     bins = ((z.detach().nan_to_num() + bound) / width).clamp(0, knots - 1).int()
     return bins, z - (bins.to(z) * width - bound)
 
 
 def _look_up(table: Tensor, bins: Tensor) -> Tensor:
-    """table[bins], several times faster on the CPU."""
+    """Return table[bins], several times faster on the CPU."""
     return table.index_select(0, bins.flatten()).view_as(bins)
 
 
@@ -134,7 +134,7 @@ class _SigmoidSum(torch.autograd.Function):
 
 
 class _ForwardSigmoidSum(_SigmoidSum):
-    """With forward mode, which `torch.compile` does not trace."""
+    """`_SigmoidSum` with forward mode, which `torch.compile` does not trace."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -209,12 +209,12 @@ def monotone(
 
 
 def _plif_weights(knots: float) -> dict[str, Tensor]:
-    """Slopes of 1: f(z) = z, so training starts from softmax."""
+    """Initial slopes of 1: f(z) = z, so training starts from softmax."""
     return {"raw_slopes": softplus_inverse(torch.ones(int(knots)))}
 
 
 def _monotone_weights(units: float, bound: float) -> dict[str, Tensor]:
-    """Overlapping steps evenly spaced on [-T, T]: f(z) = z + const inside, up to a ripple."""
+    """Initial overlapping steps, evenly spaced on [-T, T]: f(z) = z + const, up to a ripple."""
     width = 2 * bound / units
     centers = torch.arange(int(units)) * width - bound + width / 2
     gain = torch.full_like(centers, width)

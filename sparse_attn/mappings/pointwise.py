@@ -34,7 +34,7 @@ def normalize(
     log_g: Callable[..., Tensor],
     log: bool,
 ) -> Tensor:
-    """softmax(log g) over the valid positions of each row (..., n).
+    """Compute softmax(log g) over the valid positions of each row (..., n).
 
     The mask is applied after g, because g(-inf) is not 0 for even functions. log 0 and values too
     large for the dtype are clamped to the last finite number, so that a row in which every g is 0
@@ -54,14 +54,14 @@ def pointwise_spec(
     parameters: tuple[ParameterSpec, ...] = (),
     **facts: Any,
 ) -> MappingSpec:
-    """The record of p_i = g(z_i) / sum_j g(z_j), with function and log form derived from log g.
+    """Make the record of p_i = g(z_i) / sum_j g(z_j), with function and log form from log g.
 
     Args:
         name: registry name.
         log_g: log g of the scores and the parameters, which have shape (1,) or (..., 1).
-            Elementwise PyTorch operations, finite at every finite score: where g is 0, the lowest
-            finite number. Its docstring becomes the mapping's.
-        parameters: what log g takes besides the scores, in order.
+            Elementwise PyTorch operations, finite at every finite score; the lowest finite number
+            where g is 0. Its docstring becomes the mapping's.
+        parameters: arguments of log g besides the scores, in order.
         **facts: other fields of `MappingSpec`.
     """
     row_map = partial(normalize, log_g=log_g)
@@ -78,9 +78,9 @@ def _log_sigsoftmax_g(z: Tensor, bias: Value = 0.0) -> Tensor:
 
 
 def _log_square_plus(z: Tensor, eps: Value) -> Tensor:
-    """log(z^2 + eps) as that of s^2 and (z/s)^2 + eps/s^2, s^2 the larger of z^2 and eps.
+    """log(z^2 + eps) = log s^2 + log((z/s)^2 + eps/s^2), s^2 the larger of z^2 and eps.
 
-    The square alone would overflow. Unlike with a root, the slope in eps is finite at eps = 0.
+    z^2 would overflow. Unlike with a root, the slope in eps is finite at eps = 0.
     """
     eps = eps if isinstance(eps, Tensor) else z.new_full((), eps)
     size = torch.maximum(z.detach().abs(), eps.detach().sqrt())
@@ -106,7 +106,7 @@ def _log_taylor_g(z: Tensor) -> Tensor:
 
 
 def _log_relu(z: Tensor) -> Tensor:
-    # below the smallest normal number 1/z, the slope of the logarithm, overflows
+    # below the smallest normal number, the slope 1/z of the logarithm overflows
     zero = z < torch.finfo(z.dtype).tiny
     return z.masked_fill(zero, 1.0).log().masked_fill(zero, torch.finfo(z.dtype).min)
 
@@ -189,8 +189,8 @@ def spherical_softmax(
 ) -> Tensor:
     """p_i = g(z_i) / sum_j g(z_j) with g(z) = (z - center)^2 + eps, even around the center.
 
-    The paper's a z^2 + b z + c, a > 0, without roots or with one, is center = -b / (2a) and eps =
-    (4ac - b^2) / (4a^2): a factor of g cancels. eps bounds the slope of the log-likelihood by
+    The paper's a z^2 + b z + c, a > 0, with at most one root, has center = -b / (2a) and eps = (4ac
+    - b^2) / (4a^2), because a factor of g cancels. eps bounds the slope of the log-likelihood by
     1/sqrt(eps); a row of g = 0 is uniform. With center = 0, eps = 0 is invariant to the scale of z.
     At z = center every gradient to z is 0: do not start there.
     Source: de Brebisson & Vincent 2016, tables 1 and 3 to 6 (spherical softmax).

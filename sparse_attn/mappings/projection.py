@@ -62,7 +62,7 @@ def sums(rows: Tensor, valid: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, log: bool) -> Tensor:
-    """sparsemax(z / temperature); temperature 0 keeps only the maxima, in equal shares."""
+    """Compute sparsemax(z / temperature); temperature 0 keeps only the maxima, in equal shares."""
     # below the smallest normal number 1 / temperature overflows
     least = torch.finfo(rows.dtype).tiny * unit.clamp(min=1.0)
     temperature = temperature.masked_fill(temperature < least, 0.0)
@@ -71,14 +71,14 @@ def _sparsemax(rows: Tensor, valid: Tensor, temperature: Tensor, unit: Tensor, l
 
 
 def _scale_below_top(rows: Tensor, valid: Tensor, temperature: Tensor) -> Tensor:
-    """(z - max z) / temperature, cut off at -1, which no support reaches.
+    """Return (z - max z) / temperature, cut off at -1, which no support reaches.
 
-    Constant at temperature 0: tied maxima keep equal shares, which jump when the tie breaks.
+    Constant at temperature 0, where tied maxima keep equal shares that jump when the tie breaks.
     """
     shifted = shift_to_top(rows, valid)
     outside = ((shifted <= -temperature) & (shifted != 0)) | ~valid
     none = temperature == 0
-    # entries outside never meet the division, whose slope may be infinite there
+    # entries outside are not divided, because the slope may be infinite there
     scaled = shifted.masked_fill(outside | none, 0.0) / temperature.masked_fill(none, 1.0)
     return scaled.masked_fill(outside, -1.0)
 
@@ -92,7 +92,7 @@ def _project(z: Tensor) -> Tensor:
     outside = z < smallest
     # with the support held fixed, tau is linear in z and autograd gives the exact Jacobian
     count = (~outside).sum(-1, keepdim=True)
-    # sums of differences, which stay small where thousands of scores are nearly equal
+    # sums of differences stay small if thousands of scores are nearly equal
     excess = (z - smallest).masked_fill(outside, 0.0).sum(-1, keepdim=True)
     tau = smallest + (excess - 1) / count
     return (z - tau).masked_fill(outside, 0.0).clamp(min=0.0)
@@ -111,8 +111,8 @@ class _Entmax(torch.autograd.Function):
     """p_i = exp_e(s_i - tau), exp_e(x) = (1 + e x)_+^(1/e), e = alpha - 1, rows s with maximum 0.
 
     In this form alpha = 1 is not a special case: exp_0 = exp and tau = log-sum-exp(s).
-    The gradient is that of the implicit function tau(s, e): with u = p^(1-e),
-    dp = u (ds - sum u ds / sum u), and the same for e (Correia et al. 2019, prop. 1).
+    The gradient uses the implicit function tau(s, e): with u = p^(1-e), dp = u (ds - sum u ds / sum
+    u), and the same for e (Correia et al. 2019, prop. 1).
     """
 
     generate_vmap_rule = True
@@ -146,7 +146,7 @@ class _Entmax(torch.autograd.Function):
 
 
 class _ForwardEntmax(_Entmax):
-    """With forward mode, which `torch.compile` does not trace."""
+    """`_Entmax` with forward mode, which `torch.compile` does not trace."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
@@ -165,7 +165,7 @@ class _ForwardEntmax(_Entmax):
 
 
 def _entmax_slopes(output: Tensor, e: Tensor, log: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The support of p or log p, log p on it, and u = p^(1-e); 0 outside."""
+    """Return the support of p or log p, log p on it, and u = p^(1-e); 0 outside."""
     support = output > (-INF if log else 0.0)
     log_p = output if log else output.where(support, torch.ones_like(output)).log()
     log_p = log_p.where(support, torch.zeros_like(log_p))
@@ -174,18 +174,17 @@ def _entmax_slopes(output: Tensor, e: Tensor, log: bool) -> tuple[Tensor, Tensor
 
 
 def _entmax_threshold(shifted: Tensor, e: Tensor) -> Tensor:
-    """The tau with sum_i exp_e(s_i - tau) = 1 for rows with maximum 0, (..., n) -> (..., 1).
+    """Solve sum_i exp_e(s_i - tau) = 1 for tau in rows with maximum 0, (..., n) -> (..., 1).
 
     Newton on F(tau) = (sum_i exp_e(s_i - tau))^e, the 1/e-norm of an affine function and so convex
-    for 0 < e <= 1: from tau = 0 the iterates rise to the root and never pass it. Steps needed
-    to reach rounding error, alpha = 2 being the slowest: 6 at n = 64, 9 at 2049, 13 at 65536, 14 at
-    262144.
+    for 0 < e <= 1: from tau = 0 the iterates rise to the root and never pass it. Steps to rounding
+    error for alpha = 2, the slowest: 6 at n = 64, 9 at 2049, 13 at 65536, 14 at 262144.
     """
     n = shifted.shape[-1]
-    # a model exported for any length takes the steps of the longest
+    # a model exported for any length takes the steps of the longest row
     steps = 16 if not isinstance(n, int) else 7 if n <= 64 else 10 if n <= 2048 else 16
     tau = torch.zeros_like(e)
-    # at e = 1 an exponent of 0 would turn p = 0 into u = 1
+    # at e = 1 the exponent 0 would turn p = 0 into u = 1
     exponent = (1 - e).clamp(min=1e-6)
     for _ in range(steps):
         log_p = _log_exp(shifted - tau, e)
@@ -243,7 +242,7 @@ def sparsecone(
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (sum z + n q), n and the sum over valid positions.
 
-    Where sum z <= -n q, undefined in the paper, the maxima share, the limit a -> inf, with gradient
+    For sum z <= -n q, undefined in the paper, the maxima share, the limit a -> inf, with gradient
     0.
     Source: Laha et al. 2018, section 3.
 
@@ -277,8 +276,8 @@ def entmax(
 ) -> Tensor:
     """p_i = max(0, (alpha - 1) z_i - tau)^(1 / (alpha - 1)), tau such that sum p = 1.
 
-    alpha = 1 is softmax, alpha = 2 sparsemax. Larger alpha are refused: the slope at the edge of
-    the support would be infinite.
+    alpha = 1 is softmax, alpha = 2 sparsemax. Larger alpha are refused, because the slope at the
+    edge of the support would be infinite.
     Source: Peters et al. 2019, eq. 10; gradient to alpha: Correia et al. 2019, prop. 1.
 
     Args:
@@ -290,7 +289,7 @@ def entmax(
 
 
 def _lam_at(u: float) -> float:
-    """Where sparsegen is sparsemax of the scores times 0.1 at u = 0, times 10 at u = 1."""
+    """Dial of sparsegen, which is sparsemax of the scores times 0.1 at u = 0, times 10 at u = 1."""
     return 1 - 10 ** (1 - 2 * u)
 
 

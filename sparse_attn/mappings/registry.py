@@ -1,4 +1,4 @@
-"""Names of mappings, accepted wherever a mapping is."""
+"""Registry of mappings by name."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SPECS: dict[str, MappingSpec] = {
     for spec in module.SPECS
 }
 
-LONGEST_NAME = 100  # each prefix of a name is another record
+LONGEST_NAME = 100  # each prefix of a name gives another record
 
-# of the literature: a word of its name, and what it is here
+# names of the literature: a word of the name, and the name here
 ALSO_CALLED = {
     "softmax1": "softmax with sink=0",
     "softmax-1": "softmax with sink=0",
@@ -46,26 +46,26 @@ ALSO_CALLED = {
 
 
 def mapping_names() -> tuple[str, ...]:
-    """The names of all registered mappings."""
+    """Return the names of all registered mappings."""
     return tuple(_SPECS)
 
 
 def own_losses() -> dict[str, Loss]:
-    """The losses that train one label among many classes, by mapping name."""
+    """Return the losses that train one label among many classes, by mapping name."""
     return {name: spec.own_loss for name, spec in _SPECS.items() if spec.own_loss is not None}
 
 
 def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
-    """The record of the mapping `name`, with the parameter `sink` if asked for.
+    """Return the record of the mapping `name`, with `sink` also the parameter of that name.
 
     `mixed-NAME` is (1 - mix) softmax + mix NAME, for every NAME with scalar parameters;
     `scaled-NAME` is NAME((delta + beta (log n)^gamma) z); `detached-r-softmax` has the gradient of
-    its authors' code.
+    the authors' code.
 
     Raises:
-        ValueError: an unknown name; the message has what it is called here, the nearest names, or
-            all. A mapping that cannot be mixed, scaled, detached or given a sink. `mixed-` and
-            `scaled-` together. Not a name.
+        ValueError: an unknown name; the message has its name here, the nearest names, or all names.
+            A mapping that cannot be mixed, scaled, detached or given a sink. `mixed-` and `scaled-`
+            together. Not a name.
     """
     if not isinstance(name, str):
         raise ValueError(
@@ -93,33 +93,33 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
 
 
 def _prefix(name: str) -> str | None:
-    """What makes the mapping of this name from another; None for a registered one."""
+    """Return the prefix that derives this mapping from another; None for a registered one."""
     return next((p for p in derived.PREFIXES if name.startswith(p) and name not in _SPECS), None)
 
 
 def _base(name: str) -> str:
-    """The mapping that the one of this name is made of."""
+    """Return the name of the mapping that this one is derived from."""
     prefix = _prefix(name)
     return name if prefix is None else _base(name.removeprefix(prefix))
 
 
 def _hint(name: str, base: str) -> str:
-    """What to write instead of an unknown name, made of `base`."""
+    """Suggest names instead of an unknown one, whose base is `base`."""
     made = name.removesuffix(base)
     base, _, values = base.partition(":")
     if base in _SPECS:
         return f'give its parameters as arguments: patch_model(model, "{made}{base}", {values})'
     plain = re.sub(r"[\s_]+", "-", base.lower())
     same = [found for found in _SPECS if found.replace("-", "") == plain.replace("-", "")]
-    called = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
-    near = same or called or difflib.get_close_matches(base, _SPECS, n=3)
+    known_here = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
+    near = same or known_here or difflib.get_close_matches(base, _SPECS, n=3)
     if not near:
         return f"there are {', '.join(_SPECS)}"
     return f"did you mean {', '.join(made + found for found in near)}?"
 
 
 def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
-    """The parameters of a `Mapping` of this record, also the sink that it may be given."""
+    """Return the parameters of a `Mapping` of this record, with the optional sink."""
     try:
         return get_spec(spec.name, sink=True).parameters
     except ValueError:
@@ -147,9 +147,9 @@ def register_mapping(spec: MappingSpec) -> None:
         raise ValueError(f"mass={spec.mass!r}: expected one of {', '.join(get_args(Mass))}")
     _check_losses(spec)
     try:
-        if isinstance(spec.log_function, partial):  # others, such as builtins, may have none
+        if isinstance(spec.log_function, partial):  # builtins, for example, may have no signature
             inspect.signature(spec.log_function)
-    except ValueError:  # of a partial function without such an argument
+    except ValueError:  # the signature of a partial function without this argument
         raise TypeError(
             f"function: that of {spec.name} takes no `log`; accept log=False and pass it to "
             "on_rows, or set log_function"

@@ -1,4 +1,4 @@
-"""Mappings as the command line spells them: `NAME` or `NAME:parameter=value,...`."""
+"""Mappings in the syntax of the command line: `NAME` or `NAME:parameter=value,...`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparse_attn.mappings.registry import parameters_of
 
 
 def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
-    """`softpick,entmax:alpha=1.5`: several, separated by commas, by labels as `entmax alpha=1.5`.
+    """Parse several mappings, as in `softpick,entmax:alpha=1.5`, by label (`entmax alpha=1.5`).
 
     Args, errors: as `parse_mapping`; also ValueError for a mapping that is given twice.
     """
@@ -32,10 +32,10 @@ def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
 
 
 def parse_mapping(text: str, option: str) -> Mapping:
-    """The mapping that `NAME` or `NAME:parameter=value,...` describes.
+    """Parse `NAME` or `NAME:parameter=value,...` to a mapping.
 
     Args:
-        option: which gives it, for errors.
+        option: name of the option, for errors.
 
     Raises:
         ValueError: a malformed description, an unknown name or parameter, a value out of range.
@@ -47,16 +47,16 @@ def parse_mapping(text: str, option: str) -> Mapping:
 
 
 def read_mapping(text: str) -> Mapping:
-    """As `parse_mapping`, where the text itself is the argument."""
+    """Parse like `parse_mapping`, if the text is the whole argument."""
     name, values = parts_of(text)
     try:
         return Mapping(name, **values)
-    except RuntimeError as error:  # no memory holds 10^12 knots
+    except RuntimeError as error:  # 10^12 knots do not fit into memory
         raise ValueError(str(error)) from None
 
 
 def parts_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters that are given; raises ValueError but for values out of range."""
+    """Split a description into name and parameters; ranges are not checked, but all else is."""
     name, colon, rest = (piece.strip() for piece in text.partition(":"))
     if not name or "=" in name or (colon and not rest):
         raise ValueError("expected NAME:parameter=value, such as entmax:alpha=1.5, or NAME alone")
@@ -70,7 +70,7 @@ def parts_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """The first that comes more than once."""
+    """Return the first word that occurs more than once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
@@ -93,11 +93,11 @@ def _number(name: str, value: str, known: list[str]) -> float:
 
 
 def describe(mapping: Mapping) -> str:
-    """`r-softmax r=0.15`; without values of learned parameters, which differ between layers."""
+    """Describe as `r-softmax r=0.15`, without learned parameters, which differ between layers."""
     texts = [mapping.name]
     for name, value in mapping.parameter_values().items():
         if name in mapping.learned:
             texts.append(f"{name} learned")
-        elif value is not None:  # which each row derives
+        elif value is not None:  # derived by each row
             texts.append(f"{name} per head" if isinstance(value, list) else f"{name}={value:.12g}")
     return " ".join(texts)

@@ -1,4 +1,4 @@
-"""Softmax over the largest scores alone: top-k, top-p and threshold-softmax."""
+"""Softmax over only the largest scores: top-k, top-p and threshold-softmax."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
     """Keep scores not below the k-th largest valid one."""
     ordered = rows.detach().masked_fill(~valid, -INF).sort(-1, descending=True).values
     n = rows.shape[-1]
-    # a k that is NaN spoils the row in the end, but must still be an index
+    # a NaN k makes the row NaN later, but must still be an index
     place = k.nan_to_num(1.0).clamp(max=n).ceil().long() - 1
     place = place.expand(*rows.shape[:-1], 1)
     return softmax_where((rows >= ordered.gather(-1, place)) & valid, rows, log)
@@ -61,8 +61,8 @@ def _top_p_rows(rows: Tensor, valid: Tensor, p: Tensor, *, log: bool) -> Tensor:
     """Keep shares not below the last one that the mass p needs."""
     shares = _shares(rows, valid)
     ordered = shares.sort(-1).values
-    # before a share is added the mass is short of p while those from it down exceed 1 - p: the sum
-    # over small shares is the exact one where p is near 1
+    # a share is needed while the shares from it down exceed 1 - p: the sum over small shares is
+    # exact for p near 1
     needed = (ordered.cumsum(-1) > 1 - p) | (p >= 1)
     last = (~needed).sum(-1, keepdim=True).clamp(max=rows.shape[-1] - 1)
     return softmax_where((shares >= ordered.gather(-1, last)) & valid, rows, log)
@@ -116,7 +116,7 @@ def _p_at(u: float) -> float:
 
 
 def _lam_at(u: float) -> float:
-    """From 10^-6 to 1."""
+    """Dial of threshold-softmax, from 10^-6 to 1."""
     return 10 ** (6 * (u - 1))
 
 

@@ -21,7 +21,7 @@ GAMMA = ParameterSpec("gamma", default=None, high=0.0, low_open=True)
 ZETA = ParameterSpec("zeta", default=1.0, low=1.0, high_open=True)
 ALPHA = ParameterSpec("alpha", default=0.25, low=0.0, high_open=True, instead_of="gamma")
 BIAS = ParameterSpec("bias", default=None, low_open=True, high_open=True)
-EPS = 1e-8  # of softpick
+EPS = 1e-8  # eps of softpick
 
 
 def _number(valid: Tensor, rows: Tensor) -> Tensor:
@@ -29,10 +29,10 @@ def _number(valid: Tensor, rows: Tensor) -> Tensor:
 
 
 def _softpick_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
-    # where no score is above 0 every weight is 0, whatever m
+    # without a score above 0 every weight is 0 for any m
     top = rows.masked_fill(~valid, -INF).amax(-1, keepdim=True).clamp(min=0.0)
     near = rows.abs() < 1
-    # e^(z-m) - e^(-m), without cancellation where z is near 0
+    # e^(z-m) - e^(-m), without cancellation near z = 0
     size = torch.where(
         near,
         torch.expm1(rows.masked_fill(~near, 0.0)) * (-top).exp(),

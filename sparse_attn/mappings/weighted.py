@@ -29,7 +29,7 @@ BALAZY = "Balazy et al. 2023"
 def _entry_weights(weights: Value, scores: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor):
         WEIGHTS.check(weights)
-        # a constant cancels, whatever its size in the dtype of scores
+        # a constant cancels, for any size in the dtype of scores
         weights = scores.new_full((1,), 1.0 if weights > 0 else 0.0)
     return aligned("weights", weights, scores).movedim(dim, -1)
 
@@ -54,7 +54,7 @@ def _weighted_rows(rows: Tensor, valid: Tensor, *, weights: Tensor, log: bool) -
 
 
 def _top(rows: Tensor, counted: Tensor) -> Tensor:
-    """The largest counted entry of each row, 0 if there is none."""
+    """Return the largest counted entry of each row, 0 if there is none."""
     top = rows.masked_fill(~counted, -INF).amax(-1, keepdim=True)
     return top.masked_fill(top == -INF, 0.0)
 
@@ -64,14 +64,14 @@ def _t_softmax_rows(rows: Tensor, valid: Tensor, t: Tensor, *, log: bool) -> Ten
 
 
 def _normalize_within(shifted: Tensor, valid: Tensor, t: Tensor, log: bool) -> Tensor:
-    """Weights relu(1 + s/t), which are relu(s + t) up to a factor that cancels.
+    """Normalise with weights relu(1 + s/t), which are relu(s + t) up to a factor that cancels.
 
     In this form the largest weight is 1, t = inf is softmax and t = 0 keeps only the maxima.
     """
     # below the smallest normal number 1/t overflows
     t = t.masked_fill(t < torch.finfo(t.dtype).tiny, 0.0)
     inside = (shifted > -t) & valid
-    # entries outside never meet the division, whose slope may be infinite there
+    # entries outside are not divided, because the slope may be infinite there
     ratio = shifted.masked_fill(~inside, 0.0) / t.masked_fill(t == 0, 1.0)
     top = ((shifted == 0) & valid).to(shifted)
     weights = torch.where(inside, 1 + ratio, top)
@@ -93,12 +93,12 @@ def _r_softmax_rows(rows: Tensor, valid: Tensor, r: Tensor, *, gradient: str, lo
 def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
     """Linear-interpolation quantile of the valid entries, all <= 0, (..., n) -> (..., 1).
 
-    By sorting: `torch.quantile` refuses 16 million elements and half precision, and has no mask.
+    Sorts, because `torch.quantile` refuses 16 million elements and half precision, and has no mask.
     """
     ordered = rows.masked_fill(~valid, 1.0).sort(-1).values
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     position = r * last
-    # NaN, which spoils the row in the end, must still be an index
+    # NaN makes the row NaN later, but must still be an index
     low = position.detach().nan_to_num().floor().long().clamp(max=last)
     high = (low + 1).clamp(max=last)
     low_score, high_score = ordered.gather(-1, low), ordered.gather(-1, high)
@@ -157,7 +157,7 @@ def r_softmax(
 
     Args:
         r: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
-        gradient: "exact", or "detached" for that of the authors' code, which holds t constant.
+        gradient: "exact", or "detached" for the authors' code, which holds t constant.
 
     Other arguments, returns and errors as `softmax`; ValueError also for r out of range or an
     unknown `gradient`.
@@ -170,7 +170,7 @@ def r_softmax(
 
 
 def _t_at(u: float) -> float:
-    """From 100 to 0.01, in the unit of the scores."""
+    """Dial of t-softmax, from 100 to 0.01 in the unit of the scores."""
     return 10 ** (2 - 4 * u)
 
 

@@ -12,7 +12,7 @@ from sparse_attn.reports.seed_statistics import LEVEL, Difference, paired
 
 RESAMPLES = 9999
 _SEED = 20240229
-# indices per batch of resamples: 9999 resamples of a large dev set would exhaust memory
+# indices per batch of resamples; all at once would exhaust memory for a large dev set
 _BATCH = 2**22
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -32,8 +32,8 @@ def compare(
     The crossed bootstrap: seeds s* and examples e* are resampled independently with replacement,
     jointly for both mappings. The interval is the percentile interval (Efron & Tibshirani 1993,
     ch. 13), and p = min(1, 2 (1 + min(#{d* <= 0}, #{d* >= 0})) / (B + 1)), with the 1 of Davison
-    & Hinkley 1997, eq. 4.11. A bootstrap of few seeds is too sure, so that each end is that of the
-    paired t interval over seeds where it lies further out, and p that of the t-test where it is
+    & Hinkley 1997, eq. 4.11. A bootstrap of few seeds is overconfident. So each end is taken from
+    the paired t interval over seeds if that lies further out, and p from the t-test if that is
     larger. With one seed, only examples are resampled.
 
     The difference is a share, not in percent; `n` is the number of seeds.
@@ -59,7 +59,7 @@ def compare(
 def compare_means(
     mapping: np.ndarray, baseline: np.ndarray, resamples: int | None = None
 ) -> Difference:
-    """As `compare`, of the means of a value (seeds, examples) that each example has."""
+    """Compare as `compare` the means of per-example values (seeds, examples)."""
     gained = (mapping - baseline).T
     return _difference(lambda weights: weights @ gained / len(gained), mapping.shape, resamples)
 
@@ -67,11 +67,11 @@ def compare_means(
 def _difference(
     gained: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], resamples: int | None
 ) -> Difference:
-    """As `compare`; `gained` maps weights (B, examples) to differences (B, seeds)."""
+    """Compute `compare`; `gained` maps weights (B, examples) to differences (B, seeds)."""
     seeds, examples = shape
 
     def rounded(weights: np.ndarray) -> np.ndarray:
-        # the last digits depend on the order in which a processor sums
+        # the last digits depend on the processor's order of summation
         return np.round(gained(weights), 12)
 
     per_seed = rounded(np.ones((1, examples)))[0]
@@ -104,7 +104,7 @@ def _difference(
 
 
 def _counts(drawn: np.ndarray, size: int) -> np.ndarray:
-    """How often each of 0, ..., size - 1 is in each row of (B, n): (B, size)."""
+    """Count 0, ..., size - 1 in each row of (B, n): (B, size)."""
     rows = np.arange(len(drawn))[:, None]
     flat = np.bincount((drawn + size * rows).ravel(), minlength=size * len(drawn))
     return flat.reshape(-1, size)
@@ -119,19 +119,19 @@ def p_value(distribution: np.ndarray) -> float:
 
 
 def weighted_metric(metric: str | Metric, labels: np.ndarray) -> Weighted:
-    """The metric of examples that count so many times, for many such weights at once."""
+    """Return the metric as a function of example weights (counts), vectorised over many weights."""
     if metric == "matthews_correlation" and set(np.unique(labels)) <= {0, 1}:
-        # for two classes it equals Pearson's correlation
+        # for two classes equal to Pearson's correlation
         return _pearson
     known = {"f1": _f1, "pearson": _pearson, "spearmanr": _spearman}
     if isinstance(metric, str):
-        # not through `evaluate`, which would copy every one of thousands of resamples
+        # not through `evaluate`, which would copy each of thousands of resamples
         return known.get(metric) or _repeating(METRICS[metric])
     return _repeating(metric)
 
 
 def _repeating(metric: Metric) -> Weighted:
-    """Of a metric that knows no weights: examples are repeated."""
+    """Return a weighted metric that repeats examples, for a metric without weights."""
 
     def score(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         found = []
@@ -152,7 +152,7 @@ def _f1(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) ->
 def _pearson(weights: np.ndarray, references: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """cov(x, y) / (sd(x) sd(y)) from their moments; 0 where either is constant."""
     total = weights.sum(-1, keepdims=True)
-    # about the means of all examples, or the squares would cancel
+    # centre by the means of all examples, or the squares would cancel
     x = (references - references.mean())[:, None]
     y = (predictions - predictions.mean(-1, keepdims=True)).T
     mean_x, mean_y = weights @ x / total, weights @ y / total
@@ -163,7 +163,7 @@ def _pearson(weights: np.ndarray, references: np.ndarray, predictions: np.ndarra
 
 
 def _variance(square: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """E[x^2] - E[x]^2; inf, so that correlations are 0, where x is constant but for rounding."""
+    """E[x^2] - E[x]^2; inf where x is constant up to rounding, so that correlations are 0."""
     found = square - mean**2
     return np.where(found > 1e-12 * square, found, np.inf)
 
@@ -180,7 +180,7 @@ def _spearman(weights: np.ndarray, references: np.ndarray, predictions: np.ndarr
 
 
 def _ranks(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Centred ranks (B, examples) of examples that count so many times; ties share their mean."""
+    """Centred ranks (B, examples) of examples with these counts; ties share their mean."""
     _, codes, sizes = np.unique(values, return_inverse=True, return_counts=True)
     counts = np.add.reduceat(weights[:, np.argsort(codes)], sizes.cumsum() - sizes, axis=-1)
     ranks = counts.cumsum(-1) - (counts + counts.sum(-1, keepdims=True)) / 2

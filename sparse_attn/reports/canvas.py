@@ -20,13 +20,13 @@ _DPI = 150
 
 
 def looks(labels: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
-    """Colour, marker and line style of each label; the baseline looks like softmax."""
+    """Return colour, marker and line style of each label; the baseline looks like softmax."""
     named = ["softmax" if label == baseline else label for label in labels]
     return dict(zip(labels, styles(named), strict=True))
 
 
 def dots(values: Mapping[str, Sequence[float]], baseline: str | None) -> tuple[Figure, Axes]:
-    """A row per label: a point per value, a thick line at the mean, a thin line for the sd."""
+    """Plot a row per label: a point per value, a thick line at the mean, a thin line for the sd."""
     figure, axes = single(height=1.2 + 0.42 * len(values))
     styles = looks(list(values), baseline)
     for place, (label, found) in enumerate(values.items()):

@@ -16,13 +16,13 @@ def forest(
     label: str,
     settled: Collection[tuple[str, str]] | None = None,
 ) -> Figure | None:
-    """A panel per task, a row per mapping: a mark at the difference, a line for its interval.
+    """Plot a panel per task, a row per mapping: a mark at the difference, a line for its interval.
 
     Args:
         differences: differences of each task, by mapping.
         label: axis label.
-        settled: (task, mapping) of filled marks, others are open; None fills those whose interval
-            excludes 0.
+        settled: (task, mapping) pairs with filled marks; None fills marks whose interval excludes
+            0.
 
     Returns:
         The figure, or None if no difference has an interval.
@@ -39,7 +39,7 @@ def forest(
             row, colour = names.index(name), looks[name]["color"]
             filled = difference.side != 0 if settled is None else (task, name) in settled
             mark(axes, row, difference.value, difference.interval, colour, filled)
-        first = place % 2 == 0  # the panel to its right shares the rows
+        first = place % 2 == 0  # the panel to the right shares the rows
         axes.set_yticks(range(len(names)), [canvas.name(n) for n in names] if first else [])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel(label)
@@ -58,7 +58,7 @@ def mark(
     filled: bool,
     size: float = 7,
 ) -> None:
-    """A disc or, if not filled, a ring on the line of its interval; a cross without one."""
+    """Draw a disc (a ring if not filled) on the line of its interval; a cross without one."""
     if interval is None:
         axes.plot([value], [row], "x", color=colour, ms=size)
         return

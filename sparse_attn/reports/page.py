@@ -56,7 +56,7 @@ Block = str | Heading | Bullets | Status | Table | Plot
 
 @dataclass(frozen=True)
 class Page:
-    """A report.
+    """Page of a report.
 
     Attributes:
         title: title of the page.
@@ -81,17 +81,17 @@ class Page:
         path = folder / "report.html"
         write_text(path, self._html(folder))
         status = [block.text for block in self.blocks if isinstance(block, Status)]
-        # names of mappings and sweeps have hyphens
-        said = [fill(words, 100, break_on_hyphens=False) for words in status]
-        return Report(path, [*said, *self.overview])
+        # because names of mappings and sweeps have hyphens
+        status_lines = [fill(words, 100, break_on_hyphens=False) for words in status]
+        return Report(path, [*status_lines, *self.overview])
 
     def markdown(self) -> str:
-        """The page as Markdown, with figures as separate files."""
+        """Render the page as Markdown, with figures as separate files."""
         parts = [f"# {text.markdown(self.title)}", *map(_markdown, self.blocks)]
         return "\n\n".join(parts) + "\n"
 
     def _html(self, folder: Path) -> str:
-        """The page as one file, which holds the figures that `write` has left in the folder."""
+        """Render the page as one HTML file with the figures that `write` saved in the folder."""
 
         def image(plot: Plot) -> str:
             content = base64.b64encode((folder / f"{plot.name}.png").read_bytes())

@@ -17,7 +17,7 @@ from sparse_attn.reports import text
 
 LEVEL = 0.05
 POWER = 0.8
-# of a difference from the baseline, by its side; None: one pair of runs, or no interval
+# verdict by side of the difference; None without an interval, such as for one pair of runs
 VERDICTS = {1: "better", -1: "worse", 0: "not significant", None: "not judged"}
 
 
@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
 class Difference(NamedTuple):
     """Mean over n pairs with the same seed, its 95 % interval and p; None where not known.
 
-    `detectable` is `detectable_effect`'s.
+    `detectable` comes from `detectable_effect`.
     """
 
     value: float
@@ -66,7 +66,7 @@ class Difference(NamedTuple):
         return (self.high - self.low) / 2
 
     def scaled(self, factor: float) -> Difference:
-        """The same in another unit."""
+        """Return the difference in another unit."""
         ends = self.interval and (factor * self.interval[0], factor * self.interval[1])
         effect = None if self.detectable is None else factor * self.detectable
         return self._replace(value=factor * self.value, interval=ends, detectable=effect)
@@ -78,11 +78,11 @@ class Difference(NamedTuple):
         return 1 if low > 0 else -1 if high < 0 else 0
 
     def verdict(self, better: int = 1, p: float | None = None) -> str:
-        """One of `VERDICTS`: better or worse if the interval leaves out 0 and `p` is below 5 %.
+        """Return one of `VERDICTS`; better or worse if the interval excludes 0 and p < 5 %.
 
         Args:
             better: 1 if more is better, else -1.
-            p: Holm's p; None if nothing was corrected.
+            p: Holm's p; None without a correction.
         """
         if self.interval is None:
             return VERDICTS[None]
@@ -98,7 +98,7 @@ class Difference(NamedTuple):
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:
-    """None without a value."""
+    """Estimate mean and standard deviation; None without a value."""
     found = list(values)
     if not found:
         return None
@@ -107,7 +107,7 @@ def estimate(values: Iterable[float]) -> Estimate | None:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """ours - theirs over their common seeds; None without any, or if a value is infinite.
+    """ours - theirs over common seeds; None without common seeds or if a value is infinite.
 
     Interval: mean +- t(0.975, n - 1) sd / sqrt(n), Student's for paired differences.
     """
@@ -158,5 +158,5 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def settled(values: Sequence[float | None]) -> list[bool]:
-    """Which p are below 5 % after Holm's correction; None is not."""
+    """Return for each p whether it is below 5 % after Holm's correction; False for None."""
     return [value is not None and value < LEVEL for value in holm(values)]

@@ -20,17 +20,17 @@ class Table:
     rows: list[list[str]]
 
     def __str__(self) -> str:
-        """For the terminal."""
+        """Lines for the terminal."""
         return "\n".join([self.caption, "", *plain(self)])
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether a column holds numbers, which are aligned right; the first column is text."""
+        """Whether a column holds numbers, to align right; the first column is text."""
         places = range(len(self.headers))
         return [p > 0 and all(_NUMBER.match(row[p]) for row in self.rows) for p in places]
 
     def columns(self, *places: int, caption: str) -> Table:
-        """Some of the columns, under another caption."""
+        """Return some of the columns under another caption."""
         return Table(
             caption,
             [self.headers[place] for place in places],
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a `report` command: its page, and the sentences and tables to print."""
+    """Result of a `report` command: the page, and the sentences and tables to print."""
 
     path: Path
     parts: list[str | Table]
@@ -50,7 +50,7 @@ class Report:
 
 
 def plain(table: Table) -> list[str]:
-    """The table as terminal lines, numbers aligned right."""
+    """Render the table as terminal lines, numbers aligned right."""
     lines = [table.headers, *table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
@@ -62,7 +62,7 @@ def plain(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> list[str]:
-    """The table as Markdown lines, under its caption."""
+    """Render the table as Markdown lines under its caption."""
     lines = [text.markdown(table.caption), ""] if table.caption else []
     head, *rows = (
         f"| {' | '.join(map(text.markdown, row))} |" for row in (table.headers, *table.rows)

@@ -11,17 +11,17 @@ NOTHING = "-"
 
 
 def score(value: float | None) -> str:
-    """A share as a percentage, two decimals."""
+    """Format a share as a percentage with two decimals."""
     return MISSING if value is None else f"{100 * value:.2f}"
 
 
 def signed(value: float | None) -> str:
-    """A difference of shares in points, with its sign."""
+    """Format a difference of shares in points with its sign."""
     return MISSING if value is None else rounded(100 * value, "{:+.2f}")
 
 
 def rounded(value: float, pattern: str) -> str:
-    """The number formatted by a `str.format` pattern, without -0."""
+    """Format a number by a `str.format` pattern, without -0."""
     text = pattern.format(value)
     return pattern.format(0.0) if float(text) == 0 else text
 
@@ -31,7 +31,7 @@ def interval(low: float, high: float) -> str:
 
 
 def probability(value: float | None) -> str:
-    """A p-value, three decimals."""
+    """Format a p-value with three decimals."""
     if value is None:
         return MISSING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -42,25 +42,25 @@ def number(value: float | None, pattern: str = "{:,.1f}") -> str:
 
 
 def plain(value: Any) -> str:
-    """A config number in short form: 5e-05, 0.2, 64."""
+    """Format a config number in short form: 5e-05, 0.2, 64."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def listing(items: Sequence[str]) -> str:
-    """a, b and c."""
+    """List words as in "a, b and c"."""
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
 def counted(amount: int, noun: str) -> str:
-    """1 run, 2,000 runs."""
+    """Format a count and its noun: 1 run, 2,000 runs."""
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def unbroken(words: str) -> str:
-    """The text with non-breaking spaces in `1.2 ± 0.3` and `[-1, +2]`."""
+    """Put non-breaking spaces into `1.2 ± 0.3` and `[-1, +2]`."""
     return re.sub(r"(?<=\d) (?=±)|(?<=±) |(?<=\d,) (?=[-+]\d)", "\N{NO-BREAK SPACE}", words)
 
 
 def markdown(words: str) -> str:
-    """The text on one line, with Markdown and HTML escaped."""
+    """Escape Markdown and HTML, and put the text on one line."""
     return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(words.split()))

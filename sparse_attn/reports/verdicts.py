@@ -1,4 +1,4 @@
-"""Tables of how often mappings are better and worse than a baseline, by several measures."""
+"""Tables that count where mappings are better or worse than a baseline, by several measures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Measured(NamedTuple):
     """The differences from a baseline by one measure.
 
     Attributes:
-        name: of the measure.
-        unit: of the differences, such as points.
+        name: name of the measure.
+        unit: unit of the differences, such as points.
         pattern: format of a number, such as "{:.2f}".
         better: 1 if more is better, else -1.
-        pairs: by cell; None where no seed is shared.
+        pairs: difference by cell; None without common seeds.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
     @property
     def verdicts(self) -> dict[Cell, str]:
-        """The verdict on every difference with an interval."""
+        """Return the verdict on every difference with an interval."""
         known = {cell: pair for cell, pair in self.pairs.items() if pair and pair.interval}
         return {cell: pair.verdict(self.better) for cell, pair in known.items()}
 
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 def verdict_tables(
     found: Sequence[Measured], base: str, left_out: Collection[str] = ()
 ) -> list[Table]:
-    """Verdicts by measure, without the mappings `left_out`; by mapping; and where they disagree."""
+    """Tabulate verdicts by measure (without mappings `left_out`), by mapping, and disagreements."""
     rows = [_totals(one, left_out) for one in found if one.verdicts]
     without = f", without {text.listing(sorted(left_out))}" if left_out else ""
     caption = (
@@ -58,7 +58,7 @@ def verdict_tables(
 
 
 def _totals(measured: Measured, left_out: Collection[str]) -> list[str]:
-    """The row of a measure."""
+    """Count the verdicts of a measure for its row."""
     verdicts = {c: said for c, said in measured.verdicts.items() if c[1] not in left_out}
     pairs = [pair for cell, pair in measured.pairs.items() if pair and cell in verdicts]
     effects = [pair.detectable for pair in pairs if pair.detectable]
@@ -84,7 +84,7 @@ def _by_mapping(verdicts: Mapping[str, Mapping[Cell, str]], base: str) -> Table:
 
 
 def _disagreeing(verdicts: Mapping[str, Mapping[Cell, str]]) -> Table:
-    """Tasks on which a mapping is better by one measure and worse by another."""
+    """List the tasks on which a mapping is better by one measure and worse by another."""
     tasks: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for cell in dict.fromkeys(cell for found in verdicts.values() for cell in found):
         said = [found.get(cell, text.NOTHING) for found in verdicts.values()]

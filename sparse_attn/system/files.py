@@ -17,7 +17,7 @@ import torch
 
 DRAFT = ".tmp"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-# safetensors and tokenizers wrap the system's message in their own errors; torch.save, which writes
+# safetensors and tokenizers wrap the system's message in another error; torch.save, which writes
 # through C++, reports only a failed stream
 _WORDS = (*map(os.strerror, _DISK), "iostream")
 
@@ -27,7 +27,7 @@ class UnwrittenError(OSError):
 
 
 def reason(path: Path, error: Exception) -> str:
-    """What went wrong with `path`, and what to do."""
+    """Say why `path` could not be written, and what to do."""
     return (
         f"{path}: could not be written ({error}); files already written are intact: fix the "
         "cause, for example by freeing disk space, and repeat the command to continue"
@@ -36,7 +36,7 @@ def reason(path: Path, error: Exception) -> str:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A draft to write to, which replaces `path` if the block succeeds and is removed if not.
+    """Yield a draft file that replaces `path` if the block succeeds, and is removed if not.
 
     Neither a kill nor a power cut leaves half a file at `path`. Drafts left by killed processes are
     removed, so only one process at a time may write to a path. A replaced file keeps its
@@ -51,7 +51,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         remove_siblings(path, DRAFT)
         yield draft
-        # without it some file systems rename before the bytes are on the disk
+        # otherwise some file systems rename before the bytes are on the disk
         sync(draft)
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, draft)
@@ -61,18 +61,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UnwrittenError(reason(path, error)) from error
     finally:
-        # what a full disk has cut short; the error that says so is raised already
+        # a full disk, whose error is already being raised
         with suppress(OSError):
             draft.unlink(missing_ok=True)
 
 
 def sibling_path(path: Path, suffix: str) -> Path:
-    """A new name in the folder of `path`, of its name, a token and the suffix."""
+    """Return a new path beside `path`, made of its name, a random token and the suffix."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{suffix}")
 
 
 def remove_siblings(path: Path, suffix: str, keep: Path | None = None) -> None:
-    """Remove the files that `sibling_path` has named, but for one."""
+    """Remove the files named by `sibling_path`, except one."""
     name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(suffix))
     for left in path.parent.iterdir():
         if left != keep and name.fullmatch(left.name):
@@ -100,7 +100,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def _of_disk(error: BaseException | None) -> bool:
-    """Whether a disk caused an error, by its number or message."""
+    """Whether a full or read-only disk caused an error, by its number or message."""
     while error is not None and not isinstance(error, UnwrittenError):
         by_number = isinstance(error, OSError) and error.errno in _DISK
         if by_number or any(words in str(error) for words in _WORDS):
@@ -110,22 +110,22 @@ def _of_disk(error: BaseException | None) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all; raises as `atomic_write`."""
+    """Write a text atomically; raises as `atomic_write`."""
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write whole or not at all, one line for each key: lists of numbers would fill pages."""
+    """Write JSON atomically, one line per key, because lists of numbers would fill pages."""
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_json(path: Path, where: str, remedy: str) -> Any:
-    """What a file holds.
+    """Read a JSON file.
 
     Raises:
-        ValueError: it cannot be read: in `where`, and what to do.
+        ValueError: it cannot be read; names `where` and the remedy.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -134,29 +134,29 @@ def read_json(path: Path, where: str, remedy: str) -> Any:
 
 
 def write_tensors(path: Path, content: Any) -> None:
-    """`torch.save`, whole or not at all; raises as `atomic_write`."""
+    """Call `torch.save` atomically; raises as `atomic_write`."""
     with atomic_write(path) as draft, draft.open("wb") as file:
         try:
             torch.save(content, file)
         except RuntimeError as error:
-            # it says no more than at which byte; what the write has met stands behind it
+            # the error gives only the byte; its context has the cause
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def is_free(folder: Path, *own: str) -> bool:
-    """Whether a folder holds nothing but what is named in `own`, and drafts of killed processes."""
+    """Whether a folder holds only the files of `own` and drafts of killed processes."""
     if not folder.is_dir():
         return not folder.exists()
     return all(path.name in own or path.suffix == DRAFT for path in folder.iterdir())
 
 
-def differences(asked: Any, found: Any, name: str = "") -> list[str]:
-    """`key: asked, there found` for every key that differs."""
-    if isinstance(asked, dict) and isinstance(found, dict):
-        keys = sorted({*asked, *found})
+def differences(requested: Any, found: Any, name: str = "") -> list[str]:
+    """List every key that differs, with the requested and the found value."""
+    if isinstance(requested, dict) and isinstance(found, dict):
+        keys = sorted({*requested, *found})
         return [
             text
             for key in keys
-            for text in differences(asked.get(key), found.get(key), f"{name}.{key}".lstrip("."))
+            for text in differences(requested.get(key), found.get(key), f"{name}.{key}".lstrip("."))
         ]
-    return [] if asked == found else [f"{name}: requested {asked!r}, found {found!r}"]
+    return [] if requested == found else [f"{name}: requested {requested!r}, found {found!r}"]

@@ -1,4 +1,4 @@
-"""Fail at once, not after half a minute, where the Hugging Face hub cannot be reached."""
+"""Fail at once if the Hugging Face hub cannot be reached, not after half a minute."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def is_hub_id(model: str) -> bool:
 
 
 def load_from_hub(name: str, *part: str | None, what: str, instead: str, **options: Any) -> Any:
-    """`datasets.load_dataset(name, *part, **options)`.
+    """Return `datasets.load_dataset(name, *part, **options)`.
 
     Raises:
-        ConnectionError: it cannot be had; names `what` was wanted, and what to do `instead`.
+        ConnectionError: it cannot be loaded; names `what`, and what to do `instead`.
     """
     from datasets import load_dataset
 
@@ -35,13 +35,13 @@ def load_from_hub(name: str, *part: str | None, what: str, instead: str, **optio
 
 
 def go_offline_if_unreachable(config: Any) -> None:
-    """Set HF_HUB_OFFLINE where a config needs the hub and nothing answers there.
+    """Set HF_HUB_OFFLINE if a config needs the hub and it does not answer.
 
-    What the hub's libraries have kept is used then, and what they have not is an error at once.
-    They read the variable when they are imported, so this comes before.
+    The hub's libraries then use their caches, and fail at once for anything else. They read the
+    variable when they are imported, so call this before.
 
     Args:
-        config: of a run or a sweep; one that may need the hub says so by `uses_hub`.
+        config: config of a run or a sweep; `uses_hub` tells whether it may need the hub.
     """
     if not getattr(config, "uses_hub", False) or "HF_HUB_OFFLINE" in os.environ or getproxies():
         return

@@ -1,4 +1,4 @@
-"""The machine that a run takes place on, as its record names it, and its processes."""
+"""Device, versions and memory of a run for its record, and the end of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device; `auto` is cuda if available.
+    """Return the device; `auto` is cuda if available.
 
     Raises:
         ValueError: cuda is not available.
@@ -27,14 +27,14 @@ def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The accelerator's name, or the processor's with its thread count."""
+    """Name the accelerator, or the processor with its thread count."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """The most that tensors took on the GPU, or that the process took on the CPU."""
+    """Return the peak memory of tensors on the GPU, or of the process on the CPU, in MiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     # in KiB on Linux, in bytes on macOS
@@ -43,7 +43,7 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The versions of Python, of this project and of the packages."""
+    """Return the versions of Python, of this project and of the packages."""
     return {
         "python": platform.python_version(),
         "sparse-attn": _own_version(),
@@ -52,7 +52,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """The version of this project, which may run from its sources without being installed."""
+    """Return this project's version, which may run from its sources without being installed."""
     try:
         return metadata.version("sparse-attn")
     except metadata.PackageNotFoundError:
@@ -62,10 +62,10 @@ def _own_version() -> str:
 
 
 def exit_without_teardown() -> None:
-    """End one of several processes, whose work is done, without taking its process group apart.
+    """End one of several finished processes without destroying its process group.
 
-    Gloo's threads let go of tensors under Python's lock, and the group's destructor waits for those
-    threads under the same lock: now and then the end hangs, or aborts the process (torch 2.13).
+    Gloo's threads release tensors under Python's lock, and the group's destructor waits for these
+    threads under the same lock, so the exit sometimes hangs or aborts (torch 2.13).
     """
     from accelerate import PartialState
 

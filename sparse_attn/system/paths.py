@@ -1,4 +1,4 @@
-"""Names out of files that stand for paths."""
+"""Safe paths from names in files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def safe_join(folder: Path, name: str, where: str) -> Path:
-    """folder / name, for a name that a file gives.
+    """Return folder / name for a name from a file.
 
     Args:
-        where: the file and the key that give it, for the error.
+        where: the file and the key with the name, for the error.
 
     Raises:
-        ValueError: it is absolute or goes up, and so may lie outside the folder.
+        ValueError: the name is absolute or has "..", so it may lie outside the folder.
     """
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:

@@ -1,4 +1,4 @@
-"""Which folder a run may write to: one that is free, or its own."""
+"""Folders that a run may write to: free ones, or the run's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKPOINT_FILE = "checkpoint.pt"
 
 
 def claim_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> None:
-    """Make a folder this run's own, by config.json.
+    """Claim a folder for this run by writing config.json.
 
     Raises:
         ValueError: as `check_run_folder`. Nothing is written then.
@@ -29,12 +29,12 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
 
     Args:
         folder: output_dir of the run.
-        content: the settings that decide the result.
+        content: settings that determine the result.
         resume: whether to resume the run in the folder.
 
     Raises:
-        ValueError: output_dir belongs to a run with another config, or to one that needs resume or
-            has finished, or there is no run to resume.
+        ValueError: output_dir belongs to a run with another config, or to a run that needs resume
+            or has finished; or there is no run to resume.
     """
     config, results = folder / CONFIG_FILE, folder / RESULTS_FILE
     if not config.exists():

@@ -1,6 +1,6 @@
-"""YAML that stays small when its aliases are written out.
+"""YAML whose expanded aliases stay small.
 
-A few lines of aliases of aliases may stand for billions of values, which would hang a command.
+A few lines of nested aliases may expand to billions of values, which would hang a command.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_LEVELS = 50
 
 
 def load(text: str, load: Any = yaml.safe_load) -> Any:
-    """What `load` makes of the text.
+    """Parse the text with `load`.
 
     Raises:
         yaml.YAMLError: it is not YAML, has more than MOST_LEVELS levels, or more than MOST_VALUES
@@ -27,7 +27,7 @@ def load(text: str, load: Any = yaml.safe_load) -> Any:
 
 
 def _check_keys(node: yaml.Node | None) -> None:
-    """Refuse a key that a table gives twice: YAML would keep the last."""
+    """Refuse a key that occurs twice in a table, because YAML would keep the last."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _check_keys(item)
@@ -46,7 +46,7 @@ def _check_keys(node: yaml.Node | None) -> None:
 
 @dataclass
 class _Part:
-    """A value with its aliases written out: how many values and levels it has."""
+    """Size of a value with expanded aliases: numbers of values and levels."""
 
     anchor: str | None = None
     values: int = 1
@@ -59,13 +59,13 @@ class _Part:
 
 def _check_size(text: str) -> None:
     known: dict[str | None, _Part] = {}
-    above = [_Part()]  # the collections that are open
+    above = [_Part()]  # open collections
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             above.append(_Part(event.anchor))
         elif isinstance(event, (yaml.CollectionEndEvent, yaml.ScalarEvent, yaml.AliasEvent)):
             if isinstance(event, yaml.AliasEvent):
-                # one that contains itself is not known yet
+                # a collection that contains itself is not known yet
                 part = known.get(event.anchor, _Part(values=MOST_VALUES))
             elif isinstance(event, yaml.ScalarEvent):
                 part = _Part(event.anchor)

@@ -1,9 +1,9 @@
-"""Checks that the logits of a patched model are the log p of its head.
+"""Check that the logits of a patched model are the log p of its head.
 
-`refuse_changed_logits` raises early if config or parameters show a change. Anything else a forward
-does to its logits shows in the first ones: hooks compare them with the output of the head. The
-hooks are functions with thread-local state, so a copy of the model or its head, such as a replica
-of nn.DataParallel or PEFT's modules_to_save, works like the original.
+`refuse_changed_logits` raises early if config or parameters show a change. Any other change shows
+in the first logits, which hooks compare with the output of the head. The hooks are functions with
+thread-local state, so a copy of the model or its head, such as a replica of nn.DataParallel or
+PEFT's modules_to_save, works like the original.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparse_attn.heads.base import Head
 from sparse_attn.hf.hooks import Flag, drop_hooks, keep_key
 from sparse_attn.hf.layers import source_of_forward
 
-# what configs call the arithmetic behind a head, and the value that switches it off
+# config entries for arithmetic after a head, and the value that switches it off
 SWITCHES = {
     "final_logit_softcapping": None,  # Gemma 2
     "logits_soft_cap": None,  # RecurrentGemma
@@ -29,14 +29,14 @@ SWITCHES = {
     "lm_head_multiplier": 1,  # Falcon-H1
 }
 
-CHECKED = "_sparse_attn_checked"  # on a head: whether the logits of its model are its output
+CHECKED = "_sparse_attn_checked"  # flag of a head whose model returns its output as logits
 
-# torch.compile would lose what is set on a subclass that has the attribute from the start
+# no subclass with class attributes: torch.compile would lose assignments to them
 _calls = threading.local()
 
 
 def owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
-    """The models in `root`, including itself, whose output embedding this is."""
+    """Return the models in `root`, including `root`, with this output embedding."""
     models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
     return [m for m in models if m.get_output_embeddings() is head]
 
@@ -46,7 +46,7 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
     lost = "so they would no longer be log p"
     for owner in owners(root, head):
         config, name = owner.config.get_text_config(decoder=True), type(owner).__name__
-        # Aya Vision has the config of Cohere's language model, and not its scale
+        # Aya Vision has the config of Cohere's language model, but does not apply its scale
         # private: no attribute tells which entries of its config a model uses
         used = source_of_forward(type(owner))
         for key, off in SWITCHES.items():
@@ -56,20 +56,20 @@ def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
                     f"that to {off}, or use another model"
                 )
         holders = [m for m in owner.modules() if m is owner or head in m.children()]
-        if bias := next(filter(None, (_bias_beside(head, holder) for holder in holders)), None):
+        if bias := next(filter(None, (_other_bias(head, holder) for holder in holders)), None):
             raise ValueError(
                 f"{name} adds its {bias} to the logits, {lost}; use a checkpoint where a buffer of "
                 "that name is zero, or another model"
             )
 
 
-def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
-    """The name of a bias over words that is not the head's."""
+def _other_bias(head: nn.Module, holder: nn.Module) -> str | None:
+    """Find a bias over words besides the head's, by name."""
     words = (len(cast(Tensor, head.weight)),)
     for name, buffer in holder.named_buffers("", False):
         if buffer.shape[-1:] == words and buffer.count_nonzero():
             return name
-    # beside a bias of the head, such as BERT's, a parameter is a second name for it, or not used
+    # if the head has a bias, such as BERT's, the parameter is a second name for it, or unused
     for name, parameter in holder.named_parameters("", False):
         if parameter.shape == words and head.bias is None:
             return name
@@ -77,12 +77,12 @@ def _bias_beside(head: nn.Module, holder: nn.Module) -> str | None:
 
 
 def last_call() -> tuple[Head, Tensor] | None:
-    """The head and its hidden states (..., hidden), during the forward that called it."""
+    """Return the head and its hidden states (..., hidden) during the forward that called it."""
     return cast("tuple[Head, Tensor] | None", getattr(_calls, "last", None))
 
 
 def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
-    """Watch the model's forward; a removed head takes its hook along."""
+    """Add the hooks to model and head; a removed head keeps its hooks."""
     remove_guard(root)
     keep_key(root.register_forward_pre_hook(_begin, with_kwargs=True))
     keep_key(head.register_forward_hook(_keep_call))
@@ -93,12 +93,12 @@ def install_guard(root: PreTrainedModel, head: nn.Module) -> None:
 
 
 def remove_guard(root: PreTrainedModel) -> None:
-    """Stop watching the model's forward."""
+    """Remove the hooks from the model."""
     drop_hooks(root, _begin, _check_called, _check_logits)
 
 
 def _begin(model: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
-    """Forward pre-hook of the model: forget a forward that was aborted, and refuse TRL's own."""
+    """Forward pre-hook of the model: forget an aborted forward, and refuse TRL's fused head."""
     _calls.last = _calls.kept = None
     if options.get("fused_lm_head"):
         raise RuntimeError(
@@ -110,7 +110,7 @@ def _begin(model: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
 
 
 def _keep_call(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-    """Forward hook of the head."""
+    """Forward hook of the head: keep the call for `last_call`."""
     _calls.last = cast(Head, head), inputs[0]
 
 
@@ -119,7 +119,7 @@ def _keep_rows(head: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
     if head.__dict__[CHECKED].done:
         return
     rows = output.detach().flatten(0, -2)
-    # a classifier may pick any of its rows; those of a vocabulary are too large to keep them all
+    # a classifier may pick any row; over a vocabulary, all rows would be too large to keep
     _calls.kept = head, _ends(rows) if isinstance(head, Head) else rows.clone()
 
 
@@ -137,9 +137,9 @@ def _check_called(model: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
-    """Forward hook of the model: the first or last row of its logits must be one of the head's.
+    """Forward hook of the model: its first or last row of logits must be a row of the head's.
 
-    In eager mode until the first logits. In a compiled model an assertion in each call, without a
+    Eager mode checks until the first logits. A compiled model asserts in each call, without a
     device synchronisation.
     """
     kept, _calls.kept = getattr(_calls, "kept", None), None
@@ -150,18 +150,18 @@ def _check_logits(model: PreTrainedModel, inputs: Any, output: Any) -> None:
     if logits is None or not logits.numel() or logits.is_meta:
         return
     ends = _ends(logits.detach().flatten(0, -2)).unsqueeze(1)  # [2, 1, V]
-    # of one shape, because equal_nan of torch 2.11 fails where one side is broadcast
+    # broadcast first, because equal_nan of torch 2.11 fails with broadcasting
     ends, rows = torch.broadcast_tensors(ends, rows.to(ends))
-    alike = torch.isclose(ends, rows, rtol=0, atol=0, equal_nan=True).all(-1).any()
+    equal = torch.isclose(ends, rows, rtol=0, atol=0, equal_nan=True).all(-1).any()
     message = (
         f"{type(model).__name__} changes its logits after the patched head, so they are not log p; "
         "use another model"
     )
     if torch.compiler.is_compiling():
         # private: no public assertion spares the device a synchronisation
-        torch._assert_async(alike, message)
+        torch._assert_async(equal, message)
         return
-    if not alike:
+    if not equal:
         raise RuntimeError(message)
     head.__dict__[CHECKED].done = True
 
@@ -176,5 +176,5 @@ def _logits_of(output: Any, words: torch.Size) -> Tensor | None:
 
 
 def _ends(rows: Tensor) -> Tensor:
-    """The first and the last of rows [N, V], a copy [2, V]."""
+    """Copy the first and the last of rows [N, V], [2, V]."""
     return torch.cat([rows[:1], rows[-1:]])

@@ -1,4 +1,4 @@
-"""Install and remove a head as a model's output layer, for both patchers."""
+"""Install a head as a model's output layer and remove it, for both patchers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
 
 
 def wrap(old: Any, head: HeadT) -> HeadT:
-    """`head` with the weight and bias of the layer `old`, and its device, dtype and mode."""
+    """Give `head` the weight and bias of the layer `old`, and its device, dtype and mode."""
     head.weight, head.bias = old.weight, old.bias
     return head.to(old.weight.device, old.weight.dtype).train(old.training)
 
 
 def plain_linear(head: PatchedHead) -> nn.Linear:
-    """The nn.Linear with the head's weight and bias."""
+    """Return an nn.Linear with the head's weight and bias."""
     outputs, inputs = head.weight.shape
     linear = nn.Linear(inputs, outputs, bias=head.bias is not None, device="meta")
     linear.weight, linear.bias = head.weight, cast(nn.Parameter, head.bias)
@@ -59,13 +59,13 @@ def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
 
 
 def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:
-    """The parameters of `head` other than weight and bias, by full name."""
+    """Return the parameters of `head` except weight and bias, by full name."""
     prefix = _names(root, head)[0]
     return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
 
 
 def _replace(root: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:
-    # set_output_embeddings of BERT would put the bias elsewhere too, which nothing could take back
+    # not set_output_embeddings: BERT's also moves the bias, which could not be undone
     for name in _names(root, old):
         root.set_submodule(name, new)
 

@@ -35,7 +35,7 @@ from sparse_attn.mappings import Mapping
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
 # private: resize_token_embeddings resizes nothing but linear layers
-RESIZE = "_get_resized_lm_head"  # a method of Transformers; a model with a patched head has its own
+RESIZE = "_get_resized_lm_head"  # Transformers' method, overridden in a model with a patched head
 
 
 def patch_lm_head(
@@ -50,12 +50,12 @@ def patch_lm_head(
     """Replace softmax in the output layer of a language model: p = map(W h + b), in place.
 
     The output embedding becomes a `LinearHead`, or with `components` a `MixtureHead`, with the same
-    weight and bias under the same names; tied stays tied. The model's "logits" become log p,
+    weight and bias under the same names; tied weights stay tied. The model's "logits" become log p,
     computed in at least float32 and rounded to their former dtype (a mixture's stay in float32).
     Since log_softmax(log p) = log p, the model's own cross entropy is -log p of the target, and
     `generate` applies temperature, top-k, beams and penalties to log p. A second call replaces the
-    mapping. With repetition_penalty the text differs from the plain model's, even for softmax: a
-    repeated token gets p to the power of the penalty.
+    mapping. With repetition_penalty the text differs from the plain model's, even for softmax,
+    because a repeated token gets p to the power of the penalty.
 
     A mixture starts untrained, because no weights of its tanh(U_k h) reproduce the previous
     distribution. Fine-tune it.
@@ -63,9 +63,9 @@ def patch_lm_head(
     Mappings that return zeros have log p = -inf there, which cross entropy cannot train. If the
     model calls its `loss_function`, sparsemax and entmax get their own loss instead; the others can
     generate, and raise ValueError for a gradient. Beam search that samples needs twice as many
-    tokens with p > 0 as beams. ValueError is raised by `generate` for guidance_scale, and where its
-    options leave no token with p > 0; and by backward for a loss on the logits that takes log p of
-    a zero, such as Trainer's label_smoothing_factor.
+    tokens with p > 0 as beams. `generate` raises ValueError for guidance_scale, and if its options
+    leave no token with p > 0. Backward raises ValueError for a loss on the logits that takes log p
+    of a zero, such as Trainer's label_smoothing_factor.
 
     Args:
         model: a causal, masked or sequence-to-sequence Transformers language model, plain or
@@ -123,7 +123,7 @@ def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
 
 
 def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The parameters of a patched head other than weight and bias, by full name."""
+    """Return the parameters of a patched head except weight and bias, by full name."""
     head = root.get_output_embeddings()
     return added_parameters(root, head) if isinstance(head, PatchedHead) else {}
 
@@ -131,7 +131,7 @@ def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
 def _install(
     root: PreTrainedModel, mapping: Mapping, components: int | None, prior: str | None
 ) -> None:
-    """All errors are raised before the model is touched."""
+    """Install the head; all errors are raised before the model is changed."""
     old = root.get_output_embeddings()
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
@@ -146,7 +146,7 @@ def _install(
 
 
 def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> Description:
-    """config.sparse_attn_head: mapping and mixture."""
+    """Describe config.sparse_attn_head: mapping and mixture."""
     return functools.partial(_written, root.get_output_embeddings().mapping, kept)
 
 
@@ -158,7 +158,7 @@ def _written(held: Mapping, kept: dict[str, Any]) -> dict[str, Any]:
 def _head_like(
     old: nn.Linear | PatchedHead, mapping: Mapping, components: int | None, prior: str | None
 ) -> PatchedHead:
-    """A head with the weight and bias of `old`, and its device, dtype and mode."""
+    """Make a head with the weight and bias of `old`, and its device, dtype and mode."""
     if prior is not None and components is None:
         raise ValueError(f"prior={prior!r}: only a mixture has one; set components, such as 8")
     weight, bias = cast(nn.Parameter, old.weight), old.bias is not None
@@ -171,7 +171,7 @@ def _head_like(
 def _resize(
     root: PreTrainedModel, head: PatchedHead, new_num_tokens: int | None = None, **arguments: Any
 ) -> PatchedHead:
-    """Resize a patched head, as Transformers resizes a linear layer."""
+    """Resize a patched head as Transformers resizes a linear layer."""
     resized = getattr(type(root), RESIZE)
     linear = resized(root, plain_linear(head), new_num_tokens, **arguments)
     head.weight, head.bias, head.vocab = linear.weight, linear.bias, len(linear.weight)

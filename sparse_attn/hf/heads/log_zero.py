@@ -1,4 +1,4 @@
-"""Raise for arithmetic on log 0 that would give NaN, or train nothing, without an error."""
+"""Errors for arithmetic on log 0 that would silently give NaN or train nothing."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from transformers.generation.logits_process import (
 from sparse_attn.hf.hooks import keep_key
 
 # private: only the caller of generate can pass processors publicly
-PROCESSORS = "_get_logits_processor"  # a method of Transformers; a model with zeros has its own
+PROCESSORS = "_get_logits_processor"  # Transformers' method, overridden in a model with zeros
 GUIDANCE = (ClassifierFreeGuidanceLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
 
 def watch_zeros(root: PreTrainedModel, head: nn.Module) -> None:
-    """Watch what is done with the log p of a head that returns zeros."""
+    """Watch the use of log p of a head that returns zeros."""
     keep_key(head.register_forward_hook(_watch_gradient))
     if hasattr(type(root), PROCESSORS):
         setattr(root, PROCESSORS, functools.partial(_processors, root))
 
 
 def unwatch_zeros(root: PreTrainedModel) -> None:
-    """Stop watching `generate`; a removed head takes its hook along."""
+    """Stop watching `generate`; a removed head keeps its hook."""
     vars(root).pop(PROCESSORS, None)
 
 
 def _watch_gradient(head: nn.Module, inputs: Any, output: Tensor) -> None:
     """Forward hook of the head: no gradient may reach log 0.
 
-    A loss on the logits that has one is infinite, such as label smoothing or a divergence from
-    another model's p. Trainer logs such a loss as 0.
+    A loss on the logits with such a gradient is infinite, such as label smoothing or a divergence
+    from another model's p. Trainer logs such a loss as 0.
     """
     if not output.requires_grad or torch.compiler.is_compiling():
         return
     # private: torch.func cannot be asked publicly whether a transform runs
-    if torch._C._are_functorch_transforms_active():  # cannot look at values
+    if torch._C._are_functorch_transforms_active():  # values are not readable
         return
     output.register_hook(functools.partial(_refuse_gradient, head, output.detach()))
 
 
 def _refuse_gradient(head: Any, log_p: Tensor, gradient: Tensor) -> None:
-    """Hook of the logits' gradient; raise where it is not 0 at a token of probability 0."""
+    """Hook of the logits' gradient: raise if it is not 0 at a token of probability 0."""
     if ((log_p == -torch.inf) & (gradient != 0)).any():
         raise ValueError(
             f"mapping={head.mapping.name!r}: a loss takes log p of tokens of probability 0, which "
@@ -59,7 +59,7 @@ def _refuse_gradient(head: Any, log_p: Tensor, gradient: Tensor) -> None:
 def _processors(
     root: PreTrainedModel, generation_config: GenerationConfig, *args: Any, **kwargs: Any
 ) -> LogitsProcessorList:
-    """The processors of `generate`, without one that takes the difference of two log 0."""
+    """Return the processors of `generate`; refuse any that subtracts log 0 from log 0."""
     made: LogitsProcessorList = getattr(type(root), PROCESSORS)(
         root, generation_config, *args, **kwargs
     )
@@ -70,16 +70,16 @@ def _processors(
             f"probability without the prompt, which {name} makes exactly 0 for some tokens; leave "
             "guidance_scale out, or use a mapping without zeros in the head, such as sigsoftmax"
         )
-    if made and (args or kwargs):  # continuous batching gives none, and other rows
+    if made and (args or kwargs):  # continuous batching passes no arguments, and other rows
         place = len(made) - bool(generation_config.renormalize_logits)
         made.insert(place, _Check(name, generation_config))
     return made
 
 
 class _Check(LogitsProcessor):
-    """Raise if the processors before it make NaN of log 0, or exclude every token with p > 0.
+    """Raise if earlier processors turn log 0 into NaN, or exclude every token with p > 0.
 
-    `generate` would go on with a token of NaN, or with token 0.
+    `generate` would continue with a NaN token, or with token 0.
     """
 
     def __init__(self, name: str, config: GenerationConfig) -> None:
@@ -97,7 +97,7 @@ class _Check(LogitsProcessor):
                 f"such as exponential_decay_length_penalty, {remedy}"
             )
         lost = (scores == -torch.inf).all(-1)
-        for end in self.ends:  # nothing is chosen after the end of a text
+        for end in self.ends:  # a finished text needs no token
             lost &= input_ids[:, -1] != end
         if not self.beams and lost.any():  # a beam may have no token left
             raise ValueError(

@@ -28,11 +28,11 @@ from sparse_attn.hf.refusals import refuse_lost_head
 from sparse_attn.mappings import Mapping
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
-# a pipeline of Transformers then gives softmax(log p) = p; with multi_label_classification it would
-# give a sigmoid of log p. Nothing else reads it here: the model's own loss never sees labels
+# with it, a pipeline of Transformers returns softmax(log p) = p; multi_label_classification would
+# give a sigmoid of log p. The model's loss, which also reads it, never sees labels
 PROBLEM_TYPE = "single_label_classification"
 
-# of the thread, as those of `guard`
+# thread-local, like `guard._calls`
 _calls = threading.local()
 
 
@@ -47,8 +47,8 @@ def patch_multilabel_head(
     """Replace the last linear layer of a classifier by a `MultiLabelHead`, in place.
 
     W and b stay the same tensors under the same names. The model's "logits" become log p, in at
-    least float32, and its loss `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1, passed
-    by name or position; with Trainer's num_items_in_batch it is the mean over the rows of an
+    least float32, and its loss becomes `MultiLabelHead.loss` of labels (batch, labels) of 0 and 1,
+    passed by name or position; with Trainer's num_items_in_batch it is the mean over the rows of an
     accumulated batch. config.problem_type becomes single_label_classification, so that
     Transformers' pipelines return p. A second call replaces the head.
 
@@ -105,14 +105,14 @@ def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> Non
 
 
 def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The parameters of a patched head other than weight and bias, by full name."""
+    """Return the parameters of a patched head except weight and bias, by full name."""
     if patch_of(root, MULTILABEL) is None:
         return {}
     return added_parameters(root, cast(MultiLabelHead, _output_layer(root)))
 
 
 def _install(root: PreTrainedModel, **arguments: Any) -> None:
-    """All errors are raised before the model is touched."""
+    """Install the head; all errors are raised before the model is changed."""
     refuse_lost_head(root)
     old = _output_layer(root)
     labels, hidden = old.weight.shape
@@ -128,7 +128,7 @@ def _install(root: PreTrainedModel, **arguments: Any) -> None:
 
 
 def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
-    """config.sparse_attn_multilabel: the head; with PEFT, its trained copy."""
+    """Describe config.sparse_attn_multilabel: the head; with PEFT, its trained copy."""
     head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
     return functools.partial(_written, head, problem_type)
 
@@ -138,7 +138,7 @@ def _written(head: MultiLabelHead, problem_type: str | None) -> dict[str, Any]:
 
 
 def _output_layer(root: PreTrainedModel) -> OutputLayer:
-    """The layer that gives the model its logits.
+    """Return the layer that computes the model's logits.
 
     Raises:
         ValueError: the model has none, or it cannot be replaced.
@@ -161,14 +161,15 @@ def _output_layer(root: PreTrainedModel) -> OutputLayer:
 
 
 def find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
-    """The last linear layer after the base model, if it gives one logit per label."""
+    """Find the last linear layer after the base model, if it gives one logit per label."""
     if "labels" not in _argument_names(cast(Hashable, type(root))):
         return None
     inside = set() if root.base_model is root else set(root.base_model.modules())
     behind = [(name, module) for name, module in root.named_modules() if module not in inside]
     heads = [(name, module) for name, module in behind if isinstance(module, MultiLabelHead)]
     linear = [(name, module) for name, module in behind if type(module) is nn.Linear]
-    found: list[tuple[str, OutputLayer]] = [*linear, *heads]  # a head holds linear layers itself
+    # heads last, because they contain linear layers
+    found: list[tuple[str, OutputLayer]] = [*linear, *heads]
     if not found or len(found[-1][1].weight) != root.config.num_labels:
         return None
     return found[-1]
@@ -176,12 +177,12 @@ def find_output_layer(root: PreTrainedModel) -> tuple[str, OutputLayer] | None:
 
 @functools.cache
 def _argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
-    """The parameter names of this class's forward, in order, without self."""
+    """Return the parameter names of this class's forward, in order, without self."""
     return tuple(inspect.signature(cls.forward).parameters)[1:]
 
 
 def _take_labels(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Forward pre-hook of the model: hide the labels from its own loss."""
+    """Forward pre-hook of the model: hide the labels from its plain loss."""
     if args:
         names = _argument_names(cast(Hashable, type(root)))[: len(args)]
         kwargs = dict(**dict(zip(names, args, strict=True)), **kwargs)
@@ -201,10 +202,10 @@ def _number_rows(head: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
 
 
 def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
-    """Forward hook of the model, even if its forward raised: labels must not outlive it."""
+    """Forward hook of the model: compute the loss, and drop the labels even after an error."""
     labels, _calls.labels = getattr(_calls, "labels", None), None
     call = last_call()
-    if output is None or call is None:  # the guard raises for a head that was not called
+    if output is None or call is None:  # if the head was not called, the guard raises
         return None
     head, hidden = cast(MultiLabelHead, call[0]), call[1]
     if labels is None:
@@ -220,7 +221,7 @@ def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
 def _loss(head: MultiLabelHead, hidden: Tensor, labels: Tensor, items: Any) -> Tensor:
     if items is None:
         return head.loss(hidden, labels)
-    # Trainer counts every entry of the labels of all the batches of a step
+    # Trainer counts every label entry of all batches of a step
     return (
         head.loss(hidden, labels, "sum")
         * head.labels

@@ -1,4 +1,4 @@
-"""The loss of a Transformers model whose head returns zeros."""
+"""Loss of a Transformers model whose head returns zeros."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sparse_attn.mappings.registry import own_losses
 
 @dataclass(frozen=True)
 class OwnLoss:
-    """The loss_function of a model whose head returns zeros: `Head.loss` on the hidden states.
+    """The loss_function of a model whose head returns zeros: `Head.loss` of the hidden states.
 
     Takes the arguments of Transformers' losses and, like them, ignores unknown ones. Head and
     hidden states come from `last_call`, cut by logits_to_keep if the model does so.
     """
 
-    name: str  # of the mapping
+    name: str  # name of the mapping
     shift: bool
 
-    @torch.compiler.disable  # the chunked loss looks at the targets
+    @torch.compiler.disable  # the chunked loss reads the targets
     def __call__(
         self,
         logits: Tensor,
@@ -39,7 +39,7 @@ class OwnLoss:
         shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Mean over the labels that count, or their sum / num_items_in_batch."""
+        """Return the mean over the labels that count, or their sum / num_items_in_batch."""
         call = last_call()
         if call is None:
             raise RuntimeError(
@@ -60,7 +60,7 @@ class OwnLoss:
 
 
 def own_loss(root: PreTrainedModel, head: nn.Module, mapping: Mapping) -> OwnLoss:
-    """The loss that trains `mapping` as `head`, which the model must call itself.
+    """Return the loss that trains `mapping` in `head`; the model must call its loss_function.
 
     Raises:
         ValueError: the model computes its loss elsewhere.

@@ -34,10 +34,10 @@ def attention_page(
     special_mask: Sequence[int] | None = None,
     example: int = 0,
 ) -> AttentionPage:
-    """One HTML page of one text: token by token, layer by layer, head by head.
+    """Build an HTML page of the attention over one text, by token, layer and head.
 
     The page needs no network and no other file, runs only its own script and escapes all text.
-    Exact zeros and masked keys are kept apart from small p, which is stored to 0.08 % of its value
+    Exact zeros and masked keys are distinct from small p, which is stored to 0.08 % of its value
     (below 2^-149 as 2^-149). Layers that did not run are omitted.
 
         with record_attention(model, weights=True) as softmax:
@@ -53,7 +53,7 @@ def attention_page(
         title: heading of the page.
         special_mask: N numbers, 1 at special tokens, as `tokenizer.get_special_tokens_mask`
             returns; without it the page does not show the mass on them.
-        example: which text of the batch, counted from 0.
+        example: index of the text in the batch, from 0.
 
     Returns:
         The page, a str that a notebook shows in a frame, about 2.8 bytes per weight: 3.4 MB for two
@@ -61,7 +61,7 @@ def attention_page(
 
     Raises:
         ValueError: not one or two sides; a record without weights, not of self-attention over
-            `tokens`, with other layers than the other side, or with values that are not
+            `tokens`, with different layers on the two sides, or with values that are not
             probabilities; or more than 8 million weights in all.
         TypeError: sides are not records by name.
     """
@@ -104,7 +104,7 @@ def _part(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """No network, and only these styles and scripts."""
+    """Content security policy: no network, and only these styles and scripts."""
     allowed = {"script-src": script, "style-src": style}
     hashes = {
         source: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -115,6 +115,6 @@ def _policy(style: str, script: str) -> str:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that is text to HTML and to JavaScript; what is not ASCII json.dumps escapes itself."""
+    """JSON that is safe inside HTML; json.dumps already escapes non-ASCII characters."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

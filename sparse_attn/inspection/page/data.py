@@ -1,4 +1,4 @@
-"""What a page shows of its records, in a form that JSON holds."""
+"""Data of a page as JSON values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 from sparse_attn.inspection.record import AttentionRecord, largest_weight
 from sparse_attn.kernels.statistics import entropy_of
 
-# a weight is one 16-bit number, which values.js reads by the same names
+# codes of a weight in 16 bits, with the same names in values.js
 NOT_ALLOWED, DROPPED, SMALLEST, LARGEST = 0, 1, 2, 65535
-STEP = 149 * math.log(2) / (LARGEST - SMALLEST)  # over 2^-149, float32's smallest, to 1
-ROUNDED = 0.005  # a mass no further from 1 is shown as 1.00
+STEP = 149 * math.log(2) / (LARGEST - SMALLEST)  # from 2^-149, the smallest float32, to 1
+ROUNDED = 0.005  # a mass within this of 1 is shown as 1.00
 MOST_WEIGHTS = 8_000_000
 
 
@@ -26,7 +26,7 @@ def page_data(
     special_mask: Sequence[int] | None,
     example: int,
 ) -> dict[str, Any]:
-    """See `attention_page` for arguments and errors."""
+    """Return the data of `attention_page`, with its arguments and errors."""
     layers = _layers(sides)
     _check_shapes(sides, layers, tokens, example)
     special = None
@@ -55,7 +55,7 @@ def page_data(
 
 
 def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
-    """The layers that ran, the same on all sides."""
+    """Return the layers that ran, the same on all sides."""
     if not isinstance(sides, Mapping):
         raise TypeError(
             f"sides: expected records by name, such as {{'softmax': record}}, got "
@@ -135,7 +135,7 @@ def _weights(record: AttentionRecord, layer: int) -> Tensor:
 def _layer(
     name: str, record: AttentionRecord, layer: int, example: int, special: Tensor | None
 ) -> dict[str, Any]:
-    """One layer of one side: codes [H, Q, K] of p / most, and entropy and special mass [H, Q]."""
+    """Encode a layer of one side: codes [H, Q, K] of p / most, entropy and special mass [H, Q]."""
     weights, valid = _weights(record, layer), record.valid[layer]
     p = weights[example].double().cpu()
     largest = largest_weight(record.mappings[layer])
@@ -149,7 +149,7 @@ def _layer(
         allowed = valid.expand_as(weights)[example].cpu()
     p = p.clamp(max=largest).where(allowed, 0.0)
     most = max(1.0, p.max().item())
-    # a token that no query may attend to is padding, and so is what it attends to itself
+    # a token that no query may attend to is padding, whose own row does not count either
     counted = allowed & allowed.any(-2).unsqueeze(-1)
     zeros = ((p == 0) & counted).sum((-2, -1)).double() / counted.sum((-2, -1))
     mass = p.sum(-1)[counted.any(-1)]

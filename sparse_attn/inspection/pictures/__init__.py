@@ -5,7 +5,7 @@ Each function creates its `Figure` without pyplot's state, so nothing opens or s
 Needs matplotlib: `pip install 'sparse-attn[plots]'`.
 """
 
-# first, as it says what to install where matplotlib is missing
+# first, because its error says how to install a missing matplotlib
 from sparse_attn.inspection import plot_style as plot_style  # isort: skip
 from sparse_attn.inspection.pictures.mappings import draw_curves, draw_simplex
 from sparse_attn.inspection.pictures.records import draw_parameters, draw_sparsity, draw_support

@@ -1,4 +1,4 @@
-"""What a mapping does to two scores, and to three."""
+"""Pictures of a mapping of two scores, and of three."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sparse_attn.inspection import plot_style
 from sparse_attn.mappings import Mapping
 
 _REACH = 5.0  # scores of the curves go from -5 to 5
-_JUMP = 0.25  # a curve that moves further between two of its points is drawn broken
-_STEP, _STEPS = 1 / 6, 24  # scores on the simplex: their lattice, and how far two of them differ
+_JUMP = 0.25  # larger steps between two points of a curve are drawn as a gap
+_STEP, _STEPS = 1 / 6, 24  # lattice of scores on the simplex: spacing, and largest difference
 # corners of a triangle around the origin, the first on top
 _CORNERS = np.array([[0.0, 1.0], [-np.sqrt(0.75), -0.5], [np.sqrt(0.75), -0.5]])
-# colour, mark and meaning by the number of probabilities above 0
+# colour, marker and meaning by the number of probabilities above 0
 _KEPT = {
     3: ("#0072B2", "o", "no zero"),
     2: ("#E69F00", "^", "one zero: an edge"),
@@ -31,7 +31,7 @@ _KEPT = {
 
 
 def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
-    """p_1 of the scores (z, 0) against z in [-5, 5], one line a mapping.
+    """Draw p_1 of the scores (z, 0) against z in [-5, 5], one line per mapping.
 
     If a mapping drops one of the two, each mapping gets a row below the lines, thick where one
     probability is exactly 0: p_1 where its line is at 0, p_2 where it is at 1. A line is broken
@@ -59,7 +59,7 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
         broken = np.insert(z, jumps, np.nan), np.insert(p[:, 0], jumps, np.nan)
         panels[0].plot(*broken, **line, label=_label(mapping, ", "))
     panels[0].set_ylabel("$p_1$", fontsize=11)
-    top = max(1.0, *(p[:, 0].max() for p in found))  # more where rows need not sum to one
+    top = max(1.0, *(p[:, 0].max() for p in found))  # above 1 for some unnormalised rows
     panels[0].set_ylim(-0.04 * top, 1.04 * top)
     plot_style.tidy(panels[0])
     if sparse:
@@ -75,27 +75,27 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
 def _zero_rows(
     axes: Axes, z: np.ndarray, found: list[np.ndarray], lines: list[dict[str, Any]]
 ) -> None:
-    """A row for each mapping: a sample of its line, thick where one of the two is exactly 0."""
+    """Draw a row per mapping: a sample of its line, thick where one of the two is exactly 0."""
     plot_style.tidy(axes)
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+    margin: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
     for row, (p, line) in enumerate(zip(found, lines, strict=True)):
         dropped = np.where((p == 0).any(-1), row, np.nan)
         axes.plot(z, dropped, color=line["color"], lw=7, solid_capstyle="butt")
-        axes.plot((-0.075, -0.015), (row, row), **line, **beside)
+        axes.plot((-0.075, -0.015), (row, row), **line, **margin)
     axes.set_title("where one of the two is exactly 0", fontsize=10, loc="left")
     axes.tick_params(axis="y", length=0, pad=36)
     axes.set_ylim(len(found) - 0.5, -0.5)
 
 
 def draw_simplex(mapping: str | Mapping) -> Figure:
-    """p = map(z) for a lattice of scores z = (z_1, z_2, z_3): z on the left, p on the right.
+    """Draw p = map(z) for a lattice of scores z = (z_1, z_2, z_3): z on the left, p on the right.
 
     Both panels put a point x at x_1 c_1 + x_2 c_2 + x_3 c_3, where c_i are the corners of the
     triangle: the nearer a point is to a corner, the higher that score or probability. The scores
     have sum 0, steps of 1/6, and differ by at most 4. A row of p that sums to less than 1 is drawn
-    nearer to the middle, and one that sums to more may leave the triangle. Colour and mark say how
-    many of the three probabilities are exactly 0, and the legend for which share of the scores that
-    is so. Grey lines join neighbours of the lattice that have the same zeros.
+    nearer to the middle, and one that sums to more may leave the triangle. Colour and marker show
+    how many of the three probabilities are exactly 0, and the legend gives the share of scores for
+    each number. Grey lines join neighbours of the lattice that have the same zeros.
 
     Args:
         mapping: a name, drawn with the parameters' defaults, or a `Mapping` without `heads`.
@@ -133,7 +133,7 @@ def _as_mapping(mapping: str | Mapping) -> Mapping:
 
 
 def _label(mapping: Mapping, between: str) -> str:
-    """Name and parameters, but for values that each row derives."""
+    """Name and parameters, without values that each row derives."""
     values = {p.name: mapping.value(p.name) for p in mapping.spec.parameters}
     single = {n: torch.as_tensor(v) for n, v in values.items() if v is not None}
     shown = [f"{name} = {value.item():.3g}" for name, value in single.items() if value.numel() == 1]
@@ -141,7 +141,7 @@ def _label(mapping: Mapping, between: str) -> str:
 
 
 def _probabilities(mapping: Mapping, scores: np.ndarray) -> np.ndarray:
-    """p of rows of scores in float64; on the CPU, wherever the mapping is."""
+    """Compute p of rows of scores in float64 on the CPU, wherever the mapping is."""
     arguments = {
         name: value.detach().cpu() if isinstance(value, Tensor) else value
         for name, value in mapping.arguments().items()
@@ -151,7 +151,7 @@ def _probabilities(mapping: Mapping, scores: np.ndarray) -> np.ndarray:
 
 @cache
 def _lattice() -> tuple[np.ndarray, np.ndarray]:
-    """Scores (n, 3) of the lattice, and pairs (m, 2) of numbers of neighbours in it."""
+    """Return the scores (n, 3) of the lattice, and the indices (m, 2) of its neighbours."""
     i, j = np.mgrid[-_STEPS : _STEPS + 1, -_STEPS : _STEPS + 1].reshape(2, -1)
     whole = np.stack([i, j, -i - j], -1)
     whole = whole[np.ptp(whole, axis=-1) <= _STEPS]
@@ -166,20 +166,20 @@ def _lattice() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plane(axes: Axes, title: str, points: np.ndarray, p: np.ndarray, reach: float) -> None:
-    """Points (n, 3) in the plane of their three corners, marked by how many of p are 0."""
+    """Draw points (n, 3) in the plane of the three corners, marked by the number of zeros in p."""
     axes.set_title(title, fontsize=11)
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.set(xlim=(-1.1 * reach, 1.1 * reach), ylim=(-1.02 * reach, 1.18 * reach))
     flat, kept = points @ _CORNERS, p != 0
     _, pairs = _lattice()
-    normalised = np.allclose(p.sum(-1), 1)  # else a zero puts no point on an edge
-    alike = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
-    net = LineCollection(flat[pairs[alike]], colors="#CCCCCC", linewidths=0.5, zorder=1)
+    normalised = np.allclose(p.sum(-1), 1)  # otherwise a zero does not put a point on an edge
+    same_zeros = (kept[pairs[:, 0]] == kept[pairs[:, 1]]).all(-1)
+    net = LineCollection(flat[pairs[same_zeros]], colors="#CCCCCC", linewidths=0.5, zorder=1)
     axes.add_collection(net, autolim=False)
     for support, (colour, mark, meaning) in _KEPT.items():
         chosen = flat[kept.sum(-1) == support]
-        if not (support or len(chosen)):  # only rows that need not sum to one
+        if not (support or len(chosen)):  # only possible for unnormalised rows
             continue
         share = 100 * len(chosen) / len(flat)
         said = meaning if normalised else meaning.partition(":")[0]

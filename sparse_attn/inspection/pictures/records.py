@@ -15,18 +15,18 @@ from matplotlib.ticker import MaxNLocator
 from sparse_attn.inspection import plot_style
 from sparse_attn.inspection.record import AttentionRecord
 
-_MOST_NUMBERED = 16  # heads beside each other whose cells have room for a number
+_MOST_NUMBERED = 16  # most heads whose cells have room for a number
 _NAME_LENGTH = 28
 _UNSEEN = "has no call of the whole model; call it inside `with record_attention(model) as record:`"
 
 
 def draw_sparsity(record: AttentionRecord) -> Figure:
-    """`record.zeros` in %: the share of exact zeros among valid pairs, layers down, heads across.
+    """Draw `record.zeros` in %: exact zeros among valid pairs, layers down, heads across.
 
     Cells of layers that did not run and of heads that a layer does not have are hatched.
 
     Args:
-        record: of L layers of up to H heads; cells have numbers up to H = 16.
+        record: a record of L layers of up to H heads; cells have numbers up to H = 16.
 
     Raises:
         ValueError: the record saw no call.
@@ -43,10 +43,10 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     if heads <= _MOST_NUMBERED:
         _write_numbers(axes, zeros)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    alike = len(set(record.mappings)) == 1
+    same_mapping = len(set(record.mappings)) == 1
     names = _layer_names(record.layers)
     both = zip(names, record.mappings, strict=True)
-    labels = names if alike else [f"{name}  {mapping}" for name, mapping in both]
+    labels = names if same_mapping else [f"{name}  {mapping}" for name, mapping in both]
     axes.set_yticks(range(layers), labels, parse_math=False)
     axes.set_xlabel("head", fontsize=11)
     axes.set_ylabel("layer", fontsize=11)
@@ -56,13 +56,13 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
 
 
 def draw_support(record: AttentionRecord) -> Figure:
-    """Mean over heads of `record.support_by_position`: how many keys have p > 0, a line per layer.
+    """Draw the mean over heads of `record.support_by_position`, keys with p > 0, a line per layer.
 
     The x-axis is the query's position in its sequence, counted from 0. With causal attention the
     query at position i has i + 1 keys, which bounds its support.
 
     Args:
-        record: of one or more calls; queries at the same position are averaged.
+        record: a record of one or more calls; queries at the same position are averaged.
 
     Raises:
         ValueError: the record saw no call.
@@ -83,7 +83,7 @@ def draw_support(record: AttentionRecord) -> Figure:
 
 
 def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
-    """`record.parameters` against the forward call, counted from 1: a panel for each parameter.
+    """Draw `record.parameters` against the forward call, counted from 1: a panel per parameter.
 
     Lines are means over heads, one per layer; if the heads of a layer differ, each is a thin line
     of the same colour. If all layers have the same values, as under a schedule, they share one
@@ -118,7 +118,7 @@ def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
 
 
 def _write_numbers(axes: Axes, percent: np.ndarray) -> None:
-    """Whole numbers in the cells of an image, where they are not NaN."""
+    """Write whole numbers into the cells of an image, except NaN."""
     size = 9 if percent.shape[1] <= 12 else 7.5
     for layer, head in np.argwhere(~np.isnan(percent)):
         value = percent[layer, head]
@@ -128,7 +128,7 @@ def _write_numbers(axes: Axes, percent: np.ndarray) -> None:
 
 
 def _parameter_lines(axes: Axes, calls: np.ndarray, values: np.ndarray) -> bool:
-    """Lines of one parameter, (calls, layers, heads); whether its layers differ."""
+    """Draw the lines of one parameter, (calls, layers, heads); return whether its layers differ."""
     mark = "." if len(calls) < 20 else ""
     means = _mean_over_heads(values)
     if not _differ(values, (1, 2)):
@@ -156,14 +156,14 @@ def _check_seen(record: AttentionRecord) -> None:
 
 
 def _mean_over_heads(values: np.ndarray) -> np.ndarray:
-    """Mean over the last dimension of what is not NaN; NaN where nothing is left."""
+    """Mean over the last dimension without NaN; NaN where all are NaN."""
     seen = ~np.isnan(values)
     total = np.where(seen, values, 0.0).sum(-1)
     return np.divide(total, seen.sum(-1), out=np.full_like(total, np.nan), where=seen.any(-1))
 
 
 def _layer_names(layers: Sequence[str]) -> list[str]:
-    """The parts of the qualified names in which they differ: `encoder.layer.3.attention` -> `3`."""
+    """Return the parts in which qualified names differ: `encoder.layer.3.attention` -> `3`."""
     parts = [layer.split(".") for layer in layers]
     if len(layers) == 1 or len({len(each) for each in parts}) > 1:
         shown = list(layers)
@@ -174,12 +174,12 @@ def _layer_names(layers: Sequence[str]) -> list[str]:
 
 
 def _layer_colours(layers: int) -> np.ndarray:
-    """Dark for the first layer to light for the last; without the yellow that white swallows."""
+    """Colours from dark (first layer) to light (last), without yellow, invisible on white."""
     return colormaps["viridis"](np.linspace(0, 0.88, layers))
 
 
 def _layer_bar(figure: Figure, panels: Sequence[Axes], layers: Sequence[str]) -> None:
-    """Which colour is which layer."""
+    """Draw the colour bar of the layers."""
     n = len(layers)
     shades = ScalarMappable(
         BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(_layer_colours(n))

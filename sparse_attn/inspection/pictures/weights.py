@@ -19,7 +19,7 @@ from sparse_attn.inspection.record import AttentionRecord, largest_weight
 MOST_TOKENS = 60
 _TOKEN_LENGTH = 14
 _TICKS = (0.01, 0.1, 0.25, 0.5, 1)
-# the lightest is a colour yet: white is for exact zeros
+# even the lightest is a colour, because white is for exact zeros
 _SHADES = LinearSegmentedColormap.from_list("kept", ["#C3DDF1", "#0072B2", "#00203A"])
 
 
@@ -32,9 +32,9 @@ def draw_attention(
     example: int = 0,
     key_tokens: Sequence[str] | None = None,
 ) -> Figure:
-    """p of one head in the last recorded call, queries down and keys across, as `draw_weights`.
+    """Draw p of one head in the last recorded call, queries down, keys across, as `draw_weights`.
 
-    Weights above 1, which relu may give, have the colour of 1.
+    Weights above 1, possible with relu, have the colour of 1.
 
     Args:
         record: from `record_attention(model, weights=True)`.
@@ -45,7 +45,7 @@ def draw_attention(
 
     Raises:
         ValueError: no weights recorded; layer, head or example out of range; and as `draw_weights`.
-        TypeError: as there.
+        TypeError: as `draw_weights`.
     """
     _check_index("layer", layer, len(record.layers))
     weights = record.weights[layer]
@@ -76,7 +76,7 @@ def draw_weights(
     valid: Tensor | None = None,
     title: str = "attention",
 ) -> Figure:
-    """p (Q, K) of one head: a row for each query, a column for each key, exact zeros blank.
+    """Draw p (Q, K) of one head: a row per query, a column per key, exact zeros blank.
 
     Every p > 0 has a colour, however small, on a scale of sqrt(p) from 0 to 1, the same in all
     pictures. Masked cells are grey and hatched; without `key_tokens`, so is the row of a query
@@ -103,7 +103,7 @@ def draw_weights(
     _check_tokens("tokens", tokens, weights.shape[0], "queries")
     _check_tokens("key_tokens (by default tokens)", keys, weights.shape[1], "keys")
     p = weights.detach().double().cpu()
-    if not ((p >= 0) & (p <= 1.01)).all():  # as far as bfloat16 rounds 1
+    if not ((p >= 0) & (p <= 1.01)).all():  # tolerance for 1 in bfloat16
         raise ValueError("weights: expected probabilities, got numbers outside [0, 1] or NaN")
     pairs = _valid_pairs(weights, valid, own=key_tokens is None)
     zeros = ((p == 0) & pairs).sum().item() / max(pairs.sum().item(), 1)
@@ -127,7 +127,7 @@ def draw_weights(
 
 
 def _valid_pairs(weights: Tensor, valid: Tensor | None, own: bool) -> Tensor:
-    """Pairs (Q, K) of queries and keys that count, on the CPU; own: both are the same tokens."""
+    """Return the pairs (Q, K) that count, on the CPU; own: queries and keys are the same tokens."""
     if valid is None:
         return torch.ones(weights.shape, dtype=torch.bool)
     if valid.dtype != torch.bool or valid.shape != weights.shape:
@@ -150,7 +150,7 @@ def _hatch(axes: Axes, cells: np.ndarray) -> Patch:
 
 
 def _label(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
-    """Tokens along both axes."""
+    """Label both axes with tokens."""
     size = 9.5 if max(len(keys), len(tokens)) <= 24 else 8
     plain: dict[str, Any] = {"fontsize": size, "parse_math": False}
     axes.set_xticks(range(len(keys)), [_printable(t) for t in keys], rotation=90, **plain)
@@ -159,7 +159,7 @@ def _label(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
     axes.set_xlabel("key", fontsize=11)
     axes.xaxis.set_label_position("top")
     axes.set_ylabel("query", fontsize=11)
-    # so that the eye can follow a row of blanks
+    # guides the eye along a row of blanks
     axes.set_xticks(np.arange(1, len(keys)) - 0.5, minor=True)
     axes.set_yticks(np.arange(1, len(tokens)) - 0.5, minor=True)
     axes.grid(which="minor", color="#E4E4E4", linewidth=0.5)
@@ -167,7 +167,7 @@ def _label(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
 
 
 def _printable(token: str) -> str:
-    """A token on one line; characters that have no shape as Python writes them."""
+    """Put a token on one line; escape unprintable characters as Python does."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in token)
     return shown if len(shown) <= _TOKEN_LENGTH else shown[: _TOKEN_LENGTH - 1] + "…"
 

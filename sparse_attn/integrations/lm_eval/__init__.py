@@ -28,10 +28,9 @@ class PatchedLM(HFLM):
     Args:
         pretrained: a folder or hub id, of a plain model or of a patched one (`save_pretrained`,
             `sparse-attn convert`).
-        mapping: `NAME` or `NAME:parameter=value`, for a plain model; None for a patched one, which
-            has its own.
-        **options: as `HFLM`; those with the name of a parameter of the mapping are its values, as
-            in `mapping=entmax,alpha=1.5`.
+        mapping: `NAME` or `NAME:parameter=value` for a plain model; None for a patched one.
+        **options: as `HFLM`; an option named like a parameter of the mapping sets its value, as in
+            `mapping=entmax,alpha=1.5`.
 
     Raises:
         ValueError: a plain model without a mapping, a patched one with another; an unknown mapping,
@@ -72,10 +71,10 @@ class PatchedLM(HFLM):
         if self._mapping is not None:
             name, parameters = parts_of(self._mapping)
             patch_model(self._model, name, **parameters)
-        if adapter:  # which may hold learned parameters of the mapping
+        if adapter:  # may hold learned parameters of the mapping
             from peft import PeftModel
 
-            # as HFLM does, for adapters with tokens of their own
+            # as HFLM does, for adapters with added tokens
             if self._model.config.get_text_config().vocab_size != len(self.tokenizer):
                 self._model.resize_token_embeddings(len(self.tokenizer))
             revision = options.get("revision")
@@ -83,7 +82,7 @@ class PatchedLM(HFLM):
 
 
 def _with_parameters(mapping: str, options: dict[str, Any]) -> str:
-    """The mapping with its parameters, which are taken from the options: there a comma ends it."""
+    """Move the mapping's parameters from the options, where a comma ends it, to its description."""
     spec = get_spec(mapping.partition(":")[0])
     known = {parameter.name for parameter in (*parameters_of(spec), *spec.options)}
     values = ",".join(f"{name}={options.pop(name)}" for name in sorted(known & options.keys()))

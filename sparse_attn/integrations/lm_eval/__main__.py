@@ -1,4 +1,4 @@
-"""lm-eval's own command line, which has no other way to know a model class of ours."""
+"""lm-eval's command line with our model class, which it cannot register in another way."""
 
 from lm_eval.__main__ import cli_evaluate
 

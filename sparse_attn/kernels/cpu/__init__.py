@@ -23,7 +23,7 @@ from sparse_attn.kernels.statistics import COLUMNS
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why these kernels do not support the call, None if they do."""
+    """Return why these kernels do not support the call, None if they do."""
     if inputs.query.device.type != "cpu":
         return f"the tensors are on {inputs.query.device}, not on the CPU"
     return inputs.kernel_reason or _build_error()
@@ -43,7 +43,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
     out, statistics = _call(*given, inputs.special_keys, inputs.need_statistics, keep)
     rows = statistics.detach() if inputs.need_statistics else None
-    # a scaled query is in float32
+    # the output of a scaled query is in float32
     return AttentionOutput(out.to(inputs.query.dtype), statistics=rows)
 
 
@@ -55,9 +55,9 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """out (B, H, Q, Dv), dense by query, the statistics of the rows, and with `keep` their support.
+    """Compute out (B, H, Q, Dv), dense by query, row statistics, and with `keep` the rows' support.
 
-    Those not needed are empty.
+    Results that are not requested are empty.
     """
     *given, special_keys, need_statistics, keep = arguments
     inputs = OperatorInputs(*given)
@@ -108,7 +108,7 @@ def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
     f"{WANTED}) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key and value, and of parameter, sink and bias where wanted."""
+    """Compute gradients of query, key and value, and of parameter, sink and bias where wanted."""
     *given, found, columns, scores, want_parameter, want_sink, want_bias = arguments
     inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
@@ -128,7 +128,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         by_query = torch.empty_like(query)
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)
-        # of the parameter, and of the sink
+        # gradients of parameter and sink
         by_head = query.new_empty(args.batch, args.heads, 1, 2)
         by_head = args.by_segment("grad_parameter", by_head)
         args.run(backward=True)
@@ -139,7 +139,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _joined(parts: Tensor, like: Tensor) -> Tensor:
-    """The sum over segments, in the memory order of `like`."""
+    """Sum over segments, in the memory order of `like`."""
     return parts[0] if len(parts) == 1 else torch.sum(parts, 0, out=torch.empty_like(like))
 
 

@@ -1,4 +1,4 @@
-// One call: its arguments, and which keys and factors of dropout a row has.
+// Arguments of one call, and the keys and dropout factors of its rows.
 #pragma once
 #include <algorithm>
 
@@ -6,34 +6,34 @@
 
 struct View {
   void *data;
-  int64_t stride[4];  // of batch, head, row; the last of column (mask, bias) or of segment
+  int64_t stride[4];  // of batch, head and row; the last of column (mask, bias) or segment
 };
 
-// What the forward pass found of a row. Of its support there are columns and scores, unless
-// size is ALL, where that would take most of the row, or UNKNOWN.
+// Result of the forward pass for a row. The support has columns and scores, unless
+// size is ALL (it would take most of the row) or UNKNOWN.
 struct Found {
   int64_t start, size, valid;
-  double low, high;  // its threshold, as Row has it, unless UNKNOWN
+  double low, high;  // threshold as in Row, unless UNKNOWN
 };
 constexpr int64_t ALL = -1, UNKNOWN = -2;
 
 struct KernelArgs {  // as in kernel_args.py
   const char *kernel;
-  int64_t batch;                // packed sequences count as its entries
+  int64_t batch;                // or number of packed sequences
   int64_t heads, key_heads, queries, keys, dim, value_dim;  // keys of the longest sequence
   int64_t segments, segment_rows, tile_rows, threads;
-  int64_t all_batches, all_heads;  // whether one task goes over all of them
+  int64_t all_batches, all_heads;  // whether one task covers all
   int64_t want_parameter, causal, window;
   double scale, softcap, dropout;
   const int64_t *seed, *key_lengths;
-  const int64_t *starts;  // of packed sequences, and the end of the last, or null
-  const double *parameter, *sink;  // of each head; sink or null
+  const int64_t *starts;  // starts of packed sequences and the last end, or null
+  const double *parameter, *sink;  // by head; sink may be null
   const uint8_t *special_keys;  // (batch, keys), or null
   void *statistics;             // (batch, heads, queries, STATISTICS), or null
-  Found *found;                 // (batch, heads, queries), or null: made forward, used backward
-  int32_t *columns;             // of what was found, -1 for a sink
+  Found *found;                 // (batch, heads, queries), or null; from forward for backward
+  int32_t *columns;             // of the supports, -1 for a sink
   void *scores;
-  void *lists;  // of the tasks, until `collect`
+  void *lists;  // lists of the tasks, until `collect`
   int64_t entries;
   View query, key, value, mask, bias;
   View out;  // its gradient in backward
@@ -45,18 +45,18 @@ template <class T> T *at(const View &view, int64_t b, int64_t h, int64_t row, in
          segment * view.stride[3];
 }
 
-constexpr int64_t MET_ONCE = 4;    // queries of a key up to which it is read where it lies
+constexpr int64_t MET_ONCE = 4;    // most queries of a key for which it is not copied
 constexpr int64_t STATISTICS = 7;  // columns, as statistics.py names them
 
 struct Range {
   int64_t from, to;
 };
 
-struct Columns : Range {  // the keys of a tile, and the whole vectors that hold them and the sink
+struct Columns : Range {  // keys of a tile, and the whole vectors with them and the sink
   int64_t first, width;
 };
 
-// Queries i count from the first of all sequences, as in memory; keys j from the first of their own.
+// Queries i are numbered over all sequences, as in memory; keys j within their sequence.
 static int64_t first_of(const KernelArgs &a, int64_t b) { return a.starts ? a.starts[b] : 0; }
 
 static int64_t keys_of(const KernelArgs &a, int64_t b) {
@@ -77,12 +77,12 @@ static Range queries_of(const KernelArgs &a, int64_t b, int64_t segment) {
   return {from, std::min(all.to, from + a.segment_rows)};
 }
 
-// where (batch, heads, queries) has this row; one batch entry holds all packed sequences
+// index of this row in (batch, heads, queries); one batch entry holds all packed sequences
 static int64_t row_index(const KernelArgs &a, int64_t b, int64_t h, int64_t i) {
   return ((a.starts ? 0 : b) * a.heads + h) * a.queries + i;
 }
 
-// the keys that query i may attend to, the mask apart
+// the keys that query i may attend to, without the mask
 static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   Range keys = {0, length_of(a, b)};
   i -= first_of(a, b);
@@ -91,7 +91,7 @@ static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   return {std::min(keys.from, keys.to), keys.to};
 }
 
-// the keys that some query of the tile attends to; padding costs nothing but this look at the mask
+// the keys that some query of the tile attends to; padding costs only this read of the mask
 static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start, int64_t rows) {
   Range keys = {row_range(a, b, start).from, row_range(a, b, start + rows - 1).to};
   keys.to = std::max(keys.from, keys.to);
@@ -109,20 +109,20 @@ static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start
   return {std::min(first, last), last};
 }
 
-static uint32_t mixed(uint32_t x) {  // as in kernels/dropout.py, whose masks these are
+static uint32_t mixed(uint32_t x) {  // as in kernels/dropout.py, with the same masks
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
   return x ^ (x >> 16);
 }
 
-// the factors of one row of weights: a function of seed, head, row and column alone
+// the dropout factors of a row: a function of seed, head, row and column
 template <class T> struct Dropout {
   uint32_t state, other;
   int32_t cut, first;
   T kept;
   Dropout(const KernelArgs &a, int64_t b, int64_t h, int64_t i) {
     const uint32_t share = std::min<uint32_t>((uint32_t)std::nearbyint(a.dropout * 65536), 65535);
-    first = (int32_t)first_of(a, b);  // columns too count from the first of all sequences here
+    first = (int32_t)first_of(a, b);  // here columns are numbered over all sequences
     cut = (int32_t)(share << 16 ^ 0x80000000u), kept = (T)(65536.0 / (65536 - share));
     const uint32_t head = (uint32_t)((a.starts ? 0 : b) * a.heads + h);
     const uint32_t high = (uint32_t)((uint64_t)*a.seed >> 32);

@@ -32,16 +32,16 @@ VECTOR_FLAGS = {
 }
 MEND = "install a C++ compiler (such as g++) or set CXX to one"
 ROOM = "make room in the folders for caches (XDG_CACHE_HOME) and temporary files (TMPDIR)"
-# what compilers, linkers and Python say of a full disk
+# messages of compilers, linkers and Python about a full disk
 FULL = "No space left", "quota exceeded", "No usable temporary directory"
-TIMEOUT = 300  # seconds of a compilation
+TIMEOUT = 300  # seconds for a compilation
 
 _lock = threading.Lock()
 _result: ctypes.CDLL | str | None = None
 
 
 def library() -> ctypes.CDLL | str:
-    """The loaded library, built if necessary, or the reason for its absence; cached per process."""
+    """Return the loaded library, built if necessary, or the reason for its absence; cached."""
     global _result
     with _lock:
         if _result is None:
@@ -58,9 +58,9 @@ def library() -> ctypes.CDLL | str:
 
 
 def in_wheel(capability: str, content: bytes) -> Path:
-    """Where a platform wheel has this library for machines of this capability.
+    """Return the path of this library in a platform wheel, for machines of this capability.
 
-    The name has a hash of sources and flags, so that others never use it, and of the content.
+    The name has hashes of sources and flags, against use by other versions, and of the content.
     """
     return _named(SOURCE / "built", _stem_in_wheel(capability), content)
 
@@ -74,25 +74,25 @@ def _named(folder: Path, stem: str, content: bytes) -> Path:
 
 
 def _intact(folder: Path, stem: str) -> Path | None:
-    """The library of this name in the folder.
+    """Find an intact library of this name in the folder.
 
-    Its content is checked, because loading one that a crash or a full disk has cut short ends the
-    process by SIGBUS.
+    The content is checked, because loading a library truncated by a crash or a full disk kills the
+    process with SIGBUS.
     """
     for path in sorted(folder.glob(f"{stem}-*.so")):
-        with suppress(OSError):  # such as a bad block
+        with suppress(OSError):  # for example a bad block
             if path == _named(folder, stem, path.read_bytes()):
                 return path
     return None
 
 
 def flags_for(capability: str) -> list[str]:
-    """Compiler flags for machines with what torch calls this CPU capability."""
+    """Return compiler flags for machines with this CPU capability of torch."""
     return [*FLAGS, *VECTOR_FLAGS.get(capability, "").split(), "-pthread"]
 
 
 def _from_wheel() -> ctypes.CDLL | None:
-    """The platform wheel's library, if it fits and no compiler is asked for by CXX."""
+    """Load the platform wheel's library, if it fits and CXX does not ask for a compiler."""
     if os.environ.get("CXX"):
         return None
     stem = _stem_in_wheel(torch.backends.cpu.get_cpu_capability())
@@ -103,7 +103,7 @@ def _from_wheel() -> ctypes.CDLL | None:
         return None
     try:
         for openmp in _openmp():
-            ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)  # its symbols are the library's
+            ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)  # the library uses its symbols
         return ctypes.CDLL(str(path))
     except OSError as error:
         LOGGER.info("%s cannot be used: %s", path, error)
@@ -111,7 +111,7 @@ def _from_wheel() -> ctypes.CDLL | None:
 
 
 def _loaded() -> ctypes.CDLL:
-    """The library, rebuilt if it cannot be loaded."""
+    """Load the library; rebuild it if that fails."""
     path = _built()
     try:
         return ctypes.CDLL(str(path))
@@ -120,7 +120,7 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _built(again: bool = False) -> Path:
-    """Path of the compiled library, named by the hashes of its inputs and of its content."""
+    """Return the path of the compiled library, named by hashes of its inputs and its content."""
     compiler, cache = _compiler(), _cache()
     version = _run([*compiler, "--version"])
     errors = []
@@ -137,7 +137,7 @@ def _built(again: bool = False) -> Path:
 
 
 def _hash(words: list[str]) -> str:
-    """Of the words and the sources."""
+    """Hash the words and the sources."""
     key = hashlib.sha256("\0".join(words).encode())
     for name in SOURCES:
         key.update((SOURCE / name).read_bytes())
@@ -145,7 +145,7 @@ def _hash(words: list[str]) -> str:
 
 
 def _compiler() -> list[str]:
-    """The command in CXX, possibly with arguments, or the first compiler found."""
+    """Return the command in CXX, possibly with arguments, or the first compiler found."""
     command = os.environ.get("CXX", "")
     try:
         chosen = shlex.split(command)
@@ -162,10 +162,10 @@ def _compiler() -> list[str]:
 
 
 def _flag_choices(version: str) -> list[list[str]]:
-    """Sets of compiler flags, best first.
+    """Return sets of compiler flags, best first.
 
-    OpenMP only with GCC and torch's own libgomp: a second thread pool would compete with torch's.
-    Without it the kernels use plain threads.
+    OpenMP is used only with GCC and torch's libgomp, because a second thread pool would compete
+    with torch's. Otherwise the kernels use plain threads.
     """
     plain = flags_for(torch.backends.cpu.get_cpu_capability())
     if "clang" in version or not _openmp():
@@ -175,14 +175,14 @@ def _flag_choices(version: str) -> list[list[str]]:
 
 
 def _openmp() -> list[str]:
-    """Torch's own libgomp, if it has one."""
+    """Find torch's libgomp, if it has one."""
     torch_folder = Path(torch.__file__).parent
     folders = torch_folder / "lib", torch_folder.parent / "torch.libs"
     return [str(path) for folder in folders for path in sorted(folder.glob("libgomp*.so*"))][:1]
 
 
 def _folder() -> Path:
-    """Where to write the library: the cache, or a private folder of this process."""
+    """Return the folder to write the library to: the cache, or a private folder of this process."""
     cache = _cache()
     if cache is not None and os.access(cache, os.W_OK):
         return cache
@@ -190,20 +190,20 @@ def _folder() -> Path:
 
 
 def _cache() -> Path | None:
-    """The user's cache, if no other user but root can write to it."""
+    """Return the user's cache, if no other user except root can write to it."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = cache.stat()
         own = not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
         return cache if own and not status.st_mode & 0o022 else None
-    except (OSError, RuntimeError):  # no home, or not a folder
+    except (OSError, RuntimeError):  # no home, or it is not a folder
         return None
 
 
 @functools.cache
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A private folder of this process."""
+    """Create a private folder of this process."""
     return tempfile.TemporaryDirectory(prefix="sparse_attn-", ignore_cleanup_errors=True)
 
 
@@ -218,7 +218,7 @@ def _compile(compiler: list[str], flags: list[str], folder: Path, stem: str) -> 
         _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
         with open(name, "rb+") as file:
             target = _named(folder, stem, file.read())
-            os.fsync(file.fileno())  # else a power cut may leave the name without the content
+            os.fsync(file.fileno())  # otherwise a power cut may leave the name without the content
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
@@ -226,15 +226,15 @@ def _compile(compiler: list[str], flags: list[str], folder: Path, stem: str) -> 
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what compilations left that were killed: those older than any that still runs."""
+    """Remove drafts of killed compilations: those older than any running compilation."""
     for draft in folder.glob("tmp*.so"):
-        with suppress(OSError):  # another process removes it too
+        with suppress(OSError):  # removed by another process
             if time.time() - draft.stat().st_mtime > 2 * TIMEOUT:
                 draft.unlink()
 
 
 def _run(command: list[str]) -> str:
-    """What a compiler prints; if it fails, its last line or that a disk is full is the error."""
+    """Return a compiler's output; on failure raise with its last line or with a full disk."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -242,7 +242,7 @@ def _run(command: list[str]) -> str:
         errors="replace",
         timeout=TIMEOUT,
         check=False,
-        env={**os.environ, "LC_ALL": "C"},  # `FULL` is English
+        env={**os.environ, "LC_ALL": "C"},  # because `FULL` is English
     )
     if done.returncode:
         lines = (done.stderr.strip() or "no message").splitlines()

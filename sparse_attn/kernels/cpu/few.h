@@ -1,8 +1,8 @@
-// Tiles whose rows are mostly zero: their support, and the products over it alone.
+// Tiles whose rows are mostly zero: their support, and products over only the support.
 #pragma once
 #include "task.h"
 
-// the entries few[0, n) of a row as a row of their own, and with columns what dropout keeps of them
+// makes a row of the entries few[0, n), with dropout factors if columns are given
 template <class T>
 Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns, T *g, int64_t n,
                         const Found &at, T top) {
@@ -17,8 +17,8 @@ Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns,
   return row;
 }
 
-// The support of each row: fills `found`, few_columns, few_x and, with dropout, few_p. False, with
-// the scores as they were, if that is no small part of the tile. A spoiled row is UNKNOWN.
+// Finds the support of each row: fills `found`, few_columns, few_x and, with dropout, few_p. False,
+// with unchanged scores, if it is not a small part of the tile. A spoiled row is UNKNOWN.
 template <class T>
 bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys) {
   if (!map.few.floor || a.softcap > 0 || patience-- > 0) return false;
@@ -35,7 +35,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     int64_t n = compress(row.x, row.n, bound, row_columns, few);
     pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
-    // the first rows decide: to give up later costs more than a tile that has somewhat too many
+    // the first rows decide, because giving up later costs more than somewhat too many entries
     if (size > (i < TRIED ? MOST * std::max<int64_t>(i + 1, 4) : ROOM * a.tile_rows) * keys.width)
       return false;
   }
@@ -45,7 +45,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   return true;
 }
 
-// Moves those of the entries few[0, n) that are in the support of the row to that of the tile.
+// Moves the entries of few[0, n) in the row's support to the support of the tile.
 template <class T>
 void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n,
                    const Columns &keys, Found &at) {
@@ -65,7 +65,7 @@ void Task<T>::pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t
     int64_t column = keys.first + row_columns[columns[k]];
     columns[k] = column < keys.to ? (int32_t)column : -1;  // or the sink
   }
-  if (a.statistics) measure_few(row, b, h, i, n, keys);  // without the sink, which the support has
+  if (a.statistics) measure_few(row, b, h, i, n, keys);  // without the sink in the support
   if (!a.seed) return;
   const Dropout<T> dropout(a, b, h, i);
   for (int64_t k = 0; k < at.size; k++) p[k] *= dropout.factor(columns[k]);
@@ -91,7 +91,7 @@ template <class T> void Task<T>::multiply_few(int64_t rows) {
   }
 }
 
-// Keeps the support for backward: nothing of dense tiles, nor more than the inputs take twice.
+// Keeps the support for backward, except of dense tiles or if larger than twice the inputs.
 template <class T>
 void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse) {
   Found *to = a.found + row_index(a, b, h, start);
@@ -100,7 +100,7 @@ void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool
   lists->rows += rows;
   bool kept = sparse && !spoiled && before + size <= 2 * (dim + value_dim) * lists->rows;
   for (int64_t i = 0; i < rows; i++) {
-    // what is met once is not multiplied as backward does it, and rounded otherwise
+    // with `once`, products are not those of backward, and rounded differently
     to[i] = kept ? found[i] : Found{0, sparse || once ? UNKNOWN : ALL};
     to[i].start += before;
   }
@@ -109,7 +109,7 @@ void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool
   lists->scores.insert(lists->scores.end(), few_x, few_x + size);
 }
 
-// Gradients of rows whose support is known, where nothing else has one.
+// Gradients of rows with known support, if other entries have no gradient.
 template <class T>
 void Task<T>::few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
                            const int32_t *all_columns, const T *all_scores, Slopes &by) {
@@ -134,7 +134,7 @@ void Task<T>::few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, co
     }
     scatter<T>({sum_values, value_dim}, columns, few, met, value_dim, out);
     scatter<T>({sum_keys, dim}, columns, few_grad, met, dim, query);
-    gather<T>({key_rows, dim}, columns, few_grad, met, dim, query);  // its own gradient
+    gather<T>({key_rows, dim}, columns, few_grad, met, dim, query);  // the gradient of query
   }
   copy_back<T>(queries, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
                a.grad_query.stride[2]);

@@ -1,12 +1,12 @@
-// Below which score an entry of a row has neither a share nor a slope; -inf where many have one.
+// Floors: the score below which entries have neither share nor slope; -inf if many are above.
 #pragma once
 #include "projections.h"
 #include "truncated.h"
 #include "unnormalized.h"
 
-// the share of a row from which on the products of all its entries are faster
+// share of a row above which products over all its entries are faster
 constexpr double MOST = 0.2;
-constexpr int64_t TRIED = 8;  // rows of a tile that are judged by it
+constexpr int64_t TRIED = 8;  // rows of a tile that are checked against it
 constexpr double ROOM = 1.5 * MOST;  // for the supports of a tile
 
 // rounded down: an entry too many has a share of 0
@@ -41,7 +41,7 @@ template <class T> T least_of(const Row<T> &row, const Truncated<T> &map) {
   return -largest<T>(negated);
 }
 
-// of a weight that, with all smaller ones, does not exceed what top-p leaves out
+// the floor of a weight that, with all smaller weights, stays within what top-p drops
 template <class T> T top_p_floor(Row<T> &row) {
   Truncated<T> map(row);
   row.high = map.total;

@@ -1,4 +1,4 @@
-"""The arguments of the compiled library."""
+"""Arguments of the compiled library."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparse_attn.kernels.operators import OperatorInputs, rows_dense
 from sparse_attn.kernels.packed import boundaries
 from sparse_attn.kernels.statistics import COLUMNS
 
-TILE_BYTES = 96 * 1024  # scores of a tile; with gradients and keys they fit in an L2 cache
+TILE_BYTES = 96 * 1024  # scores of a tile, which fit in an L2 cache with gradients and keys
 MOST_ROWS = 96
 SERIAL_WORK = 2**21  # multiply-adds up to which one thread is faster than many
-ROW_STEP = 6  # rows of a matrix product block in registers
-FOUND = 5  # numbers of 8 bytes that the forward pass keeps of a row, as args.h names them
+ROW_STEP = 6  # rows of a block of a matrix product in registers
+FOUND = 5  # numbers of 8 bytes kept of a row, see `Found` in args.h
 
 
 class View(ctypes.Structure):
@@ -32,7 +32,7 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class KernelArgs(ctypes.Structure):
-    """`KernelArgs` of rows.cpp, field by field, and the tensors it points to.
+    """`KernelArgs` of args.h, field by field, and the tensors it points to.
 
     Attributes:
         tensors: query, key and value in the compute dtype.
@@ -90,7 +90,7 @@ class KernelArgs(ctypes.Structure):
         view = getattr(self, name)
         view.data = self._pointer(tensor)
         view.stride[:] = tensor.stride()
-        if len(tensor) == 1:  # which holds every packed sequence
+        if len(tensor) == 1:  # all packed sequences are in one entry
             view.stride[0] = 0
 
     def _pointer(self, tensor: Tensor) -> int:
@@ -98,7 +98,7 @@ class KernelArgs(ctypes.Structure):
         return tensor.data_ptr()
 
     def measure(self, special_keys: Tensor | None) -> Tensor:
-        """Request the row statistics; returns their buffer (B, H, Q, COLUMNS)."""
+        """Request the row statistics; return their buffer (B, H, Q, COLUMNS)."""
         query = self.tensors[0]
         statistics = query.new_zeros(*query.shape[:3], len(COLUMNS))
         self.statistics = self._pointer(statistics)
@@ -107,7 +107,7 @@ class KernelArgs(ctypes.Structure):
         return statistics
 
     def _tile(self, itemsize: int) -> None:
-        """Equal tiles whose scores fit in cache; segments only if threads would be idle."""
+        """Choose equal tiles whose scores fit in cache; segments only if threads would be idle."""
         most = TILE_BYTES // max(1, self.keys * itemsize)
         most = min(MOST_ROWS, max(2 * ROW_STEP, most // ROW_STEP * ROW_STEP))
         rows = -(-self._rows // max(1, -(-self._rows // most)))
@@ -123,7 +123,7 @@ class KernelArgs(ctypes.Structure):
         self.segments = max(1, -(-self._rows // self.segment_rows))
 
     def add_up(self, grad_bias: Tensor) -> None:
-        """Request the gradient of bias, no entry of which two tasks may share."""
+        """Request the gradient of bias; two tasks must not share an entry."""
         view = grad_bias.expand(self._shape)
         self.point("grad_bias", view)
         self.all_batches, self.all_heads, all_queries, all_keys = (s == 0 for s in view.stride())
@@ -135,7 +135,7 @@ class KernelArgs(ctypes.Structure):
             self.segments, self.segment_rows = 1, self._rows
 
     def by_segment(self, name: str, like: Tensor) -> Tensor:
-        """Buffer for the gradient of each segment, [segments, ...]."""
+        """Allocate the buffer for the gradient of each segment, [segments, ...]."""
         if self.segments == 1:
             parts = torch.empty_like(like).unsqueeze(0)
         else:
@@ -145,13 +145,14 @@ class KernelArgs(ctypes.Structure):
         return parts
 
     def run(self, backward: bool) -> None:
-        """Compute what the views point to: `out`, or the gradients of that in `out`."""
+        """Compute `out`, or with `backward` the gradients from the gradient in `out`."""
         self._call("attention", ctypes.c_int64(backward))
 
     def find(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute `out`; returns the support where that is a small part of a tile.
+        """Compute `out`; return the support where it is a small part of a tile.
 
-        `Found` of each row, (B, H, Q, FOUND); columns and scores of the supports, (entries,).
+        Returns `Found` of each row, (B, H, Q, FOUND); columns and scores of the supports,
+        (entries,).
         """
         query = self.tensors[0]
         found = query.new_empty((*query.shape[:3], FOUND), dtype=torch.int64)
@@ -167,7 +168,7 @@ class KernelArgs(ctypes.Structure):
         return found, columns, scores
 
     def remember(self, found: Tensor, columns: Tensor, scores: Tensor) -> None:
-        """The support that the forward pass found."""
+        """Set the support that the forward pass found."""
         self.found, self.columns = self._pointer(found), self._pointer(columns)
         self.scores = self._pointer(scores)
 
@@ -180,11 +181,11 @@ class KernelArgs(ctypes.Structure):
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """The tensor in the compute dtype."""
+    """Cast the tensor to the compute dtype."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """4 dimensions, the last with stride 1, or a single entry."""
+    """Return a view with 4 dimensions, the last with stride 1 or a single entry."""
     tensor = tensor[(None,) * (4 - tensor.dim())]
     return rows_dense(tensor[..., :1] if tensor.stride(-1) == 0 else tensor)

@@ -1,16 +1,16 @@
-// The supports that the forward pass keeps for backward.
+// Supports that the forward pass keeps for backward.
 #pragma once
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
-template <class T> struct Lists {  // of a task: columns and scores of the supports, row by row
+template <class T> struct Lists {  // columns and scores of a task's supports, row by row
   std::vector<int32_t> columns;
   std::vector<T> scores;
   int64_t rows = 0;
 };
 
-// their memory is kept from call to call: fresh pages are slow
+// their memory is reused between calls, because fresh pages are slow
 template <class T> struct Pool {
   std::mutex lock;
   std::vector<Lists<T>> free;

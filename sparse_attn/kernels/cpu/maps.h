@@ -1,26 +1,26 @@
-// The table of the mappings, by the names in sparse_attn/mappings.
+// Table of the mappings, with the names of sparse_attn/mappings.
 #pragma once
 #include "floors.h"
 
-template <class T> struct Few {  // on the scores of at least `floor`, in place of all
+template <class T> struct Few {  // functions for only the scores of at least `floor`
   T (*floor)(Row<T> &);
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
-  bool all;  // whether all of these have a slope, with a share or not
+  bool all;  // whether all of them have a slope, even without a share
 };
 
 template <class T> struct Map {
   const char *name;
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
-  Few<T> few;  // null where other scores have a slope
+  Few<T> few;  // null if other scores have a slope
 };
 
 #define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>, {}}
 #define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>, {}}
 #define SPARSE(name, how) \
   {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}}
-// its floor, and the mapping that it is on the scores from there on
+// with its floor, and the mapping on the scores above the floor
 #define SHARE_FEW(name, Type, floor, Then)                                                   \
   {name, share_forward<T, Type>, share_backward<T, Type>,                                    \
    {floor<T>, share_forward<T, Then>, share_backward<T, Then>,                               \

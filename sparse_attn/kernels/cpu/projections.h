@@ -1,4 +1,4 @@
-// The mappings that are projections onto the simplex, on one row.
+// Projections onto the simplex, on one row.
 //
 // p = (1 + e (y - tau))_+^(1/e), y = (x - top) / temperature, u = p^(1-e);
 // ds = u (g - gamma) / temperature + kappa, gamma = sum u g / sum u.
@@ -41,7 +41,7 @@ template <class T> struct PowerAny {
   T e;
   static T small() { return small_step<T>(); }
   static constexpr T start = 0;
-  // log(1 + e x) / e is x to the last digit well before e gets as small as this
+  // log(1 + e x) / e is x to the last digit well above this e
   explicit PowerAny(T e) : e(e > T(1e-11) ? e : T(1e-11)) {}
   INLINE Vec<T> core(Vec<T> y, T tau) const {
     return log1p(at_least((y - tau) * e, all(T(-1)))) * (1 / e);
@@ -188,7 +188,7 @@ template <class T, Rescale how> Temperature<T> temperature(Row<T> &row) {
   T size = how == Rescale::hourglass ? std::abs(s) : s;
   T sign = how == Rescale::hourglass ? T((s > 0) - (s < 0)) : T(1);
   T value = (size + nq * unit) / below;
-  // the inverse of a smaller one overflows; the maxima share then, as at 0
+  // the inverse of a smaller one overflows, so the maxima share as at 0
   if (!(value >= least * std::max(unit, T(1)))) return {0, 0, 0, unit};
   return {value, sign / below, row.valid * (unit - size) / (below * below), unit};
 }

@@ -1,13 +1,13 @@
 // Attention on the CPU: tiles of query rows whose scores stay in cache, forward and backward.
 //
 // One task is one key head (or a segment of its queries) and belongs to one thread, which adds up
-// its gradients in a fixed order: results do not depend on the schedule, and nothing is atomic.
+// its gradients in a fixed order, so results do not depend on the schedule and nothing is atomic.
 #include <atomic>
 #include <thread>
 
 #include "few.h"
 
-// the rows of a task, for which body(b, key_head, segment) is called
+// calls body(b, key_head, segment) for the parts of a task
 template <class Body> static void each_part(const KernelArgs &a, int64_t index, Body body) {
   int64_t heads = a.all_heads ? 1 : a.key_heads;
   int64_t segment = index % a.segments, h = index / a.segments % heads;
@@ -41,7 +41,7 @@ template <class T> static void run(KernelArgs &a, bool backward) {
 #endif
   a.lists = lists, a.entries = 0;
   if (!lists) return;
-  // from starts in the lists of a task to starts in all of them
+  // from starts in one task's lists to starts in the joined lists
   int64_t groups = a.heads / a.key_heads;
   for (int64_t index = 0; index < tasks; index++) {
     each_part(a, index, [&](int64_t b, int64_t key_head, int64_t segment) {
@@ -54,7 +54,7 @@ template <class T> static void run(KernelArgs &a, bool backward) {
   }
 }
 
-// moves the lists to `columns` and `scores`, of `entries` each; without them, frees the lists
+// moves the lists to `columns` and `scores` with `entries` each; without them, only frees the lists
 template <class T> static void collect(KernelArgs &a) {
   auto *lists = (std::vector<Lists<T>> *)a.lists;
   int32_t *columns = a.columns;

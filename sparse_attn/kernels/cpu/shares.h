@@ -14,11 +14,11 @@ template <class T> struct Row {
   T theta;
   bool want_theta;
   int64_t valid;  // number of valid entries
-  T top;          // the largest of them
-  int64_t below;  // valid entries that x leaves out, all less than those in it
-  // what its map has searched for: neighbours of the quantile, a root or the least weight
+  T top;          // the largest valid entry
+  int64_t below;  // valid entries left out of x, all less than those in x
+  // result of the mapping's search: neighbours of the quantile, a root or the least weight
   T low, high;
-  bool known;  // whether they are given
+  bool known;  // whether low and high are given
 };
 
 #define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
@@ -183,8 +183,8 @@ template <class T> INLINE Neighbours<T> around(const Row<T> &row, T bound) {
   return {largest<T>(low), -largest<T>(high)};
 }
 
-// s_(k) and s_(k+1) of the valid entries, k from 0, by counting: no sort. Interpolation finds some
-// bound with k + 1 entries below it; ties, which have none, end by steps from value to value.
+// s_(k) and s_(k+1) of the valid entries, k from 0, by counting instead of sorting. Interpolation
+// finds a bound with k + 1 entries below it; with ties there is none, and steps go value by value.
 template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int64_t k) {
   const int64_t n = row.valid - row.below, masked = row.n - n;
   k -= row.below;
@@ -222,7 +222,7 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
     last = mid, last_count = c;
     mid += (target - c) / slope;
   }
-  // `below` may be the least entry itself, which interpolation has not counted
+  // `below` may be the least entry, which interpolation has not counted
   for (;;) {
     mid = below + (above - below) / 2;
     if (!(mid < above)) mid = below;

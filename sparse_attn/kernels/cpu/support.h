@@ -1,8 +1,8 @@
-// Rows that are mostly zero: which scores can have a share, and the products over those alone.
+// Rows that are mostly zero: the scores that can have a share, and products over only these.
 #pragma once
 #include "shares.h"
 
-// those of the scores x, in columns from `first` on, that are at least `bound`, in order
+// stores the scores x of at least `bound`, and their columns, which start at `first`, in order
 #if defined(__AVX512F__)
 INLINE int64_t compress_vector(VecF x, int32_t first, float bound, int32_t *columns, float *scores) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -32,7 +32,7 @@ INLINE int64_t compress_vector(V x, int32_t first, T bound, int32_t *columns, T 
 }
 #endif
 
-// of x[0, n); writes whole vectors
+// the same for x[0, n); writes whole vectors
 template <class T> int64_t compress(const T *x, int64_t n, T bound, int32_t *columns, T *scores) {
   int64_t found = 0;
   for (int64_t j = 0; j < n; j += LANES<T>) {
@@ -45,7 +45,7 @@ template <class T> int64_t compress(const T *x, int64_t n, T bound, int32_t *col
   return found;
 }
 
-// a row of the matrix for each entry
+// a matrix with a row for each entry
 template <class T> struct Rows {
   T *data;
   int64_t stride;

@@ -1,4 +1,4 @@
-// Tiles of query rows whose scores stay in cache, and the products over all of their keys.
+// Tiles of query rows whose scores stay in cache, and products over all their keys.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,7 @@
 #include "maps.h"
 #include "support.h"
 
-// between the buffers of a task, for AddressSanitizer to see when one is left
+// gaps between the buffers of a task, so that AddressSanitizer detects overruns
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define POISON ASAN_POISON_MEMORY_REGION
@@ -29,23 +29,23 @@ template <class T> struct Task {
   T *keys_t, *key_rows, *values_t, *values, *sum_keys, *sum_values;
   T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
   bool packed_keys, packed_values;
-  bool once;           // each key is met so few times that a copy of it would not pay
-  Rows<T> value_rows;  // `values`, or the values themselves
-  // the support of a tile: the rows' parts of it, its columns, scores and weights
+  bool once;           // too few queries per key for a copy of the keys to pay
+  Rows<T> value_rows;  // `values`, or the uncopied values
+  // the support of a tile: by row, and its columns, scores and weights
   std::vector<Found> found;
   int32_t *few_columns;
   T *few_x, *few_p;
-  bool spoiled;              // whether some row is
-  int64_t patience;          // tiles of this head before the next is tried
+  bool spoiled;              // whether some row is spoiled
+  int64_t patience;          // tiles of this head to skip before the next try
   Lists<T> *lists;           // kept for backward, or null
-  T *few, *few_grad;         // of a row: its entries, and a scratch or their gradients
+  T *few, *few_grad;         // of a row: entries, and scratch or gradients
   int32_t *row_columns;
 
   Task(const KernelArgs &a, const Map<T> &map, bool backward, Lists<T> *lists)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
         value_dim(padded<T>(a.value_dim)), found(a.tile_rows), lists(lists) {
     int64_t wide = (a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
-    stride = wide + LANES<T>;  // not a power of 2, whose columns would share cache lines
+    stride = wide + LANES<T>;  // not a power of 2, because columns would share cache lines
     int64_t tile = a.tile_rows * stride;
     int64_t most = map.few.floor ? (int64_t)(ROOM * tile) + stride : 0;  // and one row
     int64_t row = map.few.floor ? stride : 0;
@@ -75,7 +75,7 @@ template <class T> struct Task {
                  {&few_ints, most}};
     int64_t total = 64 / sizeof(T);
     for (const Need &need : needs) total += padded<T>(need.size) + GAP<T>;
-    // kept by the thread from call to call: fresh pages are slow
+    // reused by the thread between calls, because fresh pages are slow
     static thread_local std::vector<T> memory;
     UNPOISON(memory.data(), memory.size() * sizeof(T));
     if ((int64_t)memory.size() < total) memory.resize(total);
@@ -159,7 +159,7 @@ template <class T> struct Task {
     Range keys = tile_range(a, b, h, start, rows);
     int64_t first = keys.from / PANEL<T> * PANEL<T>;
     int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
-    // a sink is one more score, beyond those that meet a value
+    // a sink is one more score, after the scores with a value
     int64_t mapped = width && a.sink ? padded<T>(keys.to - first + 1) : width;
     copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
                    queries);
@@ -207,7 +207,7 @@ template <class T> struct Task {
     return row;
   }
 
-  // finds top and number of the valid scores; whether NaN or +inf spoils the row
+  // finds top and number of the valid scores; returns whether NaN or +inf spoils the row
   bool survey(Row<T> &row) {
     Vec<T> top = all(-INF<T>);
     Int<T> valid = Int<T>{}, odd = Int<T>{};
@@ -221,7 +221,7 @@ template <class T> struct Task {
     return count<T>(odd) || row.top == INF<T> || row.theta != row.theta;
   }
 
-  // One row, from scores to weights and, with g, to their gradients. NaN or +inf spoils it.
+  // Maps the scores of a row to weights and, with g, their gradients. NaN or +inf spoils the row.
   T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, const Columns &keys) {
     Row<T> row = make_row(h, x, g, keys.width);
     bool spoiled = survey(row);
@@ -237,7 +237,7 @@ template <class T> struct Task {
       const Dropout<T> dropout(a, b, h, i);
       for (int32_t j = 0; j < row.n; j++) keep[j] = dropout.factor((int32_t)keys.first + j);
     }
-    // what is measured are the weights before dropout
+    // statistics use the weights before dropout
     row.keep = a.seed && !a.statistics ? keep : nullptr;
     Found *found = a.found ? a.found + row_index(a, b, h, i) : nullptr;
     if (g) {
@@ -254,7 +254,7 @@ template <class T> struct Task {
     return 0;
   }
 
-  // special: 1 at the special ones of the keys that the weights are of, or null
+  // special: 1 at special keys, or null
   void measure(const Row<T> &row, int64_t b, int64_t h, int64_t i, const T *special) {
     Vec<T> entropy = Vec<T>{}, named = Vec<T>{}, total = Vec<T>{};
     Int<T> support = Int<T>{};
@@ -266,7 +266,7 @@ template <class T> struct Task {
       if (a.special_keys) named += p * load(special + j);
     }
     T *result = (T *)a.statistics + row_index(a, b, h, i) * STATISTICS;
-    T mass = sum<T>(total), bad = mass * 0;  // NaN where the row is
+    T mass = sum<T>(total), bad = mass * 0;  // NaN in a NaN row
     int64_t valid = row.valid - (a.sink != nullptr);
     T size = mass == 0 ? T(1) : mass;
     result[0] = valid > 0, result[1] = valid, result[2] = count<T>(support) + bad;

@@ -2,9 +2,9 @@
 #pragma once
 #include "shares.h"
 
-// w = e^(x - top) where it is at least `bound`; gradients as of softmax over these entries
+// w = e^(x - top) if at least `bound`; gradients as for softmax over these entries
 template <class T> struct Truncated : Plain<T> {
-  T top, bound, here, total;  // of what x holds, and of all entries
+  T top, bound, here, total;  // sums over x, and over all entries
   // leaves e^(x - top) in row.v, unless the bound is known
   Truncated(Row<T> &row) : Plain<T>(row), top(row.top), bound(row.low), here(0), total(0) {
     if (row.known) return;
@@ -30,8 +30,8 @@ template <class T> struct Threshold : Truncated<T> {
   }
 };
 
-// The bound is the least weight that, with all smaller ones, exceeds a share 1 - p of the total:
-// found by the mass below a guess, as the quantile of r-softmax is by counts.
+// The bound is the least weight that, with all smaller ones, exceeds a share 1 - p of the total. It
+// is found by the mass below a guess, like the quantile of r-softmax by counts.
 template <class T> struct TopP : Truncated<T> {
   TopP(Row<T> &row) : Truncated<T>(row) {
     if (!row.known) this->bound = row.low = search(row, (1 - row.theta) * this->total);

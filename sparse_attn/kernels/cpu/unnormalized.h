@@ -1,4 +1,4 @@
-// The mappings whose rows need not sum to one: softpick, clipped softmax, sigmoid and relu.
+// Mappings whose rows need not sum to one: softpick, clipped softmax, sigmoid and relu.
 #pragma once
 #include "shares.h"
 
@@ -54,7 +54,7 @@ template <class T> struct Softpick {
   T shift, least, inverse;
   explicit Softpick(Row<T> &row) : shift(std::max(row.top, T(0))), least(std::exp(-shift)) {
     Vec<T> total = Vec<T>{};
-    const bool small = shift < 80;  // beyond, e^(x - s) alone counts where it is not 0
+    const bool small = shift < 80;  // beyond, only e^(x - s) counts
     EACH_VECTOR(row, j) {
       Vec<T> x = load(row.x + j);
       Vec<T> size = small ? expm1(x) * least : exp(x - shift) - least;

@@ -20,19 +20,19 @@ from sparse_attn.mappings.base import Kernel
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
-    from sparse_attn.kernels.triton import launch, plan  # the first registers the operators
+    from sparse_attn.kernels.triton import launch, plan  # first, because it registers the operators
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
 FIXED_ALPHA = {
     1.0: get_spec("softmax").kernel,
-    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares instead of powers
+    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares for powers
     2.0: get_spec("sparsemax").kernel,
 }
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
-    """Why the Triton kernels do not support the call, None if they do."""
+    """Return why the Triton kernels do not support the call, None if they do."""
     if not INSTALLED:
         return "triton is not installed; pip install triton"
     query = inputs.query
@@ -75,16 +75,16 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def _dtype(inputs: AttentionInputs) -> torch.dtype:
-    """The dtype of query, or float32 where a learned factor needs exact gradients."""
+    """Return the dtype of query, or float32 if a learned factor needs exact gradients."""
     exact = inputs.learns_factor and torch.is_grad_enabled()
     return torch.float32 if exact else inputs.query.dtype
 
 
 def _kernel(inputs: AttentionInputs) -> Kernel:
-    """The mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
+    """Return the mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
     kernel = inputs.mapping.spec.kernel
     assert kernel is not None
-    # a graph is not compiled again for each value of a schedule
+    # not in a graph, which would be recompiled for each value of a schedule
     moves = torch.compiler.is_compiling() and inputs.mapping.was_set
     if kernel.name != "entmax" or moves:
         return kernel

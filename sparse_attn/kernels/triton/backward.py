@@ -42,7 +42,7 @@ def tile_of(
     k, columns, stats, site, theta, drop, EDGE: tl.constexpr, MAP: tl.constexpr,
     FLAGS: tl.constexpr,
 ):  # fmt: skip
-    """Weights and slopes for a tile of queries and keys."""
+    """Compute weights and slopes of a tile of queries and keys."""
     x, chain = scores_of(k, columns, site, EDGE, FLAGS)
     p = weights(x, stats, theta, site.unit, MAP)
     u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
@@ -52,7 +52,7 @@ def tile_of(
 
 @triton.jit
 def weights_gradient(g, tile, site, drop, MAP: tl.constexpr, FLAGS: tl.constexpr):
-    """dL / dp of a tile, given that to the weights after dropout."""
+    """dL / dp of a tile, from the gradient g to the weights after dropout."""
     if FLAGS.dropout:
         g = tl.where(kept(drop, tile.columns, site), g * drop.scale, 0.0)
     if MAP.family == "free":
@@ -62,7 +62,7 @@ def weights_gradient(g, tile, site, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
 
 @triton.jit
 def sink_tile(stats, site, theta, MAP: tl.constexpr, SHAPE: tl.constexpr):
-    """As `tile_of`, of the virtual keys, whose values are 0."""
+    """Compute `tile_of` for the virtual keys, whose values are 0."""
     x, columns = sink_of(site, SHAPE)
     p = weights(x, stats, theta, site.unit, MAP)
     u, by_theta = slopes(x, p, stats, theta, site.unit, MAP)
@@ -97,7 +97,7 @@ def scores_gradient(
 
 @triton.jit
 def keys_and_values(number, block, part, EDGE: tl.constexpr, SHAPE: tl.constexpr):
-    """Rows of a tile of keys, and their numbers."""
+    """Load keys and values of a tile; also return the numbers of the keys."""
     start = number * SHAPE.block_n
     k = load_tile(block.keys, start, block.site.n_keys, EDGE, SHAPE)
     v = load_tile(part.value, start, block.site.n_keys, EDGE, SHAPE)
@@ -109,14 +109,14 @@ def with_moments(
     sums, number, block, part, EDGE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """sum u g, u, v g and v of a row, with one more tile."""
+    """Add a tile to the row sums of u g, u, v g and v."""
     ug, u, vg, v = sums
     site = block.site
     k, values, columns = keys_and_values(number, block, part, EDGE, SHAPE)
     tile = tile_of(k, columns, part.stats, site, part.theta, part.drop, EDGE, MAP, FLAGS)
     g = tl.dot(part.do, tl.trans(values), input_precision=FLAGS.precision)
     g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
-    # u of a threshold row is p + v, and v may be so large that p is lost in the sum
+    # u of a threshold row is p + v, where a large v may absorb p
     slope = tile.p if MAP.family == "threshold" else tile.u
     ug += tl.sum(slope * g, 1)
     vg += tl.sum(tile.by_theta * g, 1)
@@ -125,7 +125,7 @@ def with_moments(
 
 @triton.jit
 def moments_of(block, part, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Those sums over all tiles and the sink, whose values are 0, and so is its g."""
+    """Sum u g, u, v g and v over all tiles and the sink, whose values and g are 0."""
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
     sums = (zero, zero, zero, zero)
     if MAP.moments:
@@ -148,7 +148,7 @@ def with_keys(
     dq, number, block, part, gradient, dk, dv, WHOLE: tl.constexpr, EDGE: tl.constexpr,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """dq of a block of rows with one more tile; if WHOLE, the gradients of its keys are stored."""
+    """Add a tile to dq of a block of rows; if WHOLE, store the gradients of its keys."""
     site, do = block.site, part.do
     k, v, columns = keys_and_values(number, block, part, EDGE, SHAPE)
     g = tl.dot(do, tl.trans(v), input_precision=FLAGS.precision)
@@ -177,7 +177,7 @@ def bwd_dq_kernel(
     blocks = tl.cdiv(sizes.rows, SHAPE.block_m)
     number, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     if FLAGS.causal:
-        number = blocks - 1 - number  # the longest first
+        number = blocks - 1 - number  # longest blocks first
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     low = number * SHAPE.block_m
     rows = low + tl.arange(0, SHAPE.block_m)

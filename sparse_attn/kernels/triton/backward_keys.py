@@ -1,4 +1,4 @@
-"""The second backward kernel: one program per tile of keys of a key head."""
+"""Second backward kernel: one program per tile of keys of a key head."""
 
 import triton
 import triton.language as tl
@@ -24,7 +24,7 @@ from sparse_attn.kernels.triton.scores import (
 
 @triton.jit
 def listed_rows(marks, rows, span):
-    """Lists the inner blocks of rows whose tile is marked; their number."""
+    """List the inner blocks of rows whose tile is marked, and return their number."""
     count = span.first * 0
     for start in range(span.inner, span.outer, 1024):
         places = start + tl.arange(0, 1024)
@@ -42,7 +42,7 @@ def with_rows(
     begin, end, pairs, sizes, scaling, theta, drop, EDGE: tl.constexpr, MAP: tl.constexpr,
     FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of a tile of keys, with one more block of rows."""
+    """Add a block of rows to dk and dv of a tile of keys."""
     dk, dv = state
     rows = number * SHAPE.block_m + tl.arange(0, SHAPE.block_m)
     inside = rows < sizes.rows
@@ -69,7 +69,7 @@ def bwd_dkdv_kernel(
 ):  # fmt: skip
     """Grid: tiles of keys, fastest, times batch x key heads; query heads in turn.
 
-    Masked keys are computed as any, and their gradients dropped at the end.
+    Masked keys are computed like others, and their gradients dropped at the end.
     """
     columns = tl.cdiv(sizes.keys, SHAPE.block_n)
     number = tl.program_id(0) % columns

@@ -1,7 +1,7 @@
-"""Few queries beside many keys: the keys are split over programs, for inference.
+"""Inference with few queries and many keys: the keys are split over programs.
 
-Three kernels, since a row's statistics depend on all of its scores: the scores, which for few
-queries are few; their statistics; the weights by the values, of which the parts are added up.
+There are three kernels, because a row's statistics depend on all its scores: the scores, few for
+few queries; their statistics; and weights times values, whose parts are then summed.
 """
 
 import triton
@@ -31,7 +31,7 @@ def decode_scores_kernel(
     query, key, q_strides, k_strides, scores, splits, chunk, theta, sink, lengths, seed, pairs,
     sizes, scaling, dropping, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """x of every score, (B, H, Q, K), -inf where masked. Grid: parts of keys times B x H."""
+    """Store x of every score, (B, H, Q, K), -inf where masked. Grid: parts of keys times B x H."""
     split, head = tl.program_id(0) % splits, tl.program_id(0) // splits
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     rows = tl.minimum(tl.arange(0, SHAPE.block_m), sizes.rows - 1)
@@ -51,21 +51,21 @@ def decode_scores_kernel(
 
 @triton.jit
 def sized(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of a pointwise row's size."""
+    """Step of `sweep` for a pointwise row's size."""
     theta, unit = given
     return (larger(state[0], size_of(x, theta, unit, MAP)),)
 
 
 @triton.jit
 def dense(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of a pointwise row's sum."""
+    """Step of `sweep` for a pointwise row's sum."""
     size, theta, unit = given
     return (state[0] + density(x, size, all_of(MAP.kind), theta, unit, MAP),)
 
 
 @triton.jit
 def weighed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of a threshold or truncated row's sum."""
+    """Step of `sweep` for a threshold or truncated row's sum."""
     solved, theta, unit = given
     p, _ = both_weights(x, solved, theta, unit, MAP)
     return (state[0] + p,)
@@ -76,7 +76,7 @@ def decode_statistics_kernel(
     scores, saved, theta, sink, lengths, seed, pairs, sizes, scaling, dropping,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Statistics of the rows of a head, as the forward kernel saves them. Grid: B x H."""
+    """Store row statistics of a head like the forward kernel. Grid: B x H."""
     head = tl.program_id(0)
     b, h, _h_key = place_of(head, sizes.heads, sizes.groups)
     rows = tl.minimum(tl.arange(0, SHAPE.block_m), sizes.rows - 1)
@@ -132,7 +132,7 @@ def decode_values_kernel(
     scores, saved, value, v_strides, parts, splits, chunk, theta, sink, lengths, seed, pairs,
     sizes, scaling, dropping, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """p v of each part of the keys, (splits, B, H, Q, D). Grid: as `decode_scores_kernel`."""
+    """Store p v of each part of the keys, (splits, B, H, Q, D). Grid: as `decode_scores_kernel`."""
     split, head = tl.program_id(0) % splits, tl.program_id(0) // splits
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     rows = tl.minimum(tl.arange(0, SHAPE.block_m), sizes.rows - 1)
@@ -143,7 +143,7 @@ def decode_values_kernel(
     values = head_of(value, v_strides, b, h_key)
     places = Matrix(scores + head.to(tl.int64) * sizes.rows * sizes.keys, sizes.keys)
     out = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
-    n_keys, _prefix = keys_of(lengths, b, pairs, sizes, FLAGS)  # values of padding are not read
+    n_keys, _prefix = keys_of(lengths, b, pairs, sizes, FLAGS)  # does not read values of padding
     last = tl.minimum((split + 1) * chunk, tl.cdiv(n_keys, SHAPE.block_n))
     for tile in range(split * chunk, last):
         start = tile * SHAPE.block_n
@@ -152,7 +152,7 @@ def decode_values_kernel(
         v = load_tile(values, start, n_keys, True, SHAPE)
         out = tl.dot(p.to(v.dtype), v, out, input_precision=FLAGS.precision)
     if MAP.family == "threshold" or MAP.family == "truncated":
-        out += (stats.f - stats.f)[:, None]  # a NaN row
+        out += (stats.f - stats.f)[:, None]  # keeps a NaN row NaN
     d = tl.arange(0, SHAPE.block_d)
     total_rows = (tl.num_programs(0) // splits).to(tl.int64) * sizes.rows
     places = parts + (split * total_rows + row_ids)[:, None] * SHAPE.dim + d[None, :]

@@ -1,4 +1,4 @@
-"""Which weights are dropped: the hash of kernels/dropout.py, so that all kernels agree."""
+"""Dropout by the hash of kernels/dropout.py, so that all kernels agree."""
 
 import triton
 import triton.language as tl
@@ -19,15 +19,15 @@ def mixed(x):
 
 @triton.jit
 def kept(drop, columns, site):
-    """Which weights of a tile [BM, BN] are kept.
+    """Return a mask of the kept weights of a tile [BM, BN].
 
-    Two neighbours share a hash, of which each has 16 bits: a rate is rounded to 2^-16.
+    Two neighbours share a hash, each with 16 bits, so a rate is rounded to 2^-16.
     """
     head = drop.head.to(tl.uint32)
     first = mixed(drop.seed.to(tl.uint32) ^ mixed(head))
     second = mixed((drop.seed >> 32).to(tl.uint32) + head)
     row = mixed(site.rows.to(tl.uint32) + first)
-    # of two independent states of a row, for one alone is near that of another row too often
+    # two independent states per row, because single states of two rows are too often similar
     state, other = row[:, None], mixed(row + second)[:, None]
     bits = (state ^ (columns & -2).to(tl.uint32)[None, :]) * 0x7FEB352D + other
     bits = (bits ^ (bits >> 15)) * 0x846CA68B

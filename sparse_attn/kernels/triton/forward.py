@@ -1,4 +1,4 @@
-"""The forward kernel: one program per block of queries of a head."""
+"""Forward kernel: one program per block of queries of a head."""
 
 import triton
 import triton.language as tl
@@ -43,7 +43,7 @@ def values_at(tile, values, block, EDGE: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.jit
 def dropped(p, drop, columns, site, FLAGS: tl.constexpr):
-    """p of the weights that dropout keeps, before it is scaled."""
+    """Set dropped weights of p to 0, without scaling the others."""
     if FLAGS.dropout:
         return tl.where(kept(drop, columns, site), p, 0.0)
     else:
@@ -54,10 +54,10 @@ def dropped(p, drop, columns, site, FLAGS: tl.constexpr):
 def pointwise_step(
     state, x, columns, v, block, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
 ):
-    """One more tile of the online sums."""
+    """Add a tile to the online sums."""
     size, total, out = state
     new = tl.maximum(size, tl.max(size_of(x, theta, block.site.unit, MAP), 1))
-    # a row without a valid score so far
+    # for rows without a valid score so far
     base = new if is_power(MAP.kind) else tl.where(new == float("-inf"), 0.0, new)
     p = density(x, base[:, None], all_of(MAP.kind), theta, block.site.unit, MAP)
     shrink = shrink_of(size, base, block.site.unit, MAP)
@@ -71,7 +71,7 @@ def pointwise_step(
 def pointwise_rows(
     block, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):
-    """out of a block of rows, with an online sum."""
+    """Compute out of a block of rows with an online sum."""
     unit = block.site.unit
     size = tl.full([SHAPE.block_m], 0.0, tl.float32) + least_size(theta, MAP)
     total = tl.full([SHAPE.block_m], 0.0, tl.float32)
@@ -109,7 +109,7 @@ def pointwise_rows(
 def solved_step(
     state, x, columns, v, block, solved, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
 ):
-    """One more tile of the outputs, the sums of their weights, and the keys that own a quantile."""
+    """Add a tile to the outputs and the sums of weights, and find the keys of the quantile."""
     out, second, total, total_second, low, high = state
     p, w = both_weights(x, solved, theta, block.site.unit, MAP)
     if MAP.family == "threshold" or MAP.family == "truncated":
@@ -131,7 +131,7 @@ def solved_step(
 def solved_rows(
     block, values, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):
-    """out of a block of rows whose weights depend on statistics of the whole row."""
+    """Compute out of a block of rows whose weights depend on statistics of the whole row."""
     solved = statistics(block, theta, MAP, FLAGS, SHAPE)
     none = tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32)
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
@@ -161,7 +161,7 @@ def finished(
     state, solved, block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Both outputs, normalised, and the statistics for the backward pass."""
+    """Normalise both outputs, and return the statistics for the backward pass."""
     out, second, total, total_second, low, high = state
     stats = solved.stats
     unit = block.site.unit
@@ -180,7 +180,7 @@ def finished(
         out = out * inverse[:, None]
         f += tl.log2(tl.where(total == 0.0, 1.0, total))
         if MAP.family == "threshold":
-            # of the pull, for v without 1 / t: sum v g - sum v sum p g
+            # for the pull, sum v g - sum v sum p g, with v without 1 / t
             f += tl.log2(stats.b)
             second = (second - total_second[:, None] * out) * inverse[:, None]
     elif MAP.family == "projection":
@@ -195,7 +195,7 @@ def attend(
     result, again, saved, block, values, row_ids, theta, drop,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows: its outputs and its statistics."""
+    """Compute and store the outputs and statistics of a block of rows."""
     site = block.site
     if MAP.family == "pointwise":
         out, second, stats = pointwise_rows(block, values, theta, drop, MAP, FLAGS, SHAPE)
@@ -227,7 +227,7 @@ def fwd_kernel(
         number = blocks - 1 - number  # the longest first
     b, h, h_key = place_of(head, sizes.heads, sizes.groups)
     low = number * SHAPE.block_m
-    # rows past the last repeat it: they are stored to the same place, and keep no tile alive
+    # rows past the last repeat it: they store to the same place and keep no tile alive
     rows = tl.minimum(low + tl.arange(0, SHAPE.block_m), sizes.rows - 1)
     site = site_of(
         query, q_strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE

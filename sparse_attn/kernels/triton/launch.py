@@ -1,4 +1,4 @@
-"""The two custom operators through which PyTorch sees the kernels."""
+"""The two custom operators that call the kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
     schema=f"({INPUTS}, bool grad, bool moments) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """out (B, H, Q, D), a second one, row statistics, live tiles listed and marked."""
+    """Compute out (B, H, Q, D), a second output, row statistics, lists and marks of live tiles."""
     *given, grad, moments = arguments
     inputs = OperatorInputs(*given).dense()
     query, key, value = inputs[:3]
@@ -63,7 +63,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
-    """`out` of few queries, the keys split over programs."""
+    """Compute `out` of few queries, with the keys split over programs."""
     query, key, value = inputs[:3]
     batch, heads, rows, dim = query.shape
     assert planned.split is not None
@@ -120,7 +120,7 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
     f"Tensor tiles, Tensor marks, {WANTED}) -> Tensor[]",
 )
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of query, key and value, and of parameter and sink where wanted; none of bias."""
+    """Compute gradients of query, key and value, and of parameter and sink where wanted."""
     *given, out, second, stats, tiles, marks, want_parameter, want_sink, _ = arguments
     inputs = OperatorInputs(*given).dense()
     q, k, v = inputs[:3]
@@ -133,7 +133,7 @@ def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     saved = (stats, row_gradients)
     options = planned.arguments(inputs)
     if whole and not shape.full:
-        options["FLAGS"] = planned.flags._replace(ragged=True)  # one loop for its one or two tiles
+        options["FLAGS"] = planned.flags._replace(ragged=True)  # a single loop for one or two tiles
     batch, heads = q.shape[:2]
     with torch.cuda.device_of(q):
         bwd_dq_kernel[(-(-q.shape[2] // shape.block_m) * batch * heads,)](

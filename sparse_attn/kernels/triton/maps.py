@@ -1,6 +1,6 @@
 """The mappings in Triton: weights, slopes and row gradients.
 
-A row is described by its `Statistics`, five numbers and two keys, `low` and `high`:
+The `Statistics` of a row are five numbers and two keys, `low` and `high`:
 
 | family     | a     | b           | c    | d             | e                 |
 | ---------- | ----- | ----------- | ---- | ------------- | ----------------- |
@@ -9,14 +9,14 @@ A row is described by its `Statistics`, five numbers and two keys, `low` and `hi
 | truncated  | max x |             | edge |               |                   |
 | projection | max x | temperature | tau  | d b / d sum s | d b / d parameter |
 
-and for family free in unnormalized.py; f is log2 of the sum by which a threshold or truncated row
-is divided. x are the scores over `unit` (see scores.py). The reach is the distance in x from the
-maximum to the quantile; rows of threshold and truncated mappings keep x >= edge. At temperature 0,
-d is the slack within which the backward kernels treat a score as the maximum.
+The family free is in unnormalized.py. f is log2 of the sum that divides a threshold or truncated
+row. x are the scores over `unit` (see scores.py). The reach is the distance in x from the maximum
+to the quantile; rows of threshold and truncated mappings keep x >= edge. At temperature 0, d is the
+slack within which the backward kernels treat a score as the maximum.
 
-Every gradient has the form ds = slope (g - gamma) / temperature + kappa, where g is the gradient
-to the weight, less `pull` at the keys `low` and `high` that own the quantile of r-softmax (`low`
-alone, the maximum of t-softmax).
+Every gradient has the form ds = slope (g - gamma) / temperature + kappa, with g the gradient to the
+weight, less `pull` at the keys `low` and `high` of r-softmax's quantile (for t-softmax only at
+`low`, the maximum).
 """
 
 import triton
@@ -38,39 +38,39 @@ VAST = tl.constexpr(1099511627776.0)  # 2^40
 
 @triton.jit
 def nan_of(theta):
-    """NaN for a NaN parameter, which makes its rows NaN; else 0, also for infinity."""
+    """Return NaN for a NaN parameter, to make its rows NaN; else 0, also for infinity."""
     return tl.where(theta == theta, 0.0, float("nan"))
 
 
 @triton.constexpr_function
 def has_second(family, kind, grad, moments):
-    """Whether a second output, with weights of its own, saves the backward pass a pass."""
+    """Whether a second output, with other weights, saves a pass over the row in backward."""
     needed = family in ("threshold", "projection") or kind == "clipped-softmax"
     return grad and needed and not moments
 
 
 @triton.constexpr_function
 def has_delta(family, kind):
-    """Whether the gradient needs sum p g, which is that of `out` by `out`."""
+    """Whether the gradient needs sum p g, computed as dL / d out times out."""
     return family != "projection" and (family != "free" or kind == "softpick")
 
 
 @triton.jit
 def reach_of(t):
-    """t of a threshold row in x, or so much that scores near the maximum are as good as equal."""
+    """Return t of a threshold row in x; VAST for tiny or infinite t, which makes scores equal."""
     return tl.where((t < TINY) | (t == float("inf")), VAST, t)
 
 
 @triton.jit
 def steepness(x, stats, unit):
-    """e^(s - max s), normalised, of the scores that are kept; of a threshold row over t."""
+    """Normalised e^(s - max s) of the kept scores; over t for a threshold row."""
     steep = tl.exp2((x - stats.a[:, None]) * (unit * LOG2E) - stats.f[:, None])
     return tl.where(x >= stats.c[:, None], steep, 0.0)
 
 
 @triton.jit
 def weights(x, stats, theta, unit, MAP: tl.constexpr):
-    """The mapping's p for x [BM, BN]; x = -inf gives exactly 0."""
+    """Compute p for x [BM, BN]; x = -inf gives exactly 0."""
     a, b, c = stats.a[:, None], stats.b[:, None], stats.c[:, None]
     if MAP.family == "pointwise":
         return density(x, a, b, theta, unit, MAP)
@@ -88,7 +88,7 @@ def weights(x, stats, theta, unit, MAP: tl.constexpr):
 
 @triton.jit
 def both_weights(x, solved, theta, unit, MAP: tl.constexpr):
-    """The weights of both outputs, [BM, BN], in [0, 1] for a threshold row."""
+    """Compute the weights of both outputs, [BM, BN], in [0, 1] for a threshold row."""
     stats = solved.stats
     if MAP.family == "threshold":
         steep = steepness(x, stats, unit)
@@ -107,7 +107,7 @@ def both_weights(x, solved, theta, unit, MAP: tl.constexpr):
 
 @triton.jit
 def slopes(x, p, stats, theta, unit, MAP: tl.constexpr):
-    """u and v of each entry: ds = u (g - gamma) ..., d parameter = sum v (g - gamma) ..."""
+    """Compute u and v: ds = u (g - gamma) ..., d parameter = sum v (g - gamma) ..."""
     a, b, c = stats.a[:, None], stats.b[:, None], stats.c[:, None]
     if MAP.family == "pointwise":
         _, u, v = density_slopes(x, a, b, theta, unit, MAP)
@@ -126,9 +126,9 @@ def slopes(x, p, stats, theta, unit, MAP: tl.constexpr):
 
 @triton.jit
 def row_gradient(delta, second, sums, stats, unit, MAP: tl.constexpr):
-    """gamma, pull or kappa, and the gradient to the parameter.
+    """Compute gamma, pull or kappa, and the gradient to the parameter.
 
-    delta = sum p g, `second` as the second output gives it, sums = sum u g, u, v g and v.
+    delta = sum p g, `second` the same for the second output, sums = sum u g, u, v g and v.
     """
     none = stats.a * 0.0
     ug, u, vg, v = sums

@@ -1,7 +1,7 @@
 """Named tuples passed between the kernels.
 
-Functions of the compiler (`triton.constexpr_function`) take single fields: Triton 3.6 hands them a
-named tuple as one without names, where they call each other or the interpreter calls them.
+Functions of the compiler (`triton.constexpr_function`) take single fields, because Triton 3.6 drops
+the names of a named tuple if they call each other or the interpreter calls them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 
 
 class Map(NamedTuple):
-    """Compile-time: which mapping."""
+    """Compile-time: the mapping."""
 
     family: str  # as in mappings.base.Kernel
     kind: str
     skip: bool  # skip tiles without support, which have no gradient either
-    grad: bool  # save what the backward pass needs,
-    moments: bool  # which computes sums over rows itself, or takes them from a second output
+    grad: bool  # save data for the backward pass
+    moments: bool  # the backward pass computes row sums; otherwise a second output gives them
 
 
 class Flags(NamedTuple):
     """Compile-time: operations on the scores between q k^T and the mapping."""
 
-    plain: bool  # s = scale q k^T, scale > 0: kernels then compute with q k^T
+    plain: bool  # s = scale q k^T, scale > 0, so that kernels compute with q k^T
     ragged: bool  # any tile may have masked scores
     mask: bool
     padding: bool  # one row of the mask serves all queries and heads
@@ -31,9 +31,9 @@ class Flags(NamedTuple):
     softcap: bool
     causal: bool
     window: int  # 0 for none
-    precision: str  # of float32 products: "tf32x3" (float32 accuracy) or "tf32"
+    precision: str  # precision of float32 products: "tf32x3" (float32 accuracy) or "tf32"
     lengths: bool
-    packed: bool  # sequences one after another
+    packed: bool  # packed sequences
     dropout: bool
     sink: bool  # one more score in each row, of value 0
 
@@ -45,8 +45,8 @@ class Shape(NamedTuple):
     block_n: int  # keys
     dim: int
     block_d: int  # dim padded to a power of two
-    short: bool  # one tile holds all keys,
-    full: bool  # and all its scores are valid
+    short: bool  # one tile holds all keys
+    full: bool  # all scores of all tiles are valid
     stored: bool = False  # scores are read, not computed
 
 
@@ -54,16 +54,16 @@ class Sizes(NamedTuple):
     """Lengths of the problem."""
 
     heads: int
-    groups: int  # query heads to a key head
+    groups: int  # query heads per key head
     rows: int
     keys: int
-    boundaries: int  # of packed sequences, in place of lengths
+    boundaries: int  # number of boundaries of packed sequences, which replace lengths
 
 
 class Pairs(NamedTuple):
     """Mask and bias: pointers, and strides by batch, head, query and key.
 
-    Flat, because Triton 3.6 loses a stride of 1 in a tuple inside a tuple.
+    Flat, because Triton 3.6 loses a stride of 1 in a nested tuple.
     """
 
     mask: Any
@@ -81,9 +81,9 @@ class Pairs(NamedTuple):
 # On the device, where all types are Triton's:
 
 # a block of queries of one head, and the inputs of its scores; n_keys excludes padding, and the
-# first `prefix` keys are all valid; sink: the score of the virtual key; unit: what x, the number
-# that the kernels compute with, is multiplied by to give the score s; begin, end: of the packed
-# sequence of each row [BM, 1], or of each key [1, BN]
+# first `prefix` keys are all valid; sink: score of the virtual key; unit: factor from x, which the
+# kernels compute with, to the score s = unit x; begin, end: ends of the packed sequence of each row
+# [BM, 1], or of each key [1, BN]
 Site = namedtuple(
     "Site",
     "q rows n_rows n_keys prefix all_keys scale unit softcap mask mask_m mask_n bias bias_m bias_n "
@@ -91,13 +91,13 @@ Site = namedtuple(
 )
 # a (length, dim) matrix
 Matrix = namedtuple("Matrix", "pointer stride")
-# tiles that a block may attend to, first <= inner <= outer <= last; all scores of those from inner
+# tiles that a block may attend to, first <= inner <= outer <= last; all scores of tiles from inner
 # to outer are valid
 Span = namedtuple("Span", "first inner outer last")
-# the scores of a block of queries; kept: the only tile, where the shape is short; tiles: the number
-# of inner tiles with support, and these; marks: one for each tile, a Matrix
+# scores of a block of queries; kept: the only tile of a short shape; tiles: the number of inner
+# tiles with support, and their list; marks: a Matrix with one mark per tile
 Block = namedtuple("Block", "site keys kept span tiles marks")
-# what a pass over a row finds; candidates: at each place of a tile the largest score of all tiles
+# results of a pass over a row; candidates: largest score of all tiles at each place of a tile
 Survey = namedtuple("Survey", "candidates top bottom total squares n")
 # statistics of a row; see maps.py
 Statistics = namedtuple("Statistics", "a b c d e low high f")
@@ -105,9 +105,9 @@ Statistics = namedtuple("Statistics", "a b c d e low high f")
 Line = namedtuple("Line", "top factor tau slack chill")
 # statistics for the forward pass, c and d for the backward one, and x of the keys low and high
 Solved = namedtuple("Solved", "stats c d low high")
-# determines which weights are dropped: those of less random bits than `cut`; scale: of the others
+# dropout: weights with random bits below `cut` are dropped, the others multiplied by `scale`
 Drop = namedtuple("Drop", "seed head cut scale")
-# what else a block of queries needs in the backward pass
+# further inputs of a block of queries in the backward pass
 Part = namedtuple("Part", "value do stats theta drop")
 # values of a tile in the backward pass; chain = ds / d(unit x), used = p after dropout
 Tile = namedtuple("Tile", "columns x chain p used u by_theta")

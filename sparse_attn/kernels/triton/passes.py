@@ -26,7 +26,7 @@ from sparse_attn.kernels.triton.scores import (
     stored_tile,
 )
 
-STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14
+STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14 steps
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
 
 
@@ -37,7 +37,7 @@ def larger(a, b):
 
 @triton.jit
 def tile_at(tile, block, EDGE: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """x [BM, BN] of a tile, and its keys."""
+    """Return x [BM, BN] of a tile, and its keys."""
     start = tile * SHAPE.block_n
     columns = start + tl.arange(0, SHAPE.block_n)
     if SHAPE.short:
@@ -52,13 +52,13 @@ def tile_at(tile, block, EDGE: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.cons
 
 @triton.jit
 def inner_tile(i, block, LISTED: tl.constexpr):
-    """Number of the i-th inner tile, or of the i-th of those with support."""
+    """Number of the i-th inner tile; if LISTED, of the i-th with support."""
     return tl.load(block.tiles + 1 + i).to(tl.int32) if LISTED else block.span.inner + i
 
 
 @triton.jit
 def inner_tiles(block, LISTED: tl.constexpr):
-    """Number of inner tiles, or of those with support."""
+    """Count the inner tiles; if LISTED, those with support."""
     return tl.load(block.tiles).to(tl.int32) if LISTED else block.span.outer - block.span.inner
 
 
@@ -90,7 +90,7 @@ def blank(value: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.constexpr_function
 def reads(what, family, kind):
-    """Whether the statistics of a mapping need the `what` of its rows."""
+    """Whether a mapping's statistics need the field `what` of `Survey`."""
     searched = kind in ("r-softmax", "top-p-softmax")
     by_mean = kind in ("sparsecone", "sparsehourglass")
     return {
@@ -104,7 +104,7 @@ def reads(what, family, kind):
 
 @triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of `survey`."""
+    """Step of `survey`."""
     top, bottom, total, squares, n = state
     inside = x != float("-inf")
     if reads("top", MAP.family, MAP.kind):
@@ -122,9 +122,9 @@ def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Maximum, minimum, sums and number of the valid x of a row, and `candidates` [BM, BN].
+    """Compute maximum, minimum, sums and number of a row's valid x, and `candidates` [BM, BN].
 
-    NaN is a maximum. What `reads` does not name is not computed.
+    NaN counts as the maximum. Fields that `reads` excludes are not computed.
     """
     zero = blank(0.0, SHAPE)
     state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero, zero)
@@ -150,7 +150,7 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.jit
 def summed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of `project`: sums of p and of its slope."""
+    """Step of `project`: sums of p and of its slope."""
     total, slope = state
     line, theta = given
     p, u = powers(base_of(x, line, theta, MAP), theta, MAP)
@@ -164,9 +164,9 @@ def either(a, b):
 
 @triton.jit
 def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """As `sweep` of `summed`; lists the inner tiles with support.
+    """Sum like `sweep` with `summed`, and list the inner tiles with support.
 
-    tau only rises from here, so that no other tile gains support.
+    From here tau only rises, so no other tile gains support.
     """
     line, theta = given
     total, slope = state
@@ -193,7 +193,7 @@ def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: t
 
 @triton.jit
 def mark(block, count):
-    """Marks the listed tiles, and those at the edges, for the lists of the keys."""
+    """Mark the listed tiles and the edge tiles for the lists of the keys."""
     marks, span = block.marks, block.span
     places = tl.arange(0, 128)
     for start in range(0, count, 128):
@@ -208,7 +208,7 @@ def mark(block, count):
 
 @triton.jit
 def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SHAPE: tl.constexpr):
-    """Newton's step of tau, from sums over the keys, to which the sink is added."""
+    """Compute Newton's step of tau from sums over the keys, plus the sink."""
     total, slope = tl.sum(total, 1), tl.sum(slope, 1)
     _, theta = given
     if FLAGS.sink:
@@ -224,10 +224,10 @@ def project(
     block, found, temperature, slack, theta, MAP: tl.constexpr, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """tau with sum p = 1.
+    """Solve sum p = 1 for tau.
 
     Newton's method on the convex (sum p)^e: from 0 the iterates rise to the root without passing
-    it. That of the candidates, a subset of the row, is below it and near.
+    it. The candidates, a subset of the row, have a root below it and near, which comes first.
     """
     unit = block.site.unit
     none = blank(0.0, SHAPE)

@@ -15,23 +15,23 @@ from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 from sparse_attn.kernels.triton.settings import Setting
 
 SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a head that is WHOLE
-SHORT_BYTES = 256  # most bytes per row of either
-TILE_BYTES = 16384  # of a tile of queries, keys or values; registers spill beyond
-LEAST_SIDE = 16  # of a tile
-ROWS_HELD = 7  # most rows in shared memory per row of a tile, as the compiler reports,
-ROWS_HELD_WIDE = 12  # and of the keys' kernel with twice the queries
-HOPPER = 232448  # shared memory per block in bytes, if there is no device to query
-FEW, MANY = 16, 2048  # most queries, and least keys, for which the keys are split over programs
+SHORT_BYTES = 256  # most bytes per row of keys or queries
+TILE_BYTES = 16384  # most for a tile of queries, keys or values; beyond, registers spill
+LEAST_SIDE = 16  # least side of a tile
+ROWS_HELD = 7  # most rows in shared memory per row of a tile, as the compiler reports
+ROWS_HELD_WIDE = 12  # the same for the keys' kernel with twice the queries
+HOPPER = 232448  # shared memory per block in bytes, used without a device to query
+FEW, MANY = 16, 2048  # most queries and least keys to split the keys over programs
 PART = 8  # least tiles of a part
-STORED = 4096  # scores of a tile of those
+STORED = 4096  # scores of a tile with split keys
 MOST_PLANS = 1024
 _OPTIONS = OperatorInputs._fields.index("kernel")
 
-Options = dict[str, int]  # of a launch
+Options = dict[str, int]  # options of a launch
 
 
 class Plan(NamedTuple):
-    """What all calls of one layout share."""
+    """Arguments shared by all calls of one layout."""
 
     fixed: dict[str, Any]  # arguments of every kernel
     of_mask: Any  # strides
@@ -40,10 +40,10 @@ class Plan(NamedTuple):
     forward: tuple[Shape, Options]
     backward: tuple[Shape, Options, bool]
     keys: tuple[Shape, Options]
-    split: tuple[int, int] | None  # parts of the keys of few queries, and tiles in each
+    split: tuple[int, int] | None  # for few queries: parts of the keys, and tiles per part
 
     def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
-        """Of every kernel: also the tensors."""
+        """Return the arguments of every kernel, including the tensors."""
         query, mask, bias = inputs.query, inputs.mask, inputs.bias
         bounds = inputs.key_lengths if inputs.cu_seqlens is None else inputs.cu_seqlens
         masks = query if mask is None else mask.view(torch.uint8), *self.of_mask
@@ -63,7 +63,7 @@ _PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
-    """The plan of this layout, kept: to make it takes as long as a launch."""
+    """Return the plan of this layout; cached, because making one takes as long as a launch."""
     query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
     layout = (
         query.shape,
@@ -94,7 +94,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
     key_heads, keys = key.shape[1:3]
     packed = inputs.cu_seqlens
     of_mask, of_bias = _strides(mask), _strides(bias)
-    # one mask row for all queries and heads: keys past its end are padding
+    # a single mask row for all queries and heads: keys past its end are padding
     padding = mask is not None and of_mask[1] == of_mask[2] == 0
     flags = Flags(
         plain=bias is None and inputs.softcap == 0 and inputs.scale > 0,
@@ -130,12 +130,12 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
 
 
 def _dropping(rate: float) -> tuple[int, float]:
-    """`cut` and `scale` of names.Drop."""
+    """Return `cut` and `scale` of names.Drop."""
     return (share_of(rate) << (32 - BITS)) - 2**31, scale_of(rate)
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, ...]:
-    """Of what broadcasts to the scores; 0 for None, a placeholder that the flags exclude."""
+    """Return strides of a tensor broadcast to the scores; 0 for None, which the flags exclude."""
     if tensor is None:
         return 0, 0, 0, 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -144,7 +144,7 @@ def _strides(tensor: Tensor | None) -> tuple[int, ...]:
 
 
 def product_precision(dtype: torch.dtype) -> str:
-    """Precision of float32 products, as set in PyTorch; others are exact."""
+    """Return PyTorch's setting for the precision of float32 products; other products are exact."""
     if dtype != torch.float32:
         return "tf32"
     setting = torch.backends.cuda.matmul.fp32_precision
@@ -154,7 +154,7 @@ def product_precision(dtype: torch.dtype) -> str:
 
 
 def block_of(length: int) -> int:
-    """Block size for `length`: a power of two, large enough for tl.dot."""
+    """Return the block size for `length`: a power of two, large enough for tl.dot."""
     return max(16, 1 << (length - 1).bit_length())
 
 
@@ -182,7 +182,7 @@ def _room(device: torch.device) -> int:
 
 @functools.cache
 def _room_of(device: torch.device) -> int:
-    """Shared memory per block, 0 where the products of the kernels are not supported."""
+    """Shared memory per block in bytes; 0 if the GPU does not support the kernels' products."""
     properties = _properties(device)
     if torch.version.hip is not None or properties.major < 8:
         return 0
@@ -201,7 +201,7 @@ def is_short(key: Tensor) -> bool:
 
 
 def tile_side(key: Tensor) -> int:
-    """Tile size for rows of several tiles: 64, or 32 or 16 where rows are long."""
+    """Tile size for rows of several tiles: 64, or 32 or 16 for large dims."""
     side = min(64, TILE_BYTES // row_bytes(key))
     room = shared_memory(key) // (ROWS_HELD * row_bytes(key))
     return side if side <= room else side // 2
@@ -217,20 +217,20 @@ def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
     if inputs.kernel in ("sparsecone", "sparsehourglass"):
         return True
     if inputs.family == "threshold" and inputs.query.shape[3] < LEAST_SIDE:
-        return True  # `scores.gradient_dot` says why
+        return True  # see `scores.gradient_dot`
     return learned and inputs.family != "truncated"
 
 
 def tiled(key: Tensor) -> Shape:
-    """SHAPE for rows of several tiles."""
+    """Default SHAPE for rows of several tiles."""
     side, dim = tile_side(key), key.shape[3]
     return Shape(side, side, dim, block_of(dim), False, False)
 
 
 def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting:
-    """The setting of rows of several tiles: what was best on this GPU, or the default.
+    """Return the setting for rows of several tiles: the best measured on this GPU, or the default.
 
-    Lists that the backward pass reads are of square tiles: a setting with others is not for them.
+    Tile lists for the backward pass need square tiles, so other settings are not used with them.
     """
     key = inputs.key
     names, side = (inputs.kernel, inputs.family), tile_side(key)
@@ -243,16 +243,16 @@ def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting
 
 
 def forward_setting(inputs: OperatorInputs, grad: bool) -> Setting:
-    """Of the forward kernel, whose tiles are listed where some are skipped."""
+    """Return the setting of the forward kernel, which lists tiles if some are skipped."""
     side = tile_side(inputs.key)
     return setting_of("forward" if grad else "inference", inputs, Setting(side, side))
 
 
 def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Shape, Options]:
-    """SHAPE of the forward kernel, and the options of its launch."""
+    """Return SHAPE and launch options of the forward kernel."""
     key, setting = inputs.key, forward_setting(inputs, grad)
     block_n = block_of(key.shape[2])
-    # a head with little but padding then computes one tile of two
+    # several tiles: a head with mostly padding then computes one of two
     padded = (flags.lengths or flags.padding) and block_n > 64
     if not is_short(key) or padded:
         return sized(key, setting), setting.options
@@ -262,7 +262,7 @@ def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Sha
 
 
 def sized(key: Tensor, setting: Setting) -> Shape:
-    """SHAPE for rows of several tiles of a setting."""
+    """SHAPE for rows of several tiles with a setting."""
     return tiled(key)._replace(block_m=setting.block_m, block_n=setting.block_n)
 
 
@@ -273,7 +273,7 @@ def _is_full(key: Tensor, block_n: int, flags: Flags) -> bool:
 
 
 def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options, bool]:
-    """SHAPE of the query kernel, the options of its launch, and whether it is WHOLE."""
+    """Return SHAPE and launch options of the query kernel, and whether it is WHOLE."""
     query, key = inputs.query, inputs.key
     tile = tiled(key)
     if not is_short(key) or query.shape[2] > SHORT or query.shape[1] != key.shape[1]:
@@ -288,7 +288,7 @@ def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options
 
 
 def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
-    """SHAPE of the keys' kernel: more queries where no list is by blocks of fewer."""
+    """Return SHAPE and launch options of the keys' kernel, with more queries if none are listed."""
     tile = tiled(inputs.key)
     room = shared_memory(inputs.key) // (ROWS_HELD_WIDE * row_bytes(inputs.key))
     wide = tile.block_m == 64 <= room and not skips(inputs)
@@ -298,7 +298,7 @@ def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
 
 
 def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:
-    """Parts of the keys where few queries would leave most of the GPU idle, and tiles in each."""
+    """Return parts of the keys and tiles per part if few queries leave the GPU mostly idle."""
     batch, heads, rows, _ = inputs.query.shape
     tiles = -(-inputs.key.shape[2] // tile_side(inputs.key))
     on_gpu = inputs.query.device.type == "cuda"
@@ -311,7 +311,7 @@ def split_of(inputs: OperatorInputs) -> tuple[int, int] | None:
 
 
 def decode_shapes(query: Tensor, key: Tensor) -> tuple[Shape, Shape]:
-    """SHAPE of few queries, for products and for scores that are stored."""
+    """Return SHAPE for few queries: for products, and for stored scores."""
     shape = tiled(key)._replace(block_m=FEW)
     block_m = 1 << (query.shape[2] - 1).bit_length()
     return shape, shape._replace(block_m=block_m, block_n=STORED // block_m, stored=True)

@@ -1,15 +1,14 @@
 """Pointwise mappings in Triton: p_i = g(s_i) / sum_j g(s_j), without a logarithm.
 
-So that nothing overflows, g is divided by a power of a row's largest `size`, with an online sum:
-g = 2^size h with h in [1/2, 1] is divided by 2^size, a polynomial in s by the largest |s| to its
-degree.
+Against overflow, g is divided by a power of a row's largest `size`, with an online sum: g = 2^size
+h with h in [1/2, 1] by 2^size, a polynomial in s by the largest |s| to its degree.
 """
 
 import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-LEAST = tl.constexpr(1e-18)  # rows whose g are all below it squared become uniform
+LEAST = tl.constexpr(1e-18)  # rows whose g are all below its square become uniform
 
 
 @triton.constexpr_function
@@ -33,7 +32,7 @@ def least_size(theta, MAP: tl.constexpr):
 
 @triton.jit
 def size_of(x, theta, unit, MAP: tl.constexpr):
-    """log of g but for h, over unit, or the base of the power; the least for x = -inf."""
+    """log(g / h) / unit, or the base of the power; the least size for x = -inf."""
     if MAP.kind == "softmax":
         return x
     elif MAP.kind == "sigsoftmax":
@@ -50,22 +49,22 @@ def size_of(x, theta, unit, MAP: tl.constexpr):
 
 @triton.constexpr_function
 def all_of(kind):
-    """The share 1 as `density` takes it."""
+    """The share 1 in the form that `density` takes."""
     return 1.0 if is_power(kind) else 0.0
 
 
 @triton.jit
 def share_of(total, MAP: tl.constexpr):
-    """The share 1 / total, or all if nothing is valid."""
+    """The share 1 / total, or 1 without valid scores."""
     some = tl.where(total == 0.0, 1.0, total)
     return 1.0 / some if is_power(MAP.kind) else -tl.log2(some)
 
 
 @triton.jit
 def shrink_of(old, new, unit, MAP: tl.constexpr):
-    """What sums divided by the old size are multiplied by to be divided by the new one."""
+    """Factor that rescales sums from the old size to the new one."""
     if is_power(MAP.kind):
-        part = tl.where(old == new, 1.0, old / new)  # a division need not be exact
+        part = tl.where(old == new, 1.0, old / new)  # because a division may be inexact
         return part if MAP.kind == "normalized-relu" else part * part
     else:
         return tl.exp2((old - new) * (unit * LOG2E))
@@ -73,15 +72,15 @@ def shrink_of(old, new, unit, MAP: tl.constexpr):
 
 @triton.jit
 def inverse_of(size):
-    """1 / size, or 0 in a row that becomes uniform; NaN stays NaN times either."""
+    """1 / size, or 0 in a row that becomes uniform; NaN times either stays NaN."""
     return tl.where(size <= LEAST, 0.0, 1.0 / size)
 
 
 @triton.jit
 def density(x, size, share, theta, unit, MAP: tl.constexpr):
-    """g over its power of `size`, times a share, given as its log2 for a 2^size; 0 for x = -inf.
+    """g over its power of `size`, times a share (its log2 for 2^size); 0 for x = -inf.
 
-    The size is subtracted first, so that the largest is exact whatever its size.
+    The size is subtracted first, so that the largest g is exact.
     """
     if MAP.kind == "taylor-softmax":
         small = 1.0 / size
@@ -105,7 +104,7 @@ def density(x, size, share, theta, unit, MAP: tl.constexpr):
 
 @triton.jit
 def falling(x, theta, unit, MAP: tl.constexpr):
-    """e^-|z| for the z whose sigmoid is in g, and z."""
+    """Return e^-|z| and z, for the z whose sigmoid is in g."""
     z = x * (unit * LOG2E)
     if MAP.kind == "sigsoftmax":
         z += theta * LOG2E
@@ -116,13 +115,13 @@ def falling(x, theta, unit, MAP: tl.constexpr):
 def rising(x, theta, unit, MAP: tl.constexpr):
     """sigma(|z|) = 1 / (1 + e^-|z|)."""
     small, _ = falling(x, theta, unit, MAP)
-    root = tl.rsqrt(1.0 + small)  # of a number in [1, 2]: cheaper than a division
+    root = tl.rsqrt(1.0 + small)  # of a number in [1, 2], which is cheaper than a division
     return root * root
 
 
 @triton.jit
 def density_slopes(x, size, share, theta, unit, MAP: tl.constexpr):
-    """g as of `density`, dg / ds and dg / d parameter."""
+    """Return g of `density`, dg / ds and dg / d parameter."""
     g = density(x, size, share, theta, unit, MAP)
     by_theta = g * 0.0
     if MAP.kind == "sigsoftmax" or MAP.kind == "normalized-sigmoid":

@@ -9,7 +9,7 @@ import triton.language as tl
 from sparse_attn.kernels.triton.names import Line
 
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal number
-COLD = tl.constexpr(1e30)  # how far below the maximum other scores are at temperature 0
+COLD = tl.constexpr(1e30)  # distance of other scores below the maximum at temperature 0
 LEAST = tl.constexpr(-0.99999994)  # the next number after -1
 E_MIN = tl.constexpr(1e-7)  # below this alpha - 1, entmax equals softmax in float32
 
@@ -27,7 +27,7 @@ def exponent(theta, MAP: tl.constexpr):
 
 @triton.jit
 def temperature_of(total, n, theta, MAP: tl.constexpr):
-    """The temperature of sparsemax(s / temperature), and its slopes by sum s and the parameter."""
+    """Temperature of sparsemax(s / temperature), and its slopes by sum s and the parameter."""
     by_total = total * 0.0
     by_theta = total * 0.0
     temperature = total * 0.0 + 1.0
@@ -60,7 +60,7 @@ def varies(kind):
 
 @triton.jit
 def line_of(top, temperature, tau, slack, theta, unit, MAP: tl.constexpr):
-    """y as a line in x, of rows [BM]."""
+    """Return y as a line in x, of rows [BM]."""
     factor = warmth(temperature, theta, MAP) * (exponent(theta, MAP) * unit)
     chill = slack
     if varies(MAP.kind):
@@ -72,7 +72,7 @@ def line_of(top, temperature, tau, slack, theta, unit, MAP: tl.constexpr):
 
 @triton.jit
 def warmth(temperature, theta, MAP: tl.constexpr):
-    """1 / temperature of each row or of all."""
+    """1 / temperature of each row or of all rows."""
     if varies(MAP.kind):
         return 1.0 / tl.where(temperature == 0.0, 1.0, temperature)
     elif MAP.kind == "sparsegen":
@@ -85,19 +85,19 @@ def warmth(temperature, theta, MAP: tl.constexpr):
 def base_of(x, line, theta, MAP: tl.constexpr):
     """(1 + e (y - tau))_+, for entmax e (y - tau); -inf gives no weight.
 
-    y is 0 at the maximum whatever its size, because the maximum is subtracted first.
+    y is exactly 0 at the maximum, because the maximum is subtracted first.
     """
     e = exponent(theta, MAP)
     shifted = x - line.top
     if varies(
         MAP.kind
-    ):  # at temperature 0, what is within the slack is the maximum, and nothing else
+    ):  # at temperature 0, scores within the slack count as the maximum, and no others
         shifted = tl.where(shifted >= -line.slack, 0.0, shifted + line.chill)
     if MAP.kind == "entmax":
         return shifted * line.factor - e * line.tau
     else:
         if varies(MAP.kind) or MAP.kind == "sparsegen":
-            base = 1.0 + (shifted * line.factor - line.tau)  # a zero is as exact as the 1
+            base = 1.0 + (shifted * line.factor - line.tau)  # so that a zero is as exact as the 1
         else:
             base = shifted * line.factor + (1.0 - e * line.tau)
         return tl.maximum(base, 0.0, propagate_nan=tl.PropagateNan.ALL)
@@ -105,13 +105,13 @@ def base_of(x, line, theta, MAP: tl.constexpr):
 
 @triton.jit
 def powers(base, theta, MAP: tl.constexpr):
-    """p and its slope u = p^(1-e), of what `base_of` gives; x = -inf gives 0 and 0."""
+    """Return p and its slope u = p^(1-e) from `base_of`; x = -inf gives 0 and 0."""
     if MAP.kind == "entmax-1.5":
         return base * base, base
     elif MAP.kind == "entmax":
         e = exponent(theta, MAP)
         v = tl.maximum(base, LEAST, propagate_nan=tl.PropagateNan.ALL)
-        # log1p(v) / e without cancellation for small e: over what was added to 1
+        # log1p(v) / e without cancellation for small e: divide by the rounded v that was added to 1
         added = (1.0 + v) - 1.0
         log_p = v / e * tl.where(added == 0.0, 1.0, tl.log(1.0 + v) / added)
         outside = base <= -1.0
@@ -123,7 +123,7 @@ def powers(base, theta, MAP: tl.constexpr):
 
 @triton.jit
 def newton_step(total, slope, theta, MAP: tl.constexpr):
-    """The step of tau for (sum p)^e = 1, given sum p and sum u of a row."""
+    """Compute the step of tau for (sum p)^e = 1, from sum p and sum u of a row."""
     if MAP.kind == "entmax-1.5":
         root = tl.sqrt(total)
         move = 2.0 * (root - 1.0) * root / slope
@@ -142,7 +142,7 @@ def newton_step(total, slope, theta, MAP: tl.constexpr):
 
 @triton.jit
 def projection_slopes(x, p, line, temperature, theta, MAP: tl.constexpr):
-    """u and v of p: ds = u (g - gamma) / temperature, d parameter = sum v (g - gamma)."""
+    """Return u and v of p: ds = u (g - gamma) / temperature, d parameter = sum v (g - gamma)."""
     base = base_of(x, line, theta, MAP)
     _, u = powers(base, theta, MAP)
     if MAP.kind == "entmax":
@@ -156,5 +156,5 @@ def projection_slopes(x, p, line, temperature, theta, MAP: tl.constexpr):
     else:
         v = u * tl.where(u > 0.0, (x - line.top) * line.factor, 0.0)
     if varies(MAP.kind):
-        u = tl.where(temperature[:, None] > 0.0, u, 0.0)  # temperature 0: a constant
+        u = tl.where(temperature[:, None] > 0.0, u, 0.0)  # p is constant at temperature 0
     return u, v

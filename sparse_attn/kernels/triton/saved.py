@@ -1,6 +1,6 @@
-"""What the forward kernel saves of a row, and the first backward kernel for the second.
+"""Row data that the forward kernel saves, and the first backward kernel for the second.
 
-A row's numbers lie side by side, so that one address serves them all; keys are bit patterns.
+A row's numbers are adjacent, so that one address serves all; keys are stored as bit patterns.
 """
 
 import triton
@@ -8,7 +8,7 @@ import triton.language as tl
 
 from sparse_attn.kernels.triton.names import Gradient, Statistics
 
-POINTWISE, WIDE = tl.constexpr(2), tl.constexpr(8)  # numbers of a row
+POINTWISE, WIDE = tl.constexpr(2), tl.constexpr(8)  # numbers per row
 GRADIENTS = tl.constexpr(4)  # gamma, extra, and the gradients of parameter and sink
 
 
@@ -31,7 +31,7 @@ def store_statistics(saved, row_ids, stats, MAP: tl.constexpr):
 
 @triton.jit
 def load_statistics(saved, row_ids, inside, MAP: tl.constexpr):
-    """Those of rows past the last are such that nothing overflows."""
+    """Load row statistics; rows past the last get values that do not overflow."""
     if MAP.family == "pointwise":
         a = tl.load(saved + row_ids * POINTWISE, mask=inside, other=1.0)
         b = tl.load(saved + row_ids * POINTWISE + 1, mask=inside, other=0.0)

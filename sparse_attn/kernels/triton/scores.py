@@ -1,13 +1,13 @@
-"""Tiles of scores: where they are, loading, masking."""
+"""Tiles of scores: positions, loading, masking."""
 
 import triton
 import triton.language as tl
 
 from sparse_attn.kernels.triton.names import Matrix, Site, Span
 
-FAR = tl.constexpr(2147483647)  # the column of none
-SINK = tl.constexpr(2147483646)  # the column of the sink, after all keys
-LEAST_SIDE = tl.constexpr(16)  # of a product
+FAR = tl.constexpr(2147483647)  # column that stands for none
+SINK = tl.constexpr(2147483646)  # column of the sink, after all keys
+LEAST_SIDE = tl.constexpr(16)  # least side of a product
 
 
 @triton.jit
@@ -20,13 +20,13 @@ def place_of(head, heads, groups):
 
 @triton.jit
 def head_of(pointer, strides, b, h):
-    """One head of a (batch, heads, length, dim) tensor."""
+    """Return one head of a (batch, heads, length, dim) tensor."""
     return Matrix(pointer + b * strides[0] + h * strides[1], strides[2])
 
 
 @triton.jit
 def places_of(matrix, rows, n, SHAPE: tl.constexpr):
-    """Pointers to rows of a (length, dim) matrix, and which are inside, [rows, BLOCK_D]."""
+    """Return pointers to rows of a (length, dim) matrix, and their mask, [rows, BLOCK_D]."""
     d = tl.arange(0, SHAPE.block_d)
     inside = (rows < n)[:, None]
     if SHAPE.dim != SHAPE.block_d:
@@ -36,14 +36,14 @@ def places_of(matrix, rows, n, SHAPE: tl.constexpr):
 
 @triton.jit
 def load_rows(matrix, rows, n, SHAPE: tl.constexpr):
-    """Rows of a (length, dim) matrix, 0 from row n on."""
+    """Load rows of a (length, dim) matrix, 0 from row n on."""
     places, inside = places_of(matrix, rows, n, SHAPE)
     return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
 def load_tile(matrix, start, n, EDGE: tl.constexpr, SHAPE: tl.constexpr):
-    """Rows of a (length, dim) matrix from `start` on, all below n but in a tile at an edge."""
+    """Load rows of a (length, dim) matrix from `start` on; all are below n except in edge tiles."""
     rows = start + tl.arange(0, SHAPE.block_n)
     places, inside = places_of(matrix, rows, n, SHAPE)
     if EDGE:
@@ -56,10 +56,11 @@ def load_tile(matrix, start, n, EDGE: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.jit
 def gradient_dot(ds, other, sums, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """sums + ds other, with ds rounded to the dtype of `other`, but for heads of few numbers.
+    """sums + ds other, with ds rounded to the dtype of `other`, except for small head dims.
 
-    Where the scores of a row are nearly equal, ds is as large as 1 / t and cancels along the query,
-    which is all of a head of one number. Products of such heads are padded, and cost nothing.
+    If a row's scores are nearly equal, ds is as large as 1 / t and cancels along the query, which
+    matters most for a head of one number. Products of such heads are padded anyway, so exactness is
+    free.
     """
     if SHAPE.dim < LEAST_SIDE:
         return tl.dot(ds, other.to(tl.float32), sums, input_precision="ieee")
@@ -75,7 +76,7 @@ def store_rows(matrix, rows, n, values, SHAPE: tl.constexpr):
 
 @triton.jit
 def load_pairs(pointer, stride_m, stride_n, rows, columns, n_rows, n_keys):
-    """A tile [rows, columns] of a mask or bias, with 64-bit offsets."""
+    """Load a tile [rows, columns] of a mask or bias, with 64-bit offsets."""
     offsets = rows.to(tl.int64)[:, None] * stride_m + columns.to(tl.int64)[None, :] * stride_n
     inside = (rows < n_rows)[:, None] & (columns < n_keys)[None, :]
     return tl.load(pointer + offsets, mask=inside, other=0)
@@ -83,7 +84,7 @@ def load_pairs(pointer, stride_m, stride_n, rows, columns, n_rows, n_keys):
 
 @triton.jit
 def tanh(x):
-    """tanh, by its series where 2 sigmoid(2x) - 1 cancels."""
+    """Compute tanh, by its series where 2 sigmoid(2x) - 1 cancels."""
     square = x * x
     near = x * (1.0 - square * (1.0 / 3 - square * (2.0 / 15 - square * (17.0 / 315))))
     return tl.where(tl.abs(x) < 0.1, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
@@ -91,10 +92,10 @@ def tanh(x):
 
 @triton.jit
 def scores_of(k, columns, site, EDGE: tl.constexpr, FLAGS: tl.constexpr):
-    """x [BM, BN] in float32, -inf where masked, and the slope of the scores by scale q k^T.
+    """Return x [BM, BN] in float32, -inf if masked, and the slope of the scores by scale q k^T.
 
-    The scores are unit x: q k^T itself where nothing is added to it, so that the unit joins
-    factors that follow.
+    The scores are unit x. If nothing is added to q k^T, x is q k^T, so that the unit can join later
+    factors.
     """
     x = tl.dot(site.q, tl.trans(k), input_precision=FLAGS.precision)
     chain = 1.0
@@ -116,7 +117,7 @@ def scores_of(k, columns, site, EDGE: tl.constexpr, FLAGS: tl.constexpr):
 
 @triton.jit
 def valid_of(columns, site, FLAGS: tl.constexpr):
-    """Which scores of a tile are not masked."""
+    """Return the mask of a tile's valid scores."""
     rows, n_keys = site.rows, site.n_keys
     valid = (columns < n_keys)[None, :]
     if FLAGS.padding:
@@ -139,7 +140,7 @@ def valid_of(columns, site, FLAGS: tl.constexpr):
 
 @triton.jit
 def sequence_of(places, boundaries, count, n):
-    """Where the packed sequence of each row or key begins and ends."""
+    """Return the begin and end of the packed sequence of each row or key."""
     places = tl.minimum(places, n - 1)
     begin = places * 0
     end = begin + n
@@ -154,15 +155,15 @@ def sequence_of(places, boundaries, count, n):
 
 @triton.jit
 def stored_tile(scores, rows, columns, n_keys):
-    """x [BM, BN] of a tile, from a matrix of them."""
+    """Load x [BM, BN] of a tile from a matrix of scores."""
     places = scores.pointer + rows.to(tl.int64)[:, None] * scores.stride + columns[None, :]
     return tl.load(places, mask=(columns < n_keys)[None, :], other=float("-inf"))
 
 
 @triton.jit
 def sink_of(site, SHAPE: tl.constexpr):
-    """x [BM, 1] of the virtual key, and its column."""
-    # so large that no number on the way becomes infinite
+    """Return x [BM, 1] of the virtual key, and its column."""
+    # bounded, so that no intermediate result is infinite
     largest = tl.full([SHAPE.block_m, 1], 1e30, tl.float32)
     x = tl.minimum(site.sink / site.unit, largest, propagate_nan=tl.PropagateNan.ALL)
     x = tl.maximum(x, -largest, propagate_nan=tl.PropagateNan.ALL)
@@ -171,7 +172,7 @@ def sink_of(site, SHAPE: tl.constexpr):
 
 @triton.jit
 def first_of(hit, columns):
-    """First key at which a row of `hit` is true, FAR if none."""
+    """Return the first key where a row of `hit` is true, FAR if none."""
     return tl.min(tl.where(hit, columns[None, :], FAR), 1)
 
 
@@ -180,7 +181,7 @@ def site_of(
     query, strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries of one head."""
+    """Return the `Site` of a block of queries of one head."""
     q = load_rows(head_of(query, strides, b, h), rows, sizes.rows, SHAPE)
     n_keys, prefix = keys_of(lengths, b, pairs, sizes, FLAGS)
     score = tl.load(sink + h) if FLAGS.sink else 0.0
@@ -208,7 +209,7 @@ def site_at(
 
 @triton.jit
 def keys_of(lengths, b, pairs, sizes, FLAGS: tl.constexpr):
-    """Number of keys before the padding, given or seen in the mask, and of those all valid."""
+    """Return the number of keys before the padding, and of leading keys that are all valid."""
     n_keys = sizes.keys
     if FLAGS.lengths:
         n_keys = tl.minimum(n_keys, tl.maximum(tl.load(lengths + b).to(tl.int32), 0))
@@ -228,7 +229,7 @@ def keys_of(lengths, b, pairs, sizes, FLAGS: tl.constexpr):
 
 @triton.jit
 def key_span(low, site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
-    """Tiles of keys that the block of rows from `low` on may attend to."""
+    """Return the tiles of keys that the block of rows from `low` on may attend to."""
     high = tl.minimum(low + SHAPE.block_m, site.n_rows) - 1
     first = low * 0
     inner = first
@@ -252,7 +253,7 @@ def key_span(low, site, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
 
 @triton.jit
 def row_span(start, n_keys, n_rows, begin, end, SHAPE: tl.constexpr, FLAGS: tl.constexpr):
-    """Blocks of rows that may attend to a tile of keys; padding is no edge here."""
+    """Return the blocks of rows that may attend to a tile of keys; padding is not an edge here."""
     final = tl.minimum(start + SHAPE.block_n, n_keys) - 1
     first = start * 0
     inner = first
@@ -277,7 +278,7 @@ def row_span(start, n_keys, n_rows, begin, end, SHAPE: tl.constexpr, FLAGS: tl.c
 @triton.jit
 def span_of(first, inner, outer, last, FLAGS: tl.constexpr):
     last = tl.maximum(first, last)
-    if FLAGS.ragged:  # every tile is computed as those at the edges are
+    if FLAGS.ragged:  # every tile is computed like an edge tile
         return Span(first, first, last, last)
     else:
         inner = tl.minimum(tl.maximum(inner, first), last)
@@ -286,19 +287,19 @@ def span_of(first, inner, outer, last, FLAGS: tl.constexpr):
 
 @triton.constexpr_function
 def has_edges(ragged, full):
-    """Whether tiles at the edges of a block's keys are computed apart."""
+    """Whether tiles at the edges of a block's keys are computed separately."""
     return not ragged and not full
 
 
 @triton.constexpr_function
 def has_row_edges(ragged, causal, window, packed):
-    """As `has_edges`, of a tile's rows: masked keys are none."""
+    """Whether blocks of rows at edges are computed separately; masked keys make no edge."""
     return (causal or window > 0 or packed) and not ragged
 
 
 @triton.jit
 def edge_at(i, span):
-    """Number of the i-th tile at the edges, of which there are as many as `edges_of`."""
+    """Number of the i-th edge tile, i < `edges_of`."""
     left = span.inner - span.first
     return tl.where(i < left, span.first + i, span.outer + i - left)
 

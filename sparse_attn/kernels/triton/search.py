@@ -1,6 +1,6 @@
-"""The score that separates a row into small and large ones, by their number or their mass.
+"""Search for the score that separates small from large scores of a row, by number or mass.
 
-No row is sorted: each pass over the row counts up to two bounds.
+Rows are not sorted: each pass over a row counts up to two bounds.
 """
 
 import triton
@@ -16,7 +16,7 @@ COUNTS = tl.constexpr(12)  # passes with two bounds; the second stage handles ti
 
 @triton.jit
 def mass_of(x, top, unit, MAP: tl.constexpr):
-    """e^(s - top), for softpick |e^s - 1| e^-top."""
+    """e^(s - top), or |e^s - 1| e^-top for softpick."""
     if MAP.kind == "softpick":
         return tl.abs(softpick_size(x * unit, top * unit))
     else:
@@ -25,7 +25,7 @@ def mass_of(x, top, unit, MAP: tl.constexpr):
 
 @triton.jit
 def massed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The step of `mass`."""
+    """Step of `mass`."""
     top, unit = given
     return (state[0] + mass_of(x, top, unit, MAP),)
 
@@ -44,7 +44,7 @@ def mass(block, top, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 
 @triton.jit
 def amount(x, bound, top, unit, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """1 for each score up to `bound`, for top-p-softmax its e^(s - top)."""
+    """1 for each score up to `bound`, or e^(s - top) for top-p-softmax."""
     under = x <= bound
     if MAP.kind == "top-p-softmax":
         return tl.where(under, mass_of(x, top, unit, MAP), 0.0)  # 0 for -inf
@@ -55,7 +55,7 @@ def amount(x, bound, top, unit, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The amounts up to two bounds."""
+    """Step of `search`: the amounts up to two bounds."""
     first, second, top, unit = given
     below, within = state
     below += amount(x, first, top, unit, EDGE, MAP)
@@ -64,7 +64,7 @@ def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def reaches(found, need, MAP: tl.constexpr):
-    """Whether an amount includes the score that is searched: a mass must exceed `need`."""
+    """Whether an amount includes the searched score: a mass must exceed `need`."""
     if MAP.kind == "top-p-softmax":
         return found > need
     else:
@@ -73,11 +73,11 @@ def reaches(found, need, MAP: tl.constexpr):
 
 @triton.jit
 def guessed(r, found, low, high):
-    """Bounds around the quantile that a normal distribution would have."""
+    """Guess bounds around the quantile of a normal distribution."""
     n = tl.maximum(found.n, 1.0)
     mean = found.total / n
     deviation = tl.sqrt(tl.maximum(found.squares / n - mean * mean, 0.0))
-    # Tukey's lambda, near the inverse of the normal distribution
+    # Tukey's lambda, which approximates the inverse of the normal distribution
     z = 4.91 * (tl.exp2(0.14 * tl.log2(r)) - tl.exp2(0.14 * tl.log2(1.0 - r)))
     edge = (high - low) * 1e-3
     first = tl.maximum(tl.minimum(mean + (z - 0.3) * deviation, high - 2.0 * edge), low + edge)
@@ -86,10 +86,10 @@ def guessed(r, found, low, high):
 
 @triton.jit
 def between(low, high, need, under_low, under_high, MAP: tl.constexpr):
-    """Two bounds between `low` and `high`, up to which there are `under_low` and `under_high`.
+    """Choose two bounds between `low` and `high`, whose amounts are `under_low` and `under_high`.
 
-    At a third and two, or where many scores are between, around that which `need` names if they are
-    as dense everywhere.
+    They are at one and two thirds, or with many scores in between around the place of `need` if the
+    scores are uniformly dense.
     """
     first = low * 0.0 + 1.0 / 3
     second = low * 0.0 + 2.0 / 3
@@ -105,9 +105,9 @@ def between(low, high, need, under_low, under_high, MAP: tl.constexpr):
 
 @triton.jit
 def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """The least score of a row up to which the amount reaches `need`, the maximum if none.
+    """Find the least score of a row whose amount reaches `need`, the maximum if none.
 
-    The first stage narrows bounds of which this score is between, the second takes single scores.
+    The first stage narrows bounds around this score, the second steps over single scores.
     """
     unit, top = block.site.unit, found.top[:, None]
     low, high = found.bottom, found.top
@@ -129,7 +129,7 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
             within += tl.sum(state[1], 1)
         narrow = (first > low) & (first <= second) & (second < high)
         at_first, at_second = reaches(below, need, MAP), reaches(within, need, MAP)
-        # the largest of low, first and second up to which there is no more than `need`
+        # the largest of low, first and second whose amount is at most `need`
         from_first = narrow & (below <= need)
         from_second = narrow & (within <= need)
         low = tl.where(from_second, second, tl.where(from_first, first, low))
@@ -148,7 +148,7 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
 
 @triton.jit
 def snapped(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The amount up to `middle`, the largest score up to it, and the smallest above `bound`."""
+    """Step of `snap`: amount and largest score up to `middle`, smallest score above `bound`."""
     found, largest, smallest = state
     middle, bound, top, unit = given
     found += amount(x, middle, top, unit, EDGE, MAP)
@@ -160,13 +160,13 @@ def snapped(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 def snap(
     block, low, high, need, top, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):  # fmt: skip
-    """What `search` returns, which is in [low, high].
+    """Find the result of `search` in [low, high].
 
-    Both ends become scores, so that each step drops a distinct score, even with ties.
+    Both ends become scores, so each step drops a distinct score, even with ties.
     """
     hit = low == high
     middle = high
-    # the first step moves the lower end up onto a score, later ones past the middle
+    # the first step moves the lower end up to a score, later steps move it past the middle
     bound = low - 1e-6 * tl.abs(low) - TINY
     step = 0
     go = True
@@ -199,7 +199,7 @@ def snap(
 
 @triton.jit
 def owned(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The number of the scores up to `value`, and the smallest above it."""
+    """Step of `quantile`: number of scores up to `value`, and the smallest above it."""
     count, above = state
     value, unit = given
     count += amount(x, value, value, unit, EDGE, MAP)
@@ -208,10 +208,10 @@ def owned(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Linear-interpolation quantile of a row's n valid x, as its distance from the maximum.
+    """Linear-interpolation quantile of a row's n valid x, as distance from the maximum.
 
-    Returns the distance t, the order statistics below and above it, the share of the upper, and
-    dt / dr over minus one.
+    Returns the distance t, the order statistics below and above, whether they are tied, the share
+    of the upper, and -dt / dr.
     """
     n, unit = found.n, block.site.unit
     position = r * tl.maximum(n - 1.0, 0.0)
@@ -236,7 +236,7 @@ def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.
 
 @triton.jit
 def divided(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The least score from `edge` on, and the largest below it."""
+    """Step of `cut`: least score from `edge` on, and largest below it."""
     kept, dropped = state
     above = x >= given[0]
     kept = tl.minimum(kept, tl.where(above, x, float("inf")))
@@ -245,10 +245,10 @@ def divided(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """The x from which on top-p- and threshold-softmax keep a score.
+    """Find the least x that top-p- and threshold-softmax keep.
 
-    Half-way between the least score kept and the largest dropped, -inf if none is: recomputed
-    scores may differ in the last bits.
+    It is half-way between the least score kept and the largest dropped, because recomputed scores
+    may differ in the last bits; -inf if none is dropped.
     """
     total = mass(block, found.top, MAP, FLAGS, SHAPE)
     if MAP.kind == "top-p-softmax":

@@ -1,4 +1,4 @@
-"""How a kernel is launched, and the settings that were measured as best on a GPU."""
+"""Launch settings of a kernel, and the best measured ones by GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from sparse_attn.kernels.triton.tuned import TABLES
 
-KERNELS = ("inference", "forward", "queries", "keys")  # the forward kernel without and with grad
-MEDIUM, LONG = "medium", "long"  # rows of several tiles
+KERNELS = ("inference", "forward", "queries", "keys")  # first forward without grad, then with
+MEDIUM, LONG = "medium", "long"  # kinds of rows of several tiles
 MEDIUM_KEYS = 1024  # most keys of a medium row
 
 
@@ -21,7 +21,7 @@ class Setting(NamedTuple):
     block_n: int
     warps: int = 4
     stages: int = 2
-    registers: int | None = None  # most of a thread
+    registers: int | None = None  # most per thread
 
     @property
     def options(self) -> dict[str, int]:
@@ -30,16 +30,16 @@ class Setting(NamedTuple):
         return found if self.registers is None else {**found, "maxnreg": self.registers}
 
 
-Key = tuple[str, str, int, str]  # kernel, mapping or family, bytes of a row of keys, kind of row
+Key = tuple[str, str, int, str]  # kernel, mapping or family, bytes per row of keys, kind of row
 Table = dict[Key, Setting | None]
 
 
 def best(
     device: torch.device, kernel: str, names: tuple[str, ...], row_bytes: int, keys: int
 ) -> Setting | None:
-    """The setting of the first of `names` in the table of the device; None for the default."""
+    """Return the setting of the first of `names` in the device's table; None for the default."""
     table = table_of(device)
-    if not table:  # nor does a graph get a guard of the length
+    if not table:  # so that a graph gets no guard on the length
         return None
     row = MEDIUM if keys <= MEDIUM_KEYS else LONG
     keys_of_names = ((kernel, name, row_bytes, row) for name in names)
@@ -48,7 +48,7 @@ def best(
 
 @functools.cache
 def table_of(device: torch.device) -> Table:
-    """The table of this GPU, or that of another with the same compute capability."""
+    """Return the table of this GPU, or of one with the same compute capability."""
     if device.type != "cuda":
         return {}
     properties = torch.cuda.get_device_properties(device)
@@ -56,9 +56,9 @@ def table_of(device: torch.device) -> Table:
 
 
 def choose(name: str, capability: tuple[int, int]) -> Table:
-    """As `table_of`; empty if nothing was measured."""
-    alike = [device for device, (own, *_) in TABLES.items() if own == capability]
-    chosen = name if name in TABLES else next(iter(alike), None)
+    """Choose the table by name or capability; empty if nothing was measured."""
+    same_capability = [device for device, (own, *_) in TABLES.items() if own == capability]
+    chosen = name if name in TABLES else next(iter(same_capability), None)
     if chosen is None:
         return {}
     sources = TABLES[chosen][1].values()

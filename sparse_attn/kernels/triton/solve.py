@@ -1,4 +1,4 @@
-"""Statistics of a row: what its weights depend on beside their own score."""
+"""Statistics of a row, which its weights depend on besides their score."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ from sparse_attn.kernels.triton.unnormalized import free_statistics
 
 @triton.jit
 def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Statistics of a row; a threshold or truncated one is not divided by its sum yet."""
+    """Compute the statistics of a row, without the sum of a threshold or truncated row."""
     found = survey(block, MAP, FLAGS, SHAPE)
     unit, top, zero = block.site.unit, found.top, found.n * 0.0
     spoiled = top - top + nan_of(theta)
@@ -31,7 +31,7 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         elif MAP.kind == "clipped-softmax":
             total = mass(block, top, MAP, FLAGS, SHAPE)
         a, b, c, d = free_statistics(total, top * unit, found.n, theta, MAP)
-        low = tl.where(top > 0.0, top, float("inf"))  # only softpick's maximum, if any, counts
+        low = tl.where(top > 0.0, top, float("inf"))  # only used for softpick's maximum
         stats = Statistics(a + spoiled, b, c, d, zero, zero, zero, zero)
         return Solved(stats, c, d, low, low)
     else:
@@ -48,7 +48,7 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
 
 @triton.jit
 def lower(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """The largest score below the maximum."""
+    """Step of `slack_below`: the largest score below the maximum."""
     (largest,) = state
     return (tl.maximum(largest, tl.where(x < given[0], x, float("-inf"))),)
 
@@ -57,10 +57,10 @@ def lower(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 def slack_below(
     block, top, cold, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
 ):  # fmt: skip
-    """Half of the distance from the maximum to the next score, of `cold` rows; else 0.
+    """Half the distance from the maximum to the next score in `cold` rows, else 0.
 
-    The backward kernels recompute the scores, and must find the same maxima: neither a score that
-    is near to one nor none.
+    The backward kernels recompute the scores and must find the same maxima: not a nearby score, and
+    at least one.
     """
     slack = top * 0.0
     if tl.max(cold.to(tl.int32), 0) > 0:
@@ -96,7 +96,7 @@ def threshold_statistics(
     cold = t < TINY
     reach = reach_of(t)
     slack = slack_below(block, top, cold, MAP, FLAGS, SHAPE)
-    # between neighbours among the numbers there is none, and the half may round to the lower one
+    # between adjacent floats there is no number, and the half may round to the lower one
     coldest = tl.where(top - slack > top - 2.0 * slack, top - slack, top)
     edge = tl.where(cold, coldest, edge)
     share = tl.where(cold, 0.0, share)

@@ -1,9 +1,9 @@
-"""The best measured settings of the Triton kernels by GPU, as `settings` looks them up.
+"""Best measured settings of the Triton kernels by GPU, for `settings`.
 
-By device name: its compute capability, and for each record the settings that come from it, by
-kernel, mapping or family, bytes of a row of keys, and kind of row. What is not listed, or None (a
-mapping unlike its family), runs with the defaults of `plan`. `python -m benchmarks.gpu.tune RECORD`
-enters what a record of `make gpu` timed and keeps the rest.
+For each device name: the compute capability, and for each record its settings by kernel, mapping or
+family, bytes per row of keys, and kind of row. Missing settings and None (a mapping unlike its
+family) mean the defaults of `plan`. `python -m benchmarks.gpu.tune RECORD` enters the settings of a
+record of `make gpu` and keeps the rest.
 """
 
 from __future__ import annotations

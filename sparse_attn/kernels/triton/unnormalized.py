@@ -1,4 +1,4 @@
-"""The mappings in Triton whose rows need not sum to one: softpick, clipped softmax, sigmoid, relu.
+"""Mappings in Triton whose rows need not sum to one: softpick, clipped softmax, sigmoid, relu.
 
 | mapping         | a           | b                   | c     | d                     | low      |
 | --------------- | ----------- | ------------------- | ----- | --------------------- | -------- |
@@ -13,12 +13,12 @@ import triton.language as tl
 
 from sparse_attn.kernels.triton.scores import tanh
 
-EPS = tl.constexpr(1e-8)  # of softpick
+EPS = tl.constexpr(1e-8)  # eps of softpick
 
 
 @triton.jit
 def softpick_size(s, shift):
-    """e^(s - shift) - e^(-shift), by tanh where this cancels; s = -inf gives 0."""
+    """e^(s - shift) - e^(-shift), by tanh to avoid cancellation; s = -inf gives 0."""
     near = tl.abs(s) < 1.0
     half = tanh(0.5 * tl.where(near, s, 0.0))
     least = tl.exp(-shift)
@@ -28,7 +28,7 @@ def softpick_size(s, shift):
 
 @triton.jit
 def free_statistics(total, top, n, theta, MAP: tl.constexpr):
-    """a, b, c and d of rows with n valid scores; `total` as of `search.mass`."""
+    """Return a, b, c and d of rows with n valid scores; `total` is from `search.mass`."""
     zero = n * 0.0
     n = tl.maximum(n, 1.0)
     if MAP.kind == "sigmoid":
@@ -48,7 +48,7 @@ def free_statistics(total, top, n, theta, MAP: tl.constexpr):
 def free_weights(s, a, b, c, MAP: tl.constexpr):
     """p of scores s [BM, BN]; NaN in `a` makes the row NaN."""
     if MAP.kind == "sigmoid":
-        # an infinite score makes the row NaN, but for -inf, which is masked
+        # an infinite score makes the row NaN, except -inf, which is masked
         return tl.where(s == float("-inf"), 0.0, tl.sigmoid(s + a) + (s - s))
     elif MAP.kind == "relu":
         p = tl.where(s > 0.0, s, 0.0) * a + (s - s)  # NaN stays
@@ -58,20 +58,20 @@ def free_weights(s, a, b, c, MAP: tl.constexpr):
         return tl.where(size < 0.0, 0.0, size) * b
     else:
         share = tl.exp(s - a) * b
-        # share + (1 - share) c, in one form for all keys of a row: equal scores stay equal
+        # share + (1 - share) c, in one form for all keys of a row, so that equal scores stay equal
         p = tl.fma(share, 1.0 - c, c)
         return tl.where(p < 0.0, 0.0, p)
 
 
 @triton.jit
 def free_moments(s, p, a, b):
-    """Weights whose sum with g is gamma of clipped softmax: its softmax where it is not clipped."""
+    """Weights w with gamma = sum w g for clipped softmax: its softmax where it is not clipped."""
     return tl.where(p > 0.0, tl.exp(s - a) * b, 0.0)
 
 
 @triton.jit
 def free_slopes(s, p, a, b, c, d, MAP: tl.constexpr):
-    """u and v as of `maps.slopes`; g is 0 where p is."""
+    """Return u and v of `maps.slopes`; g is 0 where p is."""
     none = s * 0.0
     if MAP.kind == "sigmoid":
         u = p * tl.sigmoid(-s - a)
@@ -88,10 +88,10 @@ def free_slopes(s, p, a, b, c, d, MAP: tl.constexpr):
 
 @triton.jit
 def free_gradient(delta, second, ug, vg, stats, MAP: tl.constexpr):
-    """As `maps.row_gradient`."""
+    """Compute `maps.row_gradient`."""
     none = delta * 0.0
     if MAP.kind == "softpick":
-        # the maximum cancels but for EPS
+        # the maximum cancels except for EPS
         return delta, delta * EPS * stats.b, none
     elif MAP.kind == "clipped-softmax":
         return ug / (1.0 - stats.c) if MAP.moments else second, none, vg
