@@ -253,7 +253,7 @@ class _Kept(NamedTuple):
 
 def _attention_modules(
     root: PreTrainedModel,
-) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module | None, ...]]]]:
+) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module, ...]]]]:
     """Return the first two entries of `_Kept`."""
     found = attention_layers(root)
     dots = [(layer.name, i) for layer in found for i, c in enumerate(layer.name) if c == "."]
