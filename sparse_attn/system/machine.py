@@ -56,7 +56,7 @@ def _own_version() -> str:
     try:
         return metadata.version("sparse-attn")
     except metadata.PackageNotFoundError:
-        file = Path(__file__).parents[1] / "pyproject.toml"
+        file = Path(__file__).parents[2] / "pyproject.toml"
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return str(project["version"])
 

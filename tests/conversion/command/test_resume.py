@@ -9,8 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from sparse_attn import conversion
-from sparse_attn.conversion import healing, stages
+from sparse_attn.conversion import converting, healing, stages
 from sparse_attn.reports import bootstrap
 from tests.comparison.running import Models
 from tests.conversion.command.running import SPARSE, converted
@@ -55,7 +54,7 @@ def often(patch: pytest.MonkeyPatch) -> None:
 
 
 KILLS: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "choosing": (conversion, "make_plan", {}),
+    "choosing": (converting, "make_plan", {}),
     "before the first checkpoint": (healing.Healer, "compute_loss", {"after": 2}),
     "after a checkpoint": (healing.Healer, "compute_loss", {"after": 7}),
     "healed": (stages, "_convert", {"late": True}),
