@@ -115,7 +115,9 @@ def _hint(name: str, base: str) -> str:
     near = same or known_here or difflib.get_close_matches(base, _SPECS, n=3)
     if not near:
         return f"there are {', '.join(_SPECS)}"
-    return f"did you mean {', '.join(made + found for found in near)}?"
+    # prefixes do not combine
+    whole = [found if found.startswith(tuple(derived.PREFIXES)) else made + found for found in near]
+    return f"did you mean {', '.join(whole)}?"
 
 
 def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
