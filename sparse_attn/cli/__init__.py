@@ -44,6 +44,5 @@ def parse(words: list[str]) -> argparse.Namespace:
         chosen = commands.choices[words[0]]
     chosen.check_options(words)
     options, rest = parser.parse_known_args(words)
-    if rest:
-        chosen.error(f"{rest[0]}: one too many")
+    chosen.refuse_rest(rest)
     return options

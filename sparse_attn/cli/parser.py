@@ -25,9 +25,15 @@ class LineParser(argparse.ArgumentParser):
         # before argparse complains of a missing option that was misspelled
         self.check_options(words)
         options, rest = self.parse_known_intermixed_args(words)
+        self.refuse_rest(rest)
+        return options
+
+    def refuse_rest(self, rest: Sequence[str]) -> None:
+        """Refuse words that no argument has taken, if there are any."""
+        if rest and rest[0].startswith("-") and not rest[0].startswith("--"):
+            self.refuse(rest[0].partition("=")[0], self._option_string_actions)
         if rest:
             self.error(f"{rest[0]}: one too many")
-        return options
 
     def check_options(self, words: Iterable[str]) -> None:
         """Refuse an unknown option."""
@@ -42,6 +48,5 @@ class LineParser(argparse.ArgumentParser):
     def refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
         """Refuse an unknown word, with the nearest known one."""
         near = difflib.get_close_matches(word, list(known), 1)
-        if near:
-            self.exit(2, f"error: {before}{word}: unknown; did you mean {near[0]}?\n")
-        self.error(f"{before}{word}: unknown")
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        self.exit(2, f"error: {before}{word}: unknown; {hint}\n")

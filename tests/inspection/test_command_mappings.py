@@ -119,11 +119,13 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
     ("arguments", "said"),
     [
         (["mapings"], "mapings: unknown; did you mean mappings?"),
-        (["zzz"], "zzz: unknown; see sparse-attn --help"),
+        (["zzz"], "zzz: unknown; expected one of mappings, inspect, compare, convert, glue, "
+         "images, multilabel, language-modeling, bottleneck, conversion, demo, benchmarks"),
         (["--hlep"], "--hlep: unknown; did you mean --help?"),
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
-        (["inspect", "--zzz"], "--zzz: unknown; see sparse-attn inspect --help"),
+        (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --pair, --mapping, "
+         "--output, --force, --max-tokens, --trust-remote-code"),
         # an abbreviation may come to mean another option
         (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
         (["inspect", "m"], "the following arguments are required: TEXT; see sparse-attn "
