@@ -22,9 +22,18 @@ MOVED = {
         for name in ("guard", "installing", "log_zero", "own_loss")
     },
     "sparse_attn.commands": "sparse_attn.cli",
+    **{
+        f"sparse_attn.commands.{name}": f"sparse_attn.cli.{name}"
+        for name in ("errors", "inspect", "mappings", "programs")
+    },
+    "sparse_attn.commands.looking": "sparse_attn.cli.inspect_run",
+    "sparse_attn.commands.reading": "sparse_attn.hf.opening",
+    "sparse_attn.commands.syntax": "sparse_attn.mappings.syntax",
     "sparse_attn.files": "sparse_attn.system.files",
     "sparse_attn.heads.multilabel_patching": "sparse_attn.hf.heads.multilabel",
     "sparse_attn.heads.patching": "sparse_attn.hf.heads.lm",
+    "sparse_attn.inspection.looks": "sparse_attn.inspection.plot_style",
+    "sparse_attn.kernels.implementations": "sparse_attn.kernels.dispatch",
     "sparse_attn.holders": "sparse_attn.hf.wrapper_classes",
     "sparse_attn.patch_config": "sparse_attn.hf.config",
 }
@@ -40,12 +49,13 @@ class Moved(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(MOVED[spec.name])
-        self._spec = module.__spec__
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # undo the import system, which has just set the spec of the earlier name
-        module.__spec__ = self._spec
+        # the import system has just set that of the earlier name
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 sys.meta_path.insert(0, Moved())

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sparse_attn.cli.errors import input_errors
+from sparse_attn.cli.errors import input_errors, interruption
 
 EXAMPLES = """\
 examples:
@@ -74,7 +74,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
-    with input_errors(NotImplementedError):
+    with interruption("the same command starts over"), input_errors(NotImplementedError):
         options.output = options.output or (Path(PAGE) if options.force else _unused_page())
         _check(options)
         # imports Transformers, which --help must not wait for

@@ -44,3 +44,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         from sparse_attn.hf import heads
 
         return getattr(heads, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -51,25 +51,19 @@ def patched_entries(config: dict[str, Any]) -> list[str]:
     return [key for key in KEYS if key in config or any(key in part for part in parts)]
 
 
-def _keep_guard(original: Any) -> Any:
-    """Wrap PreTrainedConfig.to_dict, which saves a config.
+def keep_guard(config: PreTrainedConfig, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the dict of a config to save, with what makes a plain load of a patched model fail.
 
     Transformers reads attn_implementation from a file but does not write it back. Without it a
     plain from_pretrained of the new file would compute softmax.
     """
-
-    @functools.wraps(original)
-    def to_dict(self: PreTrainedConfig) -> dict[str, Any]:
-        saved: dict[str, Any] = original(self)
-        if patched_entries(saved):
-            parts = [saved[key] for key in self.sub_configs if isinstance(saved.get(key), dict)]
-            # private: configs have no public name for their attention implementation
-            found = [self._attn_implementation, *(p.get("attn_implementation") for p in parts)]
-            if guards := [name for name in found if name in GUARDS]:
-                saved.setdefault("attn_implementation", guards[0])
-        return saved
-
-    return to_dict
+    if patched_entries(saved):
+        parts = [saved[key] for key in config.sub_configs if isinstance(saved.get(key), dict)]
+        # private: configs have no public name for their attention implementation
+        found = [config._attn_implementation, *(p.get("attn_implementation") for p in parts)]
+        if guards := [name for name in found if name in GUARDS]:
+            saved.setdefault("attn_implementation", guards[0])
+    return saved
 
 
 def _softmax_of(model: PreTrainedModel, name: str | None, key: str) -> str:
@@ -193,7 +187,6 @@ class _Adapters:
         del vars(model)[ADAPTERS]
 
 
-PreTrainedConfig.to_dict = _keep_guard(PreTrainedConfig.to_dict)
 PreTrainedModel.__init__ = _check_implementation(PreTrainedModel.__init__)
 PreTrainedModel.from_pretrained = _check_file(PreTrainedModel.from_pretrained)
 PreTrainedModel.save_pretrained = _check_modules(PreTrainedModel.save_pretrained)

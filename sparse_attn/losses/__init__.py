@@ -10,7 +10,6 @@ from sparse_attn.losses.multilabel import (
     sparsehourglass_loss,
     t_softmax_multilabel_loss,
 )
-from sparse_attn.mappings.base import LIBRARY_LOSSES
 
 __all__ = [
     "bouchard_bound",
@@ -26,5 +25,3 @@ __all__ = [
     "squared_error",
     "t_softmax_multilabel_loss",
 ]
-
-LIBRARY_LOSSES.update({name: globals()[name] for name in __all__})

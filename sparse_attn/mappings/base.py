@@ -7,11 +7,11 @@ last dimension, in float32 or float64, with a boolean mask.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -123,35 +123,18 @@ class Kernel:
     scaled: bool = False
 
 
-LIBRARY_LOSSES: dict[str, Loss] = {}  # by name; filled by `sparse_attn.losses` when it is imported
-
-
 class LibraryLosses(Mapping[str, Loss]):
-    """Functions of `sparse_attn.losses` by the names of their mappings.
+    """Functions of `sparse_attn.losses` by the names of mappings, imported on first use.
 
-    That package imports the mappings, so they cannot import it.
-
-    Args:
-        functions: names of functions.
-        **options: arguments of all functions.
+    That package imports the mappings, which therefore cannot import it.
     """
 
-    _options: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self, functions: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, functions: dict[str, str]) -> None:
         self._functions = functions
-        self._options = options
-
-    def with_options(self, **options: Any) -> LibraryLosses:
-        """Return the same functions with these arguments."""
-        return LibraryLosses(self._functions, **options)
 
     def __getitem__(self, name: str) -> Loss:
-        function = self._functions[name]
-        if function not in LIBRARY_LOSSES:
-            raise RuntimeError(f"{function}: import sparse_attn.losses first, which defines it")
-        loss = LIBRARY_LOSSES[function]
-        return partial(loss, **self._options) if self._options else loss
+        loss: Loss = getattr(importlib.import_module("sparse_attn.losses"), self._functions[name])
+        return loss
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)

@@ -13,7 +13,6 @@ from torch import Tensor
 from sparse_attn.mappings.base import (
     DERIVED,
     INF,
-    LibraryLosses,
     MappingSpec,
     ParameterSpec,
     Value,
@@ -159,14 +158,13 @@ def detached(spec: MappingSpec) -> MappingSpec:
             f"mapping={DETACHED + spec.name!r}: only r-softmax has another gradient; use "
             f"{spec.name}, or the prefix right before r-softmax"
         )
-    assert isinstance(spec.losses, LibraryLosses)
     return replace(
         spec,
         name=DETACHED + spec.name,
         function=partial(spec.function, gradient="detached"),
         log_function=DERIVED,
         parameters=tuple(replace(p, learnable=False) for p in spec.parameters),
-        losses=spec.losses.with_options(gradient="detached"),
+        losses={name: partial(f, gradient="detached") for name, f in spec.losses.items()},
         kernel=None,
         color=None,
         source=f"{BALAZY}, the authors' code",
