@@ -15,6 +15,7 @@ import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
 
+from sparse_attn import cli
 from sparse_attn.cli.parser import LineParser
 from sparse_attn.cli.programs import PROGRAMS
 from tests.commands import ROOT, python
@@ -91,6 +92,7 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     for parser in (argparse.ArgumentParser, jsonargparse.ArgumentParser):
         monkeypatch.setattr(parser, "parse_args", stop_after(parser.parse_args))
     monkeypatch.setattr(LineParser, "parse_all", stop_after(LineParser.parse_all))
+    monkeypatch.setattr(cli, "parse", stop_after(cli.parse))
     monkeypatch.chdir(ROOT)
     seen = 0
     for page, command in commands():

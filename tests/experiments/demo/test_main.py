@@ -57,7 +57,7 @@ demo.main([])
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         told = process.communicate()[1]
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert told.splitlines()[-1] == "stopped; the same command starts over"
     assert "Traceback" not in told
     assert len(started) >= 2
