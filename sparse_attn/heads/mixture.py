@@ -67,10 +67,11 @@ class MixtureHead(WordHead):
     ) -> None:
         super().__init__(hidden, vocab, mapping)
         self.watch = RangeWatch(self.mapping)
-        if not isinstance(components, int) or not 1 <= components <= MOST_COMPONENTS:
+        if not isinstance(components, int):
+            raise ValueError(f"components={components}: expected a whole number")
+        if not 1 <= components <= MOST_COMPONENTS:
             raise ValueError(
-                f"components={components}: expected a whole number of at least 1 and at most "
-                f"{MOST_COMPONENTS}"
+                f"components={components}: expected at least 1 and at most {MOST_COMPONENTS}"
             )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout}: expected a number in [0, 1)")
