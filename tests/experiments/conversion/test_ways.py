@@ -200,13 +200,13 @@ def test_ramps_over_four_steps(
     files: dict[str, str], monkeypatch: pytest.MonkeyPatch, way: str, shares: list[list[float]]
 ) -> None:
     turned: list[list[float]] = []
-    turn = healing.turn
+    set_dials = healing.set_dials
 
     def recorded(model: Any, plan: Any, found: list[float]) -> None:
         turned.append(found)
-        turn(model, plan, found)
+        set_dials(model, plan, found)
 
-    monkeypatch.setattr(healing, "turn", recorded)
+    monkeypatch.setattr(healing, "set_dials", recorded)
     perform(**files, way=way, steps=4)
     assert turned == shares
 
