@@ -57,7 +57,7 @@ sanitize: $(INSTALLED)
 	$(BIN)/pytest -m soak -s tests/trust/test_sanitize.py
 
 # All tests on the oldest supported versions, the pinned and the newest ones, each in an environment of
-# its own; ARGS names some of these pairs, or --publish for results/compat.json.
+# its own; ARGS names some of these pairs, --again PAIR for what failed, --publish for results/compat.json.
 compat:
 	PYTHON=$(PYTHON) .ci/compat $(ARGS)
 
