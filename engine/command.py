@@ -124,11 +124,15 @@ class Program:
         except ArgumentError as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
-        try:
-            made = parser.instantiate(parsed)[command.name].as_dict()
-        except ValueError as error:
-            raise ValueError(own_error(str(error))) from None
-        return command, command.made(made)
+        return command, command.made(_instantiate(parser, parsed)[command.name].as_dict())
+
+
+def _instantiate(parser: ArgumentParser, parsed: Any) -> Any:
+    """Make the dataclasses of parsed options; their own errors are one line."""
+    try:
+        return parser.instantiate(parsed)
+    except ValueError as error:
+        raise ValueError(own_error(str(error))) from None
 
 
 def _from_options(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
@@ -145,7 +149,7 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
     parser.add_class_arguments(config)
     try:
         # parse_object changes its argument
-        options = parser.instantiate(parser.parse_object(deepcopy(content))).as_dict()
+        options = _instantiate(parser, parser.parse_object(deepcopy(content))).as_dict()
     except ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from None
     return _from_options(config, options)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.cli.parser import LineParser
 from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options
 from sparse_attn.system.hub import go_offline_if_unreachable
 
+OptionsT = TypeVar("OptionsT", bound=Given)
 DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
 nothing, and print what that costs: for each mapping its exact zeros, its agreement with
 softmax, its quality where there are labels, and the same for as many zeros at random, with
@@ -63,7 +64,7 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> None:
     """Check, compare, print the table and write the page."""
     with interruption("the same command starts over"), input_errors():
-        options = options_of(given)
+        options = options_of(given, Options)
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.comparison import compare
         from sparse_attn.comparison.page import make_page, overview
@@ -79,19 +80,18 @@ def run(given: argparse.Namespace) -> None:
             print(f"report: {report.path}")
 
 
-def options_of(given: argparse.Namespace) -> Options:
-    """Return the checked options."""
-    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
-    check(options, options.out)
-    return options
+def options_of(given: argparse.Namespace, kind: type[OptionsT]) -> OptionsT:
+    """Return the options as this dataclass.
 
-
-def check(options: Given, out: Path | None) -> None:
-    """Raise ValueError for inconsistent options, and for a file as --out."""
+    Raises:
+        ValueError: options that do not fit each other, or a file as --out.
+    """
+    options = kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
     if options.data_dir is not None and options.task is None:
         raise ValueError(f"--data_dir {options.data_dir}: only for --task; leave it out")
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
+    if given.out is not None and given.out.exists() and not given.out.is_dir():
+        raise ValueError(f"--out {given.out}: is a file; name a folder")
+    return options
 
 
 def add_model(parser: LineParser) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, check
+from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, options_of
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.conversion.options import Options
 from sparse_attn.system.hub import go_offline_if_unreachable
@@ -106,7 +105,11 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> None:
     """Check, convert, measure, print the table and write the page."""
     with interruption("the same command continues"), input_errors():
-        options = options_of(given)
+        options = options_of(given, Options)
+        if options.choose_layers and options.target_zeros is None:
+            raise ValueError(
+                "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
+            )
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.page import overview
         from sparse_attn.conversion.stages import perform
@@ -117,17 +120,6 @@ def run(given: argparse.Namespace) -> None:
             print("\n".join([*overview(record), "", f"model: {options.out / 'model'}"]))
             print(f"report: {options.out / 'report.html'}")
     exit_without_teardown()
-
-
-def options_of(given: argparse.Namespace) -> Options:
-    """Return the checked options."""
-    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
-    check(options, options.out)
-    if options.choose_layers and options.target_zeros is None:
-        raise ValueError(
-            "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
-        )
-    return options
 
 
 def _in_range(

@@ -32,12 +32,13 @@ def input_errors(*further: type[Exception]) -> Iterator[None]:
         if error.name not in EXTRAS:
             raise
         extra = EXTRAS[error.name]
-        _refuse(f"{error.name} is not installed; pip install 'sparse-attn[{extra}]'")
+        refuse(f"{error.name} is not installed; pip install 'sparse-attn[{extra}]'")
     except expected as error:
-        _refuse(" ".join(str(error).split()))
+        refuse(" ".join(str(error).split()))
 
 
-def _refuse(reason: str) -> NoReturn:
+def refuse(reason: str) -> NoReturn:
+    """Print one line and exit with 2."""
     print("error:", reason, file=sys.stderr)
     raise SystemExit(2) from None
 

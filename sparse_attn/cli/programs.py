@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from sparse_attn.cli.errors import refuse
+
 PROGRAMS = {
     "glue": "glue",
     "images": "experiments.images",
@@ -29,9 +31,9 @@ def run_program(name: str, *arguments: str) -> NoReturn:
     # site-packages may hold other packages of the same names
     ours = (root / "pyproject.toml").exists() and (root / "engine").is_dir()
     if not ours:
-        _refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
+        refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
     if find_spec("jsonargparse") is None:
-        _refuse(f"{name}: jsonargparse is not installed; pip install -e '.[demo]'")
+        refuse(f"{name}: jsonargparse is not installed; pip install -e '.[demo]'")
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     os.execve(
         sys.executable,
@@ -39,8 +41,3 @@ def run_program(name: str, *arguments: str) -> NoReturn:
         [sys.executable, "-P", "-m", module, *arguments],
         {**os.environ, "PYTHONPATH": path},
     )
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise SystemExit(2)

@@ -40,7 +40,7 @@ def pair_file(folder: Path, rows: list[tuple[str, str, Any]]) -> Path:
 
 def parse(words: list[str]) -> Options:
     """The options of a command line."""
-    return options_of(cli.parse(["compare", *words]))
+    return options_of(cli.parse(["compare", *words]), Options)
 
 
 def compared(model: Path, *arguments: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attn import cli
-from sparse_attn.cli.convert import options_of
+from sparse_attn.cli.compare import options_of
 from sparse_attn.conversion.options import Options
 from sparse_attn.conversion.stages import perform
 from tests.comparison.running import text_file, texts
@@ -16,7 +16,7 @@ SPARSE = ["--mapping", "entmax", "--target-zeros", "0.6", *QUICK]
 
 def parse(words: list[str]) -> Options:
     """The options of a command line."""
-    return options_of(cli.parse(["convert", *words]))
+    return options_of(cli.parse(["convert", *words]), Options)
 
 
 def converted(model: Path, out: Path, *arguments: Any, lines: list[str] = TEXTS) -> dict[str, Any]:
