@@ -42,7 +42,7 @@ class Products(Contestant):
     kind: str
 
 
-class Crossover(Suite[sparsity.Case, Products]):
+class Crossover(Suite[sparsity.SparsityCase, Products]):
     name = "crossover"
     title = "Where zeros begin to pay"
     meaning = f"""\
@@ -54,14 +54,14 @@ scores of standard deviation {sparsity.SPREAD:g}, float32."""
     base = SOFTMAX
     paces: ClassVar = {"cpu": Pace(8, 5, 300), "quick": Pace(0.5, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[sparsity.Case]:
+    def cases(self, device: str, options: argparse.Namespace) -> list[sparsity.SparsityCase]:
         sizes = ((4, 12, 128), (1, 8, 512), (1, 1, 2048))
         return [
-            sparsity.Case("crossover", f"N={length}", batch, length, heads)
+            sparsity.SparsityCase("crossover", f"N={length}", batch, length, heads)
             for batch, heads, length in sizes[: 1 if options.quick else None]
         ]
 
-    def contestants(self, case: sparsity.Case, device: torch.device) -> list[Products]:
+    def contestants(self, case: sparsity.SparsityCase, device: torch.device) -> list[Products]:
         return [
             Products(SOFTMAX, SOFTMAX, True, Mapping(SOFTMAX), DENSE),
             *(
@@ -72,7 +72,7 @@ scores of standard deviation {sparsity.SPREAD:g}, float32."""
             ),
         ]
 
-    def measure(self, case: sparsity.Case, race: Race[Products]) -> dict[str, Any]:
+    def measure(self, case: sparsity.SparsityCase, race: Race[Products]) -> dict[str, Any]:
         data = case.problem()
         rows = []
         with forced_kinds() as use, threads(1):

@@ -28,7 +28,7 @@ MAPPINGS = parse_mappings("softmax,sparsemax,entmax:alpha=1.5", "MAPPINGS")
 
 
 @dataclass(frozen=True)
-class Case(cases.Case):
+class DecodingCase(cases.AttentionCase):
     """A case with the last `queries` of the length; each layer has its own keys and values."""
 
     queries: int = 1
@@ -49,7 +49,7 @@ class Case(cases.Case):
         ]
 
 
-class Decoding(Suite[Case, Contestant]):
+class Decoding(Suite[DecodingCase, Contestant]):
     name = "decoding"
     title = "Few queries"
     meaning = f"""\
@@ -63,17 +63,17 @@ threads compute; `small` is processor time of one. float32, random scores of sta
     columns = (Column("nonzeros", "p > 0"),)
     paces: ClassVar = {"cpu": Pace(8, 5, 240), "quick": Pace(0.5, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
-        small = Case("small", "16 tokens", 1, 16, queries=16, layers=100)
+    def cases(self, device: str, options: argparse.Namespace) -> list[DecodingCase]:
+        small = DecodingCase("small", "16 tokens", 1, 16, queries=16, layers=100)
         if options.quick:
-            return [Case("decoding", "1,024 keys", 1, 1024, layers=2), small]
+            return [DecodingCase("decoding", "1,024 keys", 1, 1024, layers=2), small]
         return [
-            Case("decoding", "16,384 keys", 1, 16384, layers=8),
-            Case("decoding", "65,536 keys", 1, 65536, layers=2),
+            DecodingCase("decoding", "16,384 keys", 1, 16384, layers=8),
+            DecodingCase("decoding", "65,536 keys", 1, 65536, layers=2),
             small,
         ]
 
-    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+    def contestants(self, case: DecodingCase, device: torch.device) -> list[Contestant]:
         return [
             Contestant(SDPA, "softmax", False),
             Contestant(INTEGRATION, "softmax", False),
@@ -83,7 +83,7 @@ threads compute; `small` is processor time of one. float32, random scores of sta
             ),
         ]
 
-    def measure(self, case: Case, race: Race[Contestant]) -> dict[str, Any]:
+    def measure(self, case: DecodingCase, race: Race[Contestant]) -> dict[str, Any]:
         problems = case.problems()
         forwards = {
             SDPA: peers.sdpa(problems[0], None),

@@ -33,7 +33,7 @@ SPREAD = 3.0  # standard deviation of the scores
 
 
 @dataclass(frozen=True)
-class Case(suite.Case):
+class HeadCase(suite.Case):
     """A head of GROUPS with a vocabulary of VOCABULARIES."""
 
     tokens: int
@@ -53,7 +53,7 @@ class Contestant(race.Contestant):
     loss: Callable[[Problem], Tensor]
 
 
-class Heads(Suite[Case, Contestant]):
+class Heads(Suite[HeadCase, Contestant]):
     name = "heads"
     title = "Output layers"
     meaning = f"""\
@@ -76,17 +76,17 @@ as a fraction of its norm."""
     )
     paces: ClassVar = {"cpu": Pace(5, 5, 340), "cuda": Pace(5, 5, 300), "quick": Pace(1, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+    def cases(self, device: str, options: argparse.Namespace) -> list[HeadCase]:
         """Return the cases; a mixture gets fewer tokens, because it has K scores per word."""
         tokens, hidden = (128, 64) if options.quick else (TOKENS[device], 512)
         counts = ON_GPU if device == "cuda" else ON_CPU
         return [
-            Case(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
+            HeadCase(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
             for group, count in counts.items()
             for name in list(VOCABULARIES)[: 1 if options.quick else count]
         ]
 
-    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+    def contestants(self, case: HeadCase, device: torch.device) -> list[Contestant]:
         """Return the plain form, ours and, for softmax, the peers."""
         softmax = case.group in ("softmax", "softmax-no-bias")
         found = [
@@ -101,7 +101,7 @@ as a fraction of its norm."""
             found.append(Contestant("Apple", case.group, False, apple))
         return found
 
-    def measure(self, case: Case, race: race.Race[Contestant]) -> dict[str, Any]:
+    def measure(self, case: HeadCase, race: race.Race[Contestant]) -> dict[str, Any]:
         rows = race.rows(Problem(case, race.device).task, "forward+backward")
         sizes = {"vocab": case.vocab, "tokens": case.tokens, "hidden": case.hidden}
         return {**sizes, "rows": rows}
@@ -114,7 +114,7 @@ class Problem:
     kernel skips gradients of small probabilities.
     """
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: HeadCase, device: torch.device) -> None:
         torch.manual_seed(0)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.head = head_of(case)
@@ -158,7 +158,7 @@ class Problem:
         return found
 
 
-def head_of(case: Case) -> LinearHead | MixtureHead:
+def head_of(case: HeadCase) -> LinearHead | MixtureHead:
     """Return the head of a case."""
     if case.group == "mixture":
         return MixtureHead(case.hidden, case.vocab, components=15)

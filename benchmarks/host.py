@@ -40,7 +40,7 @@ MAPPINGS = {
 
 
 @dataclass(frozen=True)
-class Case(suite.Case):
+class HostCase(suite.Case):
     """A case; `masked` adds padding and dropout, as in the training of BERT."""
 
     masked: bool
@@ -51,7 +51,7 @@ class Case(suite.Case):
         return "With padding and dropout" if self.masked else "Neither mask nor dropout"
 
 
-class Host(Suite[Case, Contestant]):
+class Host(Suite[HostCase, Contestant]):
     name = "host"
     title = "What a layer costs the host"
     meaning = f"""\
@@ -64,17 +64,17 @@ are on the CPU."""
     base = INTEGRATION
     paces: ClassVar = {"cpu": Pace(20, 5, 120), "cuda": Pace(20, 5, 120), "quick": Pace(1, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
-        return [Case("host", "plain", False), Case("host", "BERT", True)]
+    def cases(self, device: str, options: argparse.Namespace) -> list[HostCase]:
+        return [HostCase("host", "plain", False), HostCase("host", "BERT", True)]
 
-    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+    def contestants(self, case: HostCase, device: torch.device) -> list[Contestant]:
         return [
             Contestant(INTEGRATION, "softmax", False),
             Contestant(f"{DISPATCHED} softmax", "softmax", True),
             *(Contestant(f"{OURS} {label}", label, True) for label in MAPPINGS),
         ]
 
-    def measure(self, case: Case, race: Race[Contestant]) -> dict[str, Any]:
+    def measure(self, case: HostCase, race: Race[Contestant]) -> dict[str, Any]:
         rows = list[Row]()
         clock = processor_clock if race.device.type == "cpu" else wall_clock
         with stubbed(), threads(1):
@@ -101,7 +101,7 @@ def _cells(row: Row | None, case: dict[str, Any]) -> list[str]:
     return [spread(us), spread(row["to"][Host.base])]
 
 
-def task_of(case: Case, which: str, device: torch.device, contestant: Contestant) -> Task:
+def task_of(case: HostCase, which: str, device: torch.device, contestant: Contestant) -> Task:
     """Return a task: all layers forward, or their backward pass after a forward pass."""
     run = model(case, contestant, device)
     inputs, grad = random(device, 1 + 2 * case.layers), *random(device, 1)
@@ -121,7 +121,7 @@ def random(device: torch.device, number: int) -> list[Tensor]:
     return [tensor.transpose(1, 2).requires_grad_() for tensor in made]
 
 
-def model(case: Case, contestant: Contestant, device: torch.device) -> Callable[..., Tensor]:
+def model(case: HostCase, contestant: Contestant, device: torch.device) -> Callable[..., Tensor]:
     """Return all layers as one function of the query and of each layer's key and value."""
     module = Layer().train()
     function: Callable[..., tuple[Tensor, Tensor | None]] = sdpa_attention_forward

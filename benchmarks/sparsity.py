@@ -43,7 +43,7 @@ TRAINING = "forward+backward, 1 thread"
 
 
 @dataclass(frozen=True)
-class Case(cases.Case):
+class SparsityCase(cases.AttentionCase):
     """A case of random scores; in the group `minilm`, scores of its layers as the batch."""
 
     def problem(self) -> Problem:
@@ -54,7 +54,7 @@ class Case(cases.Case):
         return replace(data, query=query, key=key, value=value)
 
 
-class Sparsity(Suite[Case, Contestant]):
+class Sparsity(Suite[SparsityCase, Contestant]):
     name = "sparsity"
     title = "Zeros and time"
     meaning = f"""\
@@ -72,24 +72,24 @@ all."""
     base = SOFTMAX
     paces: ClassVar = {"cpu": Pace(6, 5, 480), "quick": Pace(1, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+    def cases(self, device: str, options: argparse.Namespace) -> list[SparsityCase]:
         if options.quick:
-            return [Case("random", "N=512", 1, 512, heads=2)]
+            return [SparsityCase("random", "N=512", 1, 512, heads=2)]
         return [
-            Case("random", "N=512", 2, 512),
-            Case("random", "N=2048", 1, 2048, heads=4),
-            Case("random", "N=8192", 1, 8192, heads=1),
-            Case("minilm", "N=512", 6, 512, 12, 32),
-            Case("minilm", "N=2048", 6, 2048, 2, 32),
+            SparsityCase("random", "N=512", 2, 512),
+            SparsityCase("random", "N=2048", 1, 2048, heads=4),
+            SparsityCase("random", "N=8192", 1, 8192, heads=1),
+            SparsityCase("minilm", "N=512", 6, 512, 12, 32),
+            SparsityCase("minilm", "N=2048", 6, 2048, 2, 32),
         ]
 
-    def contestants(self, case: Case, device: torch.device) -> list[Contestant]:
+    def contestants(self, case: SparsityCase, device: torch.device) -> list[Contestant]:
         return [
             *(Contestant(label, mapping.name, True) for label, mapping in MAPPINGS.items()),
             Contestant(SDPA, SOFTMAX, False),
         ]
 
-    def measure(self, case: Case, race: Race[Contestant]) -> dict[str, Any]:
+    def measure(self, case: SparsityCase, race: Race[Contestant]) -> dict[str, Any]:
         data = case.problem()
         forwards: dict[str, peers.Forward] = {SDPA: peers.sdpa(data, None)}
         zeros = {SDPA: 0.0}

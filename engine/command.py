@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
@@ -153,17 +152,3 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
     except ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from None
     return _from_options(config, options)
-
-
-@contextmanager
-def work_errors() -> Iterator[None]:
-    """Print one line instead of a traceback if a run diverges or the disk is full."""
-    from sparse_attn.evaluation.predictions import DivergedError
-    from sparse_attn.system.files import UnwrittenError
-
-    try:
-        yield
-    except DivergedError as error:
-        sys.exit(f"error: {error}")
-    except UnwrittenError as error:
-        sys.exit(f"error: {error} (train: with --resume)")

@@ -19,19 +19,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from engine.command import (
-    Command,
-    Program,
-    from_dict,
-    work_errors,
-)
+from engine.command import Command, Program, from_dict
 from engine.config import PackConfig, ReportConfig
 from engine.sweep.config import Resources
-from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.cli.errors import input_errors, interruption, work_errors
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Plan, PlannedRun
+    from engine.sweep.plan import PlannedRun, SweepPlan
     from engine.sweep.records import Records
     from engine.sweep.results import Results
     from sparse_attn.reports.page import Page, Report
@@ -103,7 +98,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         """Return the terminal output after `train`, including the path of the results."""
 
     @abstractmethod
-    def plan(self, sweep: SweepT) -> Plan:
+    def plan(self, sweep: SweepT) -> SweepPlan:
         """Return the runs of a sweep."""
 
     def page(self, results: Results) -> Page:
@@ -111,7 +106,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         made: Page = import_module(f"{self.name}.report").make_page(results)
         return made
 
-    def check(self, sweep: SweepT, plan: Plan) -> None:
+    def check(self, sweep: SweepT, plan: SweepPlan) -> None:
         """Raise, before the first run starts, any error that a run would raise.
 
         Only the first run of each cell is assembled: the others differ in checked numbers only.

@@ -22,7 +22,7 @@ Values = dict[str, float]
 
 
 @dataclass
-class Progress:
+class FitProgress:
     """Progress of a run.
 
     Attributes:
@@ -52,10 +52,10 @@ def fit(
     evaluate: Callable[[], Values],
     *,
     epochs: int,
-    after_epoch: Callable[[Progress], bool] | None = None,
+    after_epoch: Callable[[FitProgress], bool] | None = None,
     checkpoint: Path | None = None,
     label: str = "",
-) -> Progress:
+) -> FitProgress:
     """Train, evaluate after every epoch, and leave the weights of the best epoch in the model.
 
     Args:
@@ -74,7 +74,7 @@ def fit(
         DivergedError: a training loss or a score is NaN or infinite.
         ValueError: the checkpoint cannot be read.
     """
-    progress, best, stopped = Progress(), _copy(model), False
+    progress, best, stopped = FitProgress(), _copy(model), False
     if checkpoint is not None and checkpoint.exists():
         progress, best, stopped = _load(checkpoint, model, optimizer)
     with tqdm(
@@ -125,7 +125,7 @@ def _save(
     path: Path,
     model: nn.Module,
     optimizer: Optimizer,
-    progress: Progress,
+    progress: FitProgress,
     best: dict[str, Tensor],
     stopped: bool,
 ) -> None:
@@ -144,7 +144,7 @@ def _save(
 
 def _load(
     path: Path, model: nn.Module, optimizer: Optimizer
-) -> tuple[Progress, dict[str, Tensor], bool]:
+) -> tuple[FitProgress, dict[str, Tensor], bool]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the type depends on the damage to the file
@@ -157,4 +157,4 @@ def _load(
     torch.set_rng_state(content["random"]["cpu"])
     if content["random"]["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(content["random"]["cuda"])
-    return Progress(**content["progress"]), content["best"], content["stopped"]
+    return FitProgress(**content["progress"]), content["best"], content["stopped"]

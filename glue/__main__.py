@@ -18,7 +18,7 @@ from glue.config import RunConfig
 from glue.sweep import SweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Plan
+    from engine.sweep.plan import SweepPlan
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
@@ -68,12 +68,12 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
         return summary(results, config)
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: SweepConfig) -> SweepPlan:
         from glue.plan import make_plan
 
         return make_plan(sweep)
 
-    def check(self, sweep: SweepConfig, plan: Plan) -> None:
+    def check(self, sweep: SweepConfig, plan: SweepPlan) -> None:
         from glue.train import check_sweep
 
         check_sweep(sweep, plan)

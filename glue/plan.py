@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.sweep.config import FIRST_TRIAL_SEED
-from engine.sweep.plan import Cell, Plan, best_of, grid
+from engine.sweep.plan import Cell, SweepPlan, best_of, grid
 from glue.config import MappingConfig, RunConfig
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
-def make_plan(sweep: SweepConfig) -> Plan:
+def make_plan(sweep: SweepConfig) -> SweepPlan:
     """Plan trials and then final runs under the fair protocol, or one grid under the paper's."""
     tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
     runs = _trials if sweep.protocol == "fair" else _grid

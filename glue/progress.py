@@ -12,7 +12,7 @@ from transformers.trainer_utils import has_length
 from sparse_attn.evaluation.tasks import CLASSIFICATION_METRICS, REGRESSION_METRICS
 
 
-class Progress(ProgressCallback):
+class ProgressLines(ProgressCallback):
     """Progress bars, shown only on a terminal, and one readable line for each log of Trainer."""
 
     training_bar: Any

@@ -27,7 +27,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from engine.config import ScheduleConfig
-from engine.sweep.plan import Plan
+from engine.sweep.plan import SweepPlan
 from glue.config import RunConfig, TrainConfig
 from glue.data import ROW, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
@@ -173,7 +173,7 @@ def load_data(config: RunConfig, task: Task) -> DatasetDict:
     return subset(data, config.train_rows, config.selection, config.limit)
 
 
-def check_sweep(sweep: SweepConfig, plan: Plan) -> None:
+def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
     """Raise, before the first run starts, any error that its mapping, data or model would raise."""
     warn_of_slow_bf16(sweep.train)
     path = resolve_model(sweep.model)

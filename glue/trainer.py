@@ -18,7 +18,7 @@ from transformers.integrations import get_available_reporting_integrations
 
 from engine.batches import EpochSampler
 from glue.config import RunConfig
-from glue.progress import Progress
+from glue.progress import ProgressLines
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
 from sparse_attn.system.files import disk_errors
 
@@ -33,7 +33,7 @@ class EpochTrainer(Trainer):
         super().__init__(*args, **kwargs)
         for replaced in (ProgressCallback, PrinterCallback):
             self.remove_callback(replaced)
-        self.progress = Progress()
+        self.progress = ProgressLines()
         self.add_callback(self.progress)
         # BERT and others accept the number of items but ignore it: their loss is a mean over the
         # batch, which Trainer would multiply by the number of processes

@@ -290,12 +290,28 @@ def compositions() -> list[str]:
     return [*markdown(Table("", ["", *subjects], rows)), "", *errors]
 
 
+def compat() -> list[str]:
+    """All tests on the oldest versions, the pinned and the newest ones."""
+    rows = []
+    for name, pair in _read("compat.json").items():
+        counts = [f"{pair[kind]:,}" for kind in ("passed", "failed", "skipped")]
+        # tests that failed at first and passed after a mend ran at another commit
+        commits = [run["commit"] for run in (pair, pair.get("again")) if run]
+        versions = [pair["versions"][name].partition("+")[0] for name in _COMPATIBLE]
+        rows.append([name, *versions, *counts, ", ".join(commits)])
+    headers = ["versions", *_COMPATIBLE, "passed", "failed", "skipped", "commit"]
+    return markdown(Table("", headers, rows))
+
+
+_COMPATIBLE = ("torch", "transformers", "triton", "python")
+
+
 TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
-        *(swapped_and_healed, fine_tuned, families, compositions),
+        *(swapped_and_healed, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
         *(speed.h200, speed.h200_shapes),
     )

@@ -30,7 +30,7 @@ MRPC_103 = (
 
 
 @dataclass(frozen=True)
-class Case(suite.Case):
+class AttentionCase(suite.Case):
     """An attention case.
 
     `lengths` are the valid tokens of each row, all if None; `dropout` applies to the weights.
@@ -68,60 +68,64 @@ class Case(suite.Case):
         return (4 if self.group == "step" else 1) * (0.5 if self.few else 1)
 
 
-def cases(device: str, quick: bool) -> list[Case]:
+def cases(device: str, quick: bool) -> list[AttentionCase]:
     """Return the cases for a kind of device, by importance."""
     if quick:
         return _quick(device)
     return _cuda() if device == "cuda" else _cpu()
 
 
-def _cpu() -> list[Case]:
+def _cpu() -> list[AttentionCase]:
     curve = _curve(4096, 4096, heads=2)
     return [
-        Case("attention", "N=128", 8, 128),
-        Case("attention", "N=512", 2, 512),
-        Case("attention", "MRPC", 32, 79, lengths=MRPC_79),
-        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
+        AttentionCase("attention", "N=128", 8, 128),
+        AttentionCase("attention", "N=512", 2, 512),
+        AttentionCase("attention", "MRPC", 32, 79, lengths=MRPC_79),
+        AttentionCase("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
         *curve[:-2],
-        Case("step", "BERT-base", 2, 128, model="BERT-base", dropout=0.1, few=True),
-        Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
-        Case("attention", "dropout", 8, 128, dropout=0.1, few=True),
+        AttentionCase("step", "BERT-base", 2, 128, model="BERT-base", dropout=0.1, few=True),
+        AttentionCase("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
+        AttentionCase("attention", "dropout", 8, 128, dropout=0.1, few=True),
         *curve[-2:],
-        Case("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
-        Case("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
-        Case("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
-        Case("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
-        Case("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
+        AttentionCase("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
+        AttentionCase("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
+        AttentionCase("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
+        AttentionCase("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
+        AttentionCase("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
     ]
 
 
-def _cuda() -> list[Case]:
+def _cuda() -> list[AttentionCase]:
     warm, both = ("warm",), ("warm", "cold")
     causal = [
-        Case("causal", f"causal N={n}", 1, n, 16, causal=True, few=True, caches=warm)
+        AttentionCase("causal", f"causal N={n}", 1, n, 16, causal=True, few=True, caches=warm)
         for n in _lengths(65536)
         if n >= 4096
     ]
     return [
-        Case("attention", "N=128", 32, 128, caches=both),
-        Case("attention", "N=512", 32, 512, caches=both),
-        Case("attention", "MRPC", 32, 79, lengths=MRPC_79, caches=both),
-        Case("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
-        Case("step", "BERT-base", 32, 128, model="BERT-base", dropout=0.1),
-        Case("step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base", dropout=0.1),
-        Case("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both),
-        Case("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
+        AttentionCase("attention", "N=128", 32, 128, caches=both),
+        AttentionCase("attention", "N=512", 32, 512, caches=both),
+        AttentionCase("attention", "MRPC", 32, 79, lengths=MRPC_79, caches=both),
+        AttentionCase("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
+        AttentionCase("step", "BERT-base", 32, 128, model="BERT-base", dropout=0.1),
+        AttentionCase(
+            "step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base", dropout=0.1
+        ),
+        AttentionCase(
+            "attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both
+        ),
+        AttentionCase("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
         *reversed(_curve(32768, 65536, caches=warm)),
         *causal,
     ]
 
 
-def _quick(device: str) -> list[Case]:
+def _quick(device: str) -> list[AttentionCase]:
     caches = ("warm",) if device == "cuda" else ("",)
     return [
-        Case("attention", "N=128", 2, 128, few=True, caches=caches),
-        Case("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
-        Case(
+        AttentionCase("attention", "N=128", 2, 128, few=True, caches=caches),
+        AttentionCase("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
+        AttentionCase(
             "step",
             "MiniLM MRPC",
             4,
@@ -135,10 +139,10 @@ def _quick(device: str) -> list[Case]:
     ]
 
 
-def _curve(tokens: int, longest: int, **more: Any) -> list[Case]:
+def _curve(tokens: int, longest: int, **more: Any) -> list[AttentionCase]:
     """Return cases with about the same number of tokens at every length up to the longest."""
     return [
-        Case("length", f"N={n}", max(1, tokens // n), n, few=True, **more)
+        AttentionCase("length", f"N={n}", max(1, tokens // n), n, few=True, **more)
         for n in _lengths(longest)
     ]
 
@@ -151,7 +155,7 @@ def _lengths(highest: int) -> list[int]:
 class Problem:
     """The tensors of an attention case, shared by all contestants."""
 
-    case: Case
+    case: AttentionCase
     query: Tensor  # [B, H, N, D], contiguous as some peers need it
     key: Tensor
     value: Tensor
@@ -184,7 +188,7 @@ class Problem:
         return Problem(case, query, key, value, grad, lengths, mask)
 
 
-def problem(case: Case, device: torch.device) -> Problem:
+def problem(case: AttentionCase, device: torch.device) -> Problem:
     """Return standard normal tensors: scores of variance 1; float32 on CPU, bfloat16 on GPU."""
     generator = torch.Generator(device).manual_seed(0)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16

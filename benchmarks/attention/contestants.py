@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from benchmarks.attention import peers
-from benchmarks.attention.cases import Case, Problem
+from benchmarks.attention.cases import AttentionCase, Problem
 from benchmarks.race import Contestant
 from benchmarks.timing import rounded
 from sparse_attn.kernels import attention
@@ -126,7 +126,7 @@ def ours(name: str, impl: str | None = None, by: str = "mask") -> Ours:
     return Ours(f"ours {name}{suffix}", name, impl != "reference", impl, by)
 
 
-def contestants(case: Case, device: torch.device) -> list[Peer | Ours]:
+def contestants(case: AttentionCase, device: torch.device) -> list[Peer | Ours]:
     """Return the contestants of a case, the base first."""
     gpu, names = device.type == "cuda", CURVES if case.few else tuple(MAPPINGS)
     found: list[Peer | Ours] = [_peer(BASE, "softmax", functools.partial(peers.sdpa, backend=None))]

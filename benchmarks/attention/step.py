@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from benchmarks.attention.cases import Case
+from benchmarks.attention.cases import AttentionCase
 from benchmarks.attention.contestants import BASE, MAPPINGS
 from benchmarks.command import MINILM
 from benchmarks.race import Contestant
@@ -43,7 +43,7 @@ class Trainer:
     The GPU uses bfloat16 autocast with float32 weights, like the Trainer's `bf16`.
     """
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: AttentionCase, device: torch.device) -> None:
         torch.manual_seed(0)
         self.device = device
         self.model = build(case).to(device).train()
@@ -84,7 +84,7 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
-def build(case: Case) -> PreTrainedModel:
+def build(case: AttentionCase) -> PreTrainedModel:
     """Return pretrained MiniLM or a randomly initialised BERT, with two labels."""
     dropout = {"attention_probs_dropout_prob": case.dropout}
     if case.model in RANDOM:
@@ -96,7 +96,7 @@ def build(case: Case) -> PreTrainedModel:
     )
 
 
-def contestants(case: Case) -> list[Contestant]:
+def contestants(case: AttentionCase) -> list[Contestant]:
     """Return PyTorch's softmax in two forms, and patched models."""
     names = PATCHED[1:4] if case.few else PATCHED
     return [
@@ -106,7 +106,7 @@ def contestants(case: Case) -> list[Contestant]:
     ]
 
 
-def maker(case: Case, device: torch.device) -> Callable[[Contestant], Task]:
+def maker(case: AttentionCase, device: torch.device) -> Callable[[Contestant], Task]:
     """Return a function that makes a contestant's task: a training step with its attention."""
     trainer = functools.cache(functools.partial(Trainer, case, device))
     names = {BASE: "sdpa", "eager softmax": "eager"}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.attention import cases, contestants, step
-from benchmarks.attention.cases import PASSES, Case, Problem, problem
+from benchmarks.attention.cases import PASSES, AttentionCase, Problem, problem
 from benchmarks.attention.contestants import BASE, Ours, Peer, mapping_of
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Record, Suite
@@ -31,7 +31,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 GRADIENT_TOLERANCE = {torch.float32: 2e-2, torch.bfloat16: 0.5}
 
 
-class Attention(Suite[Case, Any]):
+class Attention(Suite[AttentionCase, Any]):
     name = "attention"
     title = "Benchmarks"
     meaning = """\
@@ -50,15 +50,15 @@ weights that are not 0."""
     columns = (Column("memory_mib", "MiB"), Column("nonzeros", "p > 0"))
     paces: ClassVar = {"cpu": Pace(10, 5, 780), "cuda": Pace(2.5, 7, 450), "quick": Pace(1, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Case]:
+    def cases(self, device: str, options: argparse.Namespace) -> list[AttentionCase]:
         return cases.cases(device, options.quick)
 
-    def contestants(self, case: Case, device: torch.device) -> Sequence[Contestant]:
+    def contestants(self, case: AttentionCase, device: torch.device) -> Sequence[Contestant]:
         if case.group == "step":
             return step.contestants(case)
         return contestants.contestants(case, device)
 
-    def measure(self, case: Case, race: Race[Any]) -> dict[str, Any]:
+    def measure(self, case: AttentionCase, race: Race[Any]) -> dict[str, Any]:
         torch.compiler.reset()  # earlier variants count towards its limit
         # each mapping recompiles one function; beyond the limit it would run eagerly
         # private: torch.compiler has no such limit
@@ -99,7 +99,7 @@ class Checked:
     timed.
     """
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: AttentionCase, device: torch.device) -> None:
         self.data = problem(case, device)
         self.facts: dict[str, dict[str, Any]] = defaultdict(dict)
         self.expected: dict[tuple[str, bool], list[Tensor]] = {}

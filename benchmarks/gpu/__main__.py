@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"{wanting}; --rehearse runs the stages without a GPU")
 
     from benchmarks.gpu import verdict
-    from benchmarks.gpu.runner import Progress, make_pool, run_stage
+    from benchmarks.gpu.runner import StageProgress, make_pool, run_stage
     from benchmarks.gpu.stage import Setup
     from benchmarks.gpu.stages import STAGES
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.refuse(name, STAGES)
     setup = Setup(options.out, options.rehearse)
     try:
-        progress = Progress(setup)
+        progress = StageProgress(setup)
     except ValueError as error:
         parser.error(str(error))
     if options.rehearse:

@@ -29,7 +29,7 @@ REMEDY = "remove it, or use another --out"
 WORTHWHILE = 0.25  # no case starts if less than this share of its time is left
 
 
-class Progress:
+class StageProgress:
     """gpu-NAME.json of a GPU: seconds and results of each stage, written after every case.
 
     Raises:
@@ -86,7 +86,7 @@ def make_pool(setup: Setup) -> LocalPool[Job]:
 
 
 def run_stage(
-    stage: Stage, setup: Setup, progress: Progress, call_ends: float, serial: LocalPool[Job]
+    stage: Stage, setup: Setup, progress: StageProgress, call_ends: float, serial: LocalPool[Job]
 ) -> None:
     """Run the cases that are left until `call_ends` (time.time) or the stage's deadline.
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.attention import step
-from benchmarks.attention.cases import Case
+from benchmarks.attention.cases import AttentionCase
 from benchmarks.attention.contestants import CURVES, MAPPINGS
 from benchmarks.gpu import suites
 from benchmarks.gpu.stage import Result, Setup
@@ -97,7 +97,7 @@ def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
     assert (alone - one["output"]).abs().max() <= allowed, "inference differs"
 
 
-def check_step(case: Case, mapping: str, device: torch.device) -> None:
+def check_step(case: AttentionCase, mapping: str, device: torch.device) -> None:
     """Raise AssertionError unless the weights are finite after a step of two sentences."""
     lengths = case.lengths and case.lengths[:2]
     trainer = step.Trainer(replace(case, batch=2, lengths=lengths), device)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.attention import cases, step
-from benchmarks.attention.cases import PASSES, Case
+from benchmarks.attention.cases import PASSES, AttentionCase
 from benchmarks.attention.contestants import BASE, MASKED, Ours
 from benchmarks.attention.suite import Attention
 from benchmarks.command import Parser
@@ -32,15 +32,15 @@ PEERS = (
     ("causal N=8192", "AdaSplash v2"),
 )
 TINY = {
-    "N=128": Case("attention", "N=128", 1, 16, 2, 16, few=True),
-    "BERT-tiny": Case("step", "BERT-tiny", 2, 8, model="BERT-tiny", few=True),
-    "causal N=8": Case("causal", "causal N=8", 1, 8, 2, 16, causal=True, few=True),
+    "N=128": AttentionCase("attention", "N=128", 1, 16, 2, 16, few=True),
+    "BERT-tiny": AttentionCase("step", "BERT-tiny", 2, 8, model="BERT-tiny", few=True),
+    "causal N=8": AttentionCase("causal", "causal N=8", 1, 8, 2, 16, causal=True, few=True),
 }
 TINY_PEERS = (("causal N=8", "entmax entmax15"), ("N=128", "Liger sparsemax"))
 
 
 @functools.cache
-def every(setup: Setup) -> dict[str, Case]:
+def every(setup: Setup) -> dict[str, AttentionCase]:
     """Return all cases by name, with a warm cache; without models that need a download."""
     if setup.rehearse:
         return TINY
@@ -73,7 +73,7 @@ def more(setup: Setup) -> list[str]:
     return [case.name for case in sorted(left, key=lambda case: case.length)]
 
 
-def chosen(case: Case, peer: str, found: list[Any]) -> list[Contestant]:
+def chosen(case: AttentionCase, peer: str, found: list[Any]) -> list[Contestant]:
     """Select SDPA and ours; or, given a peer, SDPA, the peer, and ours with its mapping."""
     if case.model:
         return found

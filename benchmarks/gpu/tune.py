@@ -39,7 +39,7 @@ NAMES = {
     "free": "relu",
 }
 ROWS = {MEDIUM: "N=512", LONG: "causal N=8192"}  # cases of benchmarks.attention
-TINY = cases.Case("tune", "N=144", 1, 144, heads=1, head_dim=16)
+TINY = cases.AttentionCase("tune", "N=144", 1, 144, heads=1, head_dim=16)
 DEFAULT = "default"
 GAIN = 0.97  # a setting replaces the default if it takes at most this share of its time
 SECONDS = 0.3  # seconds for the candidates of a kernel

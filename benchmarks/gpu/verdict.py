@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.attention.cases import PASSES
 from benchmarks.attention.contestants import BASE, MAPPINGS
 from benchmarks.gpu.page import correct, headed, settings
-from benchmarks.gpu.runner import Progress
+from benchmarks.gpu.runner import StageProgress
 from benchmarks.gpu.sanity import UNITS
 from benchmarks.gpu.stage import Setup, Stage
 from benchmarks.gpu.suites import BESIDE
@@ -111,7 +111,7 @@ class Tables:
         return f"{short(ratio)} {said}"
 
 
-def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
+def page(setup: Setup, progress: StageProgress, stages: Sequence[Stage]) -> str:
     """Return the verdict in Markdown: correctness, ratios, training steps, and the stages."""
     device = device_name(setup.device)
     file = setup.out / f"attention-{slug(device)}.json"
@@ -136,7 +136,7 @@ def page(setup: Setup, progress: Progress, stages: Sequence[Stage]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _stage(setup: Setup, progress: Progress, stage: Stage) -> list[str]:
+def _stage(setup: Setup, progress: StageProgress, stage: Stage) -> list[str]:
     """Return a line for a stage, and one for each failed case."""
     entry, total = progress.of(stage), len(stage.cases(setup))
     results: dict[str, dict[str, Any]] = entry["cases"]

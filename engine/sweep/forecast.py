@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from engine.sweep.config import Resources
-from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.plan import PlannedRun, SweepPlan
 from engine.sweep.pool import Failure, environments
 from engine.sweep.records import Record, read_records
 from engine.sweep.run import make_pool
@@ -20,7 +20,7 @@ TYPICAL_RECORD = 0.1  # MB; a record of GLUE has a prediction for each example
 
 def forecast(
     folder: Path,
-    plan: Plan,
+    plan: SweepPlan,
     seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,
 ) -> list[str]:
@@ -58,7 +58,7 @@ def forecast(
 
 
 def _times(
-    plan: Plan,
+    plan: SweepPlan,
     done: list[Record],
     seconds: Callable[[PlannedRun], float | None] | None,
     resources: Resources,

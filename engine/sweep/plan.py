@@ -49,7 +49,7 @@ class PlannedRun:
         return found
 
 
-class Plan:
+class SweepPlan:
     """Runs of a sweep. The due runs depend only on the records, so a killed sweep can resume.
 
     Args:
@@ -144,12 +144,14 @@ class Plan:
         return max(finished, key=lambda run: done[run.hash].score, default=None)
 
 
-def grid(runs: Mapping[Cell, list[Any]]) -> Plan:
+def grid(runs: Mapping[Cell, list[Any]]) -> SweepPlan:
     """Return a plan that runs every config; config k of a cell is its run k."""
-    return Plan(_planned(runs, "grid"))
+    return SweepPlan(_planned(runs, "grid"))
 
 
-def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int) -> Plan:
+def best_of(
+    trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], seeds: int
+) -> SweepPlan:
     """Plan a trial for each config of a cell, then final runs of the best with seeds 0, 1, ...
 
     Args:
@@ -162,7 +164,7 @@ def best_of(trials: Mapping[Cell, list[Any]], final: Callable[[Any, int], Any], 
         configs = [final(best.config, seed) for seed in range(seeds)]
         return _planned({cell: configs}, "final")[cell]
 
-    return Plan(_planned(trials, "trial"), choose, seeds)
+    return SweepPlan(_planned(trials, "trial"), choose, seeds)
 
 
 def _planned(configs: Mapping[Cell, list[Any]], stage: Stage) -> dict[Cell, list[PlannedRun]]:

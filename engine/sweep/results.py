@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from engine.sweep.plan import Cell, Plan
+from engine.sweep.plan import Cell, SweepPlan
 from engine.sweep.records import Record, Stage, read_records
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
@@ -35,7 +35,7 @@ class Results:
     faults: list[str]
 
     @classmethod
-    def of(cls, folder: Path, sweep: Any, plan: Plan) -> Self:
+    def of(cls, folder: Path, sweep: Any, plan: SweepPlan) -> Self:
         """Return the results of a plan from the records in a folder."""
         own = plan.own(read_records(folder))
         expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)

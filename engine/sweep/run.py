@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from engine.sweep.config import Resources
-from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.plan import PlannedRun, SweepPlan
 from engine.sweep.pool import Failure, JobT, LocalPool, Pool
 from engine.sweep.records import (
     FOLDER,
@@ -34,7 +34,7 @@ NAMED = 2  # runs named in the progress bar
 def run_sweep(
     folder: Path,
     content: dict[str, Any],
-    plan: Plan,
+    plan: SweepPlan,
     execute: Callable[[PlannedRun], dict[str, Any]],
     resources: Resources,
     *,
@@ -74,7 +74,7 @@ def run_sweep(
     return plan.own(read_records(folder))
 
 
-def _work(folder: Path, plan: Plan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
+def _work(folder: Path, plan: SweepPlan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
     """Record runs as they end, until none is due; `done` holds the completed ones."""
     before = sum(map(len, plan.records(done).values()))
     tries: Counter[str] = Counter()

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.experiment import Experiment
-from experiments.bottleneck.config import RunConfig, SweepConfig
+from experiments.bottleneck.config import BottleneckRunConfig, BottleneckSweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Plan
+    from engine.sweep.plan import SweepPlan
 
 
-class Bottleneck(Experiment[RunConfig, SweepConfig]):
+class Bottleneck(Experiment[BottleneckRunConfig, BottleneckSweepConfig]):
     """Heads x vocabularies x dimensions x learning rates, then the best rate over many seeds."""
 
     name = "experiments.bottleneck"
@@ -32,20 +32,20 @@ class Bottleneck(Experiment[RunConfig, SweepConfig]):
         "Fit every head to Dirichlet targets over vocabularies and dimensions.",
         "Mode matching, KL and log-matrix error by dimension.",
     )
-    run, sweep = RunConfig, SweepConfig
+    run, sweep = BottleneckRunConfig, BottleneckSweepConfig
 
-    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    def summary(self, results: dict[str, Any], config: BottleneckRunConfig) -> Iterator[str]:
         yield f"mode matching: {results['mode_matching']:.1f} %"
         yield f"mean KL: {results['kl']:.3f} nats"
         yield f"error of the log-matrix: {results['log_error']:.1f}, floor {results['floor']:.1f}"
         yield f"results: {config.output_dir}/results.json"
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: BottleneckSweepConfig) -> SweepPlan:
         from engine.sweep.plan import best_of
 
         return best_of(sweep.trials(), lambda best, seed: replace(best, seed=seed), sweep.seeds)
 
-    def fresh(self, sweep: SweepConfig) -> bool:
+    def fresh(self, sweep: BottleneckSweepConfig) -> bool:
         # runs take seconds, and runs in one process share their targets
         return False
 

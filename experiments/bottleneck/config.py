@@ -15,7 +15,7 @@ FREE = ("output_dir", "device", "resume")  # may change on resume
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class BottleneckRunConfig:
     """One head fitted to the targets of one seed. Defaults as in small.yaml.
 
     Args:
@@ -71,7 +71,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class BottleneckSweepConfig:
     """Heads x vocabularies x dimensions x seeds under one budget.
 
     Every head gets the same steps, learning rates and seeds. The learning rate is chosen for each
@@ -127,14 +127,14 @@ class SweepConfig:
         """Return the content of sweep.json: the settings that a continued sweep must keep."""
         return {key: value for key, value in asdict(self).items() if key not in FREE}
 
-    def trials(self) -> dict[tuple[str, str], list[RunConfig]]:
+    def trials(self) -> dict[tuple[str, str], list[BottleneckRunConfig]]:
         """Return a trial per learning rate for each task and head, on held-out targets."""
         shared = {key: getattr(self, key) for key in ("contexts", "steps", "batch", "device")}
-        found: dict[tuple[str, str], list[RunConfig]] = {}
+        found: dict[tuple[str, str], list[BottleneckRunConfig]] = {}
         for alpha, vocabulary, dimension, head, rate in product(
             self.alphas, self.vocabularies, self.dimensions, self.heads, self.learning_rates
         ):
-            config = RunConfig(
+            config = BottleneckRunConfig(
                 output_dir="",
                 alpha=alpha,
                 vocabulary=vocabulary,

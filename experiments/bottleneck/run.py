@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from experiments.bottleneck.config import RunConfig
+from experiments.bottleneck.config import BottleneckRunConfig
 from experiments.bottleneck.heads import make_head
 from experiments.bottleneck.targets import Targets, draw
 from sparse_attn.evaluation.predictions import DivergedError
@@ -22,10 +22,10 @@ from sparse_attn.heads.base import Head
 from sparse_attn.system.machine import choose_device, device_name, versions
 
 
-class Run(NamedTuple):
+class BottleneckRun(NamedTuple):
     """A config and the device it runs on."""
 
-    config: RunConfig
+    config: BottleneckRunConfig
     device: torch.device
 
     def perform(self, _: Path | None = None) -> dict[str, Any]:
@@ -55,9 +55,9 @@ class Run(NamedTuple):
         }
 
 
-def assemble(config: RunConfig) -> Run:
+def assemble(config: BottleneckRunConfig) -> BottleneckRun:
     """Return the run on its device; raise ValueError if the device is unavailable."""
-    return Run(config, choose_device(config.device))
+    return BottleneckRun(config, choose_device(config.device))
 
 
 @lru_cache(maxsize=1)
@@ -68,7 +68,7 @@ def _targets(
     return Targets(draw(alpha, contexts, vocabulary, seed).log_p.to(device))
 
 
-def fit(config: RunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
+def fit(config: BottleneckRunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
     """Minimise the mean of -sum_j P*_j log Q_j over context vectors and head.
 
     Adam for the head, `SparseAdam` for the context vectors, which move only in steps that use them.
@@ -106,7 +106,7 @@ def fit(config: RunConfig, log_p: Tensor) -> tuple[Head, Tensor]:
     return head, contexts.weight.detach()
 
 
-def _batches(config: RunConfig, device: torch.device) -> Iterator[Tensor]:
+def _batches(config: BottleneckRunConfig, device: torch.device) -> Iterator[Tensor]:
     """Context indices of every step, [B]."""
     order = torch.empty(0, dtype=torch.long, device=device)
     for _ in range(config.steps):

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.experiment import Experiment
-from experiments.conversion.config import RunConfig, SweepConfig
+from experiments.conversion.config import ConversionRunConfig, ConversionSweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Plan
+    from engine.sweep.plan import SweepPlan
 
 
-class Conversion(Experiment[RunConfig, SweepConfig]):
+class Conversion(Experiment[ConversionRunConfig, ConversionSweepConfig]):
     """Ways x seeds; the scored pairs are not used for any choice."""
 
     name = "experiments.conversion"
@@ -33,14 +33,14 @@ class Conversion(Experiment[RunConfig, SweepConfig]):
         "Convert a model in every way.",
         "Zeros, quality and agreement by way.",
     )
-    run, sweep = RunConfig, SweepConfig
+    run, sweep = ConversionRunConfig, ConversionSweepConfig
 
     def tidy(self, folder: Path) -> None:
         from sparse_attn.hf.checkpoints import remove_checkpoints
 
         remove_checkpoints(folder)
 
-    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    def summary(self, results: dict[str, Any], config: ConversionRunConfig) -> Iterator[str]:
         low, high = results["difference"]["interval"]
         yield f"zeros: {100 * results['zeros']:.1f} %"
         yield (
@@ -49,7 +49,7 @@ class Conversion(Experiment[RunConfig, SweepConfig]):
         )
         yield f"results: {config.output_dir}/results.json"
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: ConversionSweepConfig) -> SweepPlan:
         from engine.sweep.plan import grid
 
         return grid(sweep.runs())

@@ -75,7 +75,7 @@ class SetupConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(SetupConfig):
+class ConversionRunConfig(SetupConfig):
     """One conversion.
 
     Args:
@@ -106,7 +106,7 @@ class RunConfig(SetupConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepConfig(SetupConfig):
+class ConversionSweepConfig(SetupConfig):
     """Ways x seeds with the same texts, steps and rates; the pairs choose nothing.
 
     Args:
@@ -129,14 +129,14 @@ class SweepConfig(SetupConfig):
         )
         self.runs()  # validates the settings
 
-    def runs(self) -> dict[tuple[str, str], list[RunConfig]]:
+    def runs(self) -> dict[tuple[str, str], list[ConversionRunConfig]]:
         """Return the runs of each way; a way without training has one run."""
         from experiments.conversion.ways import WAYS
 
         shared = {name: getattr(self, name) for name in SetupConfig.__dataclass_fields__}
         return {
             (Path(self.pairs).stem, way): [
-                RunConfig(output_dir="", way=way, seed=seed, **shared)
+                ConversionRunConfig(output_dir="", way=way, seed=seed, **shared)
                 for seed in range(self.seeds if way in WAYS and WAYS[way].healer else 1)
             ]
             for way in self.ways

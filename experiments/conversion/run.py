@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
-from experiments.conversion.config import RunConfig
+from experiments.conversion.config import ConversionRunConfig
 from experiments.conversion.ways import WAYS, Setup, check, convert
 from sparse_attn.comparison.data import Data, read_pairs, read_texts
 from sparse_attn.comparison.reader import Batch, Reader, open_reader
@@ -32,10 +32,10 @@ from sparse_attn.system.machine import device_name, versions
 POINTS = 100  # points for a correlation of 1
 
 
-class Run(NamedTuple):
+class ConversionRun(NamedTuple):
     """A run, ready to perform."""
 
-    config: RunConfig
+    config: ConversionRunConfig
     reader: Reader
     tokens: list[dict[str, Any]]
     pairs: Data
@@ -59,10 +59,7 @@ class Run(NamedTuple):
         recipe = Recipe(config.steps, config.batch_size, config.learning_rate, seed=config.seed)
         with tempfile.TemporaryDirectory() as temporary:
             kept = folder or Path(temporary)
-            try:
-                before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
-            except FloatingPointError as error:
-                raise DivergedError(str(error)) from None
+            before = convert(WAYS[config.way], setup, recipe, self.tokens, collate, kept)
             losses = logged_losses(kept)
         seconds = time.perf_counter() - started
         ours, counts = embed(reader, batches)
@@ -88,7 +85,7 @@ class Run(NamedTuple):
         }
 
 
-def assemble(config: RunConfig) -> Run:
+def assemble(config: ConversionRunConfig) -> ConversionRun:
     """Read the data and the model.
 
     Raises:
@@ -109,7 +106,7 @@ def assemble(config: RunConfig) -> Run:
     check(config.way, reader.model, config.mapping)
     reader.lengths([*texts.inputs, *pairs.inputs])  # raises if the tokenizer does not fit the model
     length = min(config.max_length, reader.limit)
-    return Run(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
+    return ConversionRun(config, reader, tokenized(reader.tokenizer, texts.inputs, length), pairs)
 
 
 def embed(reader: Reader, batches: list[Batch]) -> tuple[Tensor, ZeroCounts]:

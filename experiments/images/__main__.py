@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.experiment import Experiment
-from experiments.images.config import RunConfig, SweepConfig
+from experiments.images.config import ImageRunConfig, ImageSweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Cell, Plan
+    from engine.sweep.plan import Cell, SweepPlan
 
 
-class Images(Experiment[RunConfig, SweepConfig]):
+class Images(Experiment[ImageRunConfig, ImageSweepConfig]):
     """Losses x learning rates, then the best rate of each loss over many splits and seeds."""
 
     name = "experiments.images"
@@ -33,12 +33,12 @@ class Images(Experiment[RunConfig, SweepConfig]):
         "Losses x learning rates, then many splits and seeds.",
         "Results next to the published numbers.",
     )
-    run, sweep = RunConfig, SweepConfig
+    run, sweep = ImageRunConfig, ImageSweepConfig
 
     def tidy(self, folder: Path) -> None:
         """Keep the checkpoint, because it has the best weights."""
 
-    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    def summary(self, results: dict[str, Any], config: ImageRunConfig) -> Iterator[str]:
         yield f"{results['data']} {results['loss']}, epoch {results['best_epoch']}"
         for part in ("validation", "test"):
             measured = dict(results[part] or {})
@@ -48,19 +48,19 @@ class Images(Experiment[RunConfig, SweepConfig]):
                 yield f"{part} {name}: {value:.4f}"
         yield f"results: {config.output_dir}/results.json"
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: ImageSweepConfig) -> SweepPlan:
         from engine.sweep.plan import best_of
 
-        def final(best: RunConfig, seed: int) -> RunConfig:
+        def final(best: ImageRunConfig, seed: int) -> ImageRunConfig:
             return replace(best, test=True, train=replace(best.train, seed=seed))
 
-        trials: dict[Cell, list[RunConfig]] = {
+        trials: dict[Cell, list[ImageRunConfig]] = {
             (sweep.data.name, label): [sweep.trial(loss, rate) for rate in loss.learning_rates]
             for label, loss in sweep.losses.items()
         }
         return best_of(trials, final, sweep.runs)
 
-    def fresh(self, sweep: SweepConfig) -> bool:
+    def fresh(self, sweep: ImageSweepConfig) -> bool:
         # starting a process takes longer than an epoch of a small data set
         return False
 

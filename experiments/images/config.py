@@ -148,7 +148,7 @@ class SetupConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(SetupConfig):
+class ImageRunConfig(SetupConfig):
     """One training run.
 
     Args:
@@ -186,7 +186,7 @@ class SweptLoss:
 
 
 @dataclass(frozen=True)
-class SweepConfig(SetupConfig):
+class ImageSweepConfig(SetupConfig):
     """A sweep: every learning rate for each loss, then `runs` final runs with the best one.
 
     Trials use a separate seed and split, and are scored on validation images; they never see the
@@ -223,9 +223,9 @@ class SweepConfig(SetupConfig):
             )
         check_left_alone(self.train, "train", learning_rate="losses.*.learning_rates", seed="runs")
 
-    def trial(self, loss: SweptLoss, learning_rate: float) -> RunConfig:
+    def trial(self, loss: SweptLoss, learning_rate: float) -> ImageRunConfig:
         """Return a trial run, which does not evaluate on the test images."""
-        return RunConfig(
+        return ImageRunConfig(
             output_dir="",
             data=self.data,
             loss=LossConfig(loss.name, loss.params, loss.learn),

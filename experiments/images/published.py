@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from experiments.images.config import SweepConfig
+from experiments.images.config import ImageSweepConfig
 
 SOURCE = (
     "de Brebisson & Vincent 2016, An Exploration of Softmax Alternatives Belonging to the "
@@ -60,7 +60,7 @@ _TABLES: dict[tuple[str, str], tuple[str, dict[str, Published]]] = {
 }
 
 
-def published(sweep: SweepConfig) -> tuple[str, dict[str, Published]]:
+def published(sweep: ImageSweepConfig) -> tuple[str, dict[str, Published]]:
     """The published table to compare a sweep with, its rows by loss label."""
     title, rows = _TABLES.get((sweep.data.name, sweep.data.split), ("no table", {}))
     return title, {

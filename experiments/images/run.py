@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.fitting import Progress, epoch_generator, fit
-from experiments.images.config import CLASSES, RunConfig
+from engine.fitting import FitProgress, epoch_generator, fit
+from experiments.images.config import CLASSES, ImageRunConfig
 from experiments.images.criteria import Criterion, check_start, make_criterion
 from experiments.images.data.base import Images, Splits, load_splits
 from experiments.images.networks import make_network
@@ -36,14 +36,14 @@ class Classifier(nn.Module):
 
 
 @dataclass
-class Run:
+class ImageRun:
     """A run, ready to perform.
 
     The learning rate is halved after every `patience` epochs without a better validation score, and
     training stops after `stop_after` such epochs.
     """
 
-    config: RunConfig
+    config: ImageRunConfig
     splits: Splits
     model: Classifier
     device: torch.device
@@ -121,7 +121,7 @@ class Run:
         accuracy = 1 - measured["error"]
         return {"score": accuracy - TIE * measured["criterion"], **measured}
 
-    def _slow_down(self, progress: Progress) -> bool:
+    def _slow_down(self, progress: FitProgress) -> bool:
         if progress.stale and progress.stale % self.config.train.patience == 0:
             for group in self.optimizer.param_groups:
                 group["lr"] /= 2
@@ -160,7 +160,7 @@ def measure(model: Classifier, images: Images) -> dict[str, float]:
     return {name: value / len(images) for name, value in sums.items()}
 
 
-def assemble(config: RunConfig) -> Run:
+def assemble(config: ImageRunConfig) -> ImageRun:
     """Build a run.
 
     Raises:
@@ -173,4 +173,4 @@ def assemble(config: RunConfig) -> Run:
     # the same initial weights for every loss
     torch.manual_seed(config.train.seed)
     network = make_network(config.data.name, config.network)
-    return Run(config, splits, Classifier(network, criterion).to(device), device)
+    return ImageRun(config, splits, Classifier(network, criterion).to(device), device)

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from engine.command import Command
 from engine.experiment import Experiment
 from experiments.language_modeling.config import (
+    LanguageRunConfig,
+    LanguageSweepConfig,
     MeasureConfig,
     MeasuresConfig,
-    RunConfig,
-    SweepConfig,
 )
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Cell, Plan
+    from engine.sweep.plan import Cell, SweepPlan
     from engine.sweep.results import Results
 
 
@@ -45,7 +45,7 @@ def measure(config: MeasureConfig) -> None:
     print(f"results: {config.run_dir}/results.json")
 
 
-class LanguageModeling(Experiment[RunConfig, SweepConfig]):
+class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
     """Heads x seeds on one model, after a search over learning rates if several."""
 
     name = "experiments.language_modeling"
@@ -60,7 +60,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         "One model with many heads x seeds.",
         "Our numbers beside the published ones; also for a folder of single runs.",
     )
-    run, sweep, module = RunConfig, SweepConfig, "train"
+    run, sweep, module = LanguageRunConfig, LanguageSweepConfig, "train"
     further = (
         Command(
             "measure",
@@ -73,7 +73,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         ),
     )
 
-    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    def summary(self, results: dict[str, Any], config: LanguageRunConfig) -> Iterator[str]:
         for split in ("valid", "test"):
             yield f"{results['head']} {split} perplexity: {results[f'{split}_perplexity']:.2f}"
         error = f"top-10 error: {results['top_10_error']:.4f}"
@@ -81,7 +81,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         yield f"inf: the head gives some targets p = 0; {error}" if zeros else error
         yield f"results: {config.output_dir}/results.json"
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: LanguageSweepConfig) -> SweepPlan:
         from engine.sweep.config import FIRST_TRIAL_SEED
         from engine.sweep.plan import best_of, grid
 
@@ -91,7 +91,7 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         if one_rate:
             settings = [(rates[0], seed) for seed in seeds]
         measures = sweep.measures if one_rate else MeasuresConfig()
-        runs: dict[Cell, list[RunConfig]] = {
+        runs: dict[Cell, list[LanguageRunConfig]] = {
             (sweep.corpus.name, label): [
                 replace(sweep.run_of(head, *setting), measures=measures) for setting in settings
             ]
@@ -100,12 +100,12 @@ class LanguageModeling(Experiment[RunConfig, SweepConfig]):
         if one_rate:
             return grid(runs)
 
-        def final(best: RunConfig, seed: int) -> RunConfig:
+        def final(best: LanguageRunConfig, seed: int) -> LanguageRunConfig:
             return replace(best, seed=seed, measures=sweep.measures)
 
         return best_of(runs, final, sweep.seeds)
 
-    def check(self, sweep: SweepConfig, plan: Plan) -> None:
+    def check(self, sweep: LanguageSweepConfig, plan: SweepPlan) -> None:
         from experiments.language_modeling.train import check_heads
 
         check_heads(sweep)

@@ -100,7 +100,7 @@ class SetupConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(SetupConfig):
+class LanguageRunConfig(SetupConfig):
     """One training run.
 
     Args:
@@ -143,7 +143,7 @@ class RunConfig(SetupConfig):
 
 
 @dataclass(frozen=True)
-class SweepConfig(SetupConfig):
+class LanguageSweepConfig(SetupConfig):
     """Heads x seeds on one model and corpus.
 
     With several learning rates, each head tries all of them on a separate seed, without `measures`,
@@ -167,11 +167,11 @@ class SweepConfig(SetupConfig):
         check_labels(self.heads)
         check_baseline("heads", self.heads, BASELINE)
 
-    def run_of(self, head: HeadConfig, rate: float, seed: int) -> RunConfig:
+    def run_of(self, head: HeadConfig, rate: float, seed: int) -> LanguageRunConfig:
         """One run of the sweep; only its record is kept."""
         shared = {key.name: getattr(self, key.name) for key in fields(SetupConfig)}
         shared["train"] = replace(self.train, learning_rate=rate)
-        return RunConfig("", head, seed, **shared)
+        return LanguageRunConfig("", head, seed, **shared)
 
     def content(self) -> dict[str, Any]:
         """Return the content of sweep.json: the settings that determine the results."""

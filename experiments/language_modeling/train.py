@@ -12,10 +12,10 @@ import torch
 
 from engine.command import from_dict
 from experiments.language_modeling.config import (
+    LanguageRunConfig,
+    LanguageSweepConfig,
     MeasureConfig,
-    RunConfig,
     SetupConfig,
-    SweepConfig,
 )
 from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
 from experiments.language_modeling.measures import mean_nll, perplexity
@@ -32,10 +32,10 @@ MODEL_FILE = "model.pt"
 
 
 @dataclass
-class Run:
+class LanguageRun:
     """A run, ready to perform."""
 
-    config: RunConfig
+    config: LanguageRunConfig
     corpus: Corpus
     model: LanguageModel
 
@@ -106,7 +106,7 @@ class Run:
         return results
 
 
-def assemble(config: RunConfig) -> Run:
+def assemble(config: LanguageRunConfig) -> LanguageRun:
     """Read the corpus and build the initial model on its device.
 
     Raises:
@@ -115,10 +115,10 @@ def assemble(config: RunConfig) -> Run:
     device = choose_device(config.device)
     corpus = _read_corpus(config)
     torch.manual_seed(config.seed)
-    return Run(config, corpus, build_model(config.model, config.head, corpus).to(device))
+    return LanguageRun(config, corpus, build_model(config.model, config.head, corpus).to(device))
 
 
-def check_heads(sweep: SweepConfig) -> None:
+def check_heads(sweep: LanguageSweepConfig) -> None:
     """Raise the errors of `assemble`, or ValueError if a learning rate could not be chosen."""
     choose_device(sweep.device)
     corpus = _read_corpus(sweep)
@@ -155,7 +155,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     """
     folder = Path(config.run_dir)
     results = _read(folder)
-    run = replace(from_dict(RunConfig, results["config"]), measures=config)
+    run = replace(from_dict(LanguageRunConfig, results["config"]), measures=config)
     if config.data_dir is not None:
         run = replace(run, corpus=replace(run.corpus, data_dir=config.data_dir))
     parts = assemble(run)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.corpus import Corpus, batchify
 from experiments.language_modeling.factored import REFRESH, clipped_step, factored_layer, write_back
 from experiments.language_modeling.measures import mean_nll
@@ -34,7 +34,7 @@ from sparse_attn.system.files import write_tensors
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """Progress of a run.
 
     Attributes:
@@ -80,7 +80,7 @@ class Training:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LanguageRunConfig,
         corpus: Corpus,
         model: LanguageModel,
         checkpoint: Path | None,
@@ -90,7 +90,7 @@ class Training:
         self.after_epoch = after_epoch
         self.device = model.embedding.weight.device
         self.stages = [stage for stage in (config.train, config.finetune) if stage is not None]
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.best: dict[str, Tensor] | None = None
         self.clock = self.saved = time.perf_counter()
         if checkpoint is not None and checkpoint.exists():
@@ -124,7 +124,7 @@ class Training:
     def _next_stage(self) -> None:
         self._restore_best()
         done = self.progress
-        self.progress = Progress(
+        self.progress = TrainingProgress(
             stage=done.stage + 1, epochs=done.epochs, best=done.best, seconds=done.seconds
         )
         self._begin_stage(self.stage.average_from == 0)
@@ -296,7 +296,7 @@ class Training:
 
     def _load(self, checkpoint: Path) -> None:
         content = torch.load(checkpoint, "cpu", weights_only=True)
-        self.progress = Progress(**content["progress"])
+        self.progress = TrainingProgress(**content["progress"])
         self._begin_stage(self.progress.averaging)
         self.model.load_state_dict(content["model"])
         self.best = content["best"]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine.experiment import Experiment
 from engine.sweep.config import FIRST_TRIAL_SEED
-from experiments.multilabel.config import RunConfig, SweepConfig
+from experiments.multilabel.config import MultilabelRunConfig, MultilabelSweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Plan
+    from engine.sweep.plan import SweepPlan
 
 
-class MultiLabel(Experiment[RunConfig, SweepConfig]):
+class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
     """Methods x data sets x seeds, after a search over learning rates if several."""
 
     name = "experiments.multilabel"
@@ -34,14 +34,14 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
         "Methods x data sets x seeds.",
         "What the runs show.",
     )
-    run, sweep = RunConfig, SweepConfig
+    run, sweep = MultilabelRunConfig, MultilabelSweepConfig
 
-    def summary(self, results: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    def summary(self, results: dict[str, Any], config: MultilabelRunConfig) -> Iterator[str]:
         for average, value in results["f1"].items():
             yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}"
         yield f"results: {config.output_dir}/results.json"
 
-    def plan(self, sweep: SweepConfig) -> Plan:
+    def plan(self, sweep: MultilabelSweepConfig) -> SweepPlan:
         from engine.sweep.plan import best_of, grid
 
         cells = list(itertools.product(sweep.data, sweep.methods))
@@ -49,13 +49,13 @@ class MultiLabel(Experiment[RunConfig, SweepConfig]):
         if len(rates) == 1:
             return grid({c: [sweep.run(*c, rates[0], seed) for seed in seeds] for c in cells})
 
-        def final(best: RunConfig, seed: int) -> RunConfig:
+        def final(best: MultilabelRunConfig, seed: int) -> MultilabelRunConfig:
             return replace(best, train=replace(best.train, seed=seed))
 
         trials = {c: [sweep.run(*c, rate, FIRST_TRIAL_SEED) for rate in rates] for c in cells}
         return best_of(trials, final, sweep.seeds)
 
-    def fresh(self, sweep: SweepConfig) -> bool:
+    def fresh(self, sweep: MultilabelSweepConfig) -> bool:
         # runs on synthetic rows take seconds
         return any(data.synthetic is None for data in sweep.data.values())
 

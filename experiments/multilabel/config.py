@@ -134,7 +134,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(DataConfig):
+class MultilabelRunConfig(DataConfig):
     """A run of one method on one data set.
 
     Args:
@@ -167,7 +167,7 @@ class RunConfig(DataConfig):
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class MultilabelSweepConfig:
     """Methods x data sets x seeds.
 
     With several learning rates, each method tries all of them on each data set on a separate seed,
@@ -200,11 +200,11 @@ class SweepConfig:
         """Whether data or networks are downloaded from the hub."""
         return any(data.uses_hub for data in self.data.values())
 
-    def run(self, data: str, method: str, rate: float, seed: int) -> RunConfig:
+    def run(self, data: str, method: str, rate: float, seed: int) -> MultilabelRunConfig:
         """One run of the sweep; only its record is kept."""
         kinds = {kind: getattr(self.data[data], kind) for kind in KINDS}
         train = replace(self.train, learning_rate=rate, seed=seed)
-        return RunConfig(
+        return MultilabelRunConfig(
             output_dir="", method=self.methods[method], train=train, keep_model=False, **kinds
         )
 

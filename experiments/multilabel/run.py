@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from engine.batches import EpochSampler
 from engine.command import from_dict
 from engine.fitting import epoch_generator, fit
-from experiments.multilabel.config import RunConfig
+from experiments.multilabel.config import MultilabelRunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import DataConfig
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
@@ -31,7 +31,7 @@ MODEL_FILE = "model.safetensors"
 MODEL_FOLDER = "model"
 
 
-def assemble(config: RunConfig) -> Run:
+def assemble(config: MultilabelRunConfig) -> MultilabelRun:
     """Read the data and build the model.
 
     The initial weights depend only on the seed, and those below the head not on the method.
@@ -41,7 +41,7 @@ def assemble(config: RunConfig) -> Run:
     """
     data = load_data(config, config.train.seed)
     torch.manual_seed(config.train.seed)
-    return Run(config, build_model(config, config.method, len(data.labels)), data)
+    return MultilabelRun(config, build_model(config, config.method, len(data.labels)), data)
 
 
 def load_data(config: DataConfig, seed: int) -> LabelledData:
@@ -65,7 +65,7 @@ def load_data(config: DataConfig, seed: int) -> LabelledData:
     return load_text(config.text)
 
 
-class Run:
+class MultilabelRun:
     """One run: a model, its data and its training.
 
     Args:
@@ -77,7 +77,7 @@ class Run:
         ValueError, TypeError: invalid schedule or device.
     """
 
-    def __init__(self, config: RunConfig, model: nn.Module, data: LabelledData) -> None:
+    def __init__(self, config: MultilabelRunConfig, model: nn.Module, data: LabelledData) -> None:
         self.config = config
         self.schedule = config.method.sparsity_schedule()
         self.device = choose_device(config.train.device)
@@ -237,7 +237,7 @@ def load(folder: str | Path) -> nn.Module:
         patched = Path(folder) / MODEL_FOLDER
         if patched.is_dir():
             return load_pretrained(AutoModelForSequenceClassification, patched).eval()
-        config = from_dict(RunConfig, results["config"])
+        config = from_dict(MultilabelRunConfig, results["config"])
         model = build_model(config, config.method, len(results["labels"]))
         load_model(model, str(Path(folder) / MODEL_FILE))
     except OSError as error:

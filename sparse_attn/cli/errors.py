@@ -1,4 +1,4 @@
-"""Handling of wrong input, a missing package and Ctrl+C in every command."""
+"""Exit codes of every command: 1 for failed work, 2 for wrong input, 130 for Ctrl+C."""
 
 from __future__ import annotations
 
@@ -17,30 +17,41 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 @contextmanager
-def input_errors(*further: type[Exception]) -> Iterator[None]:
-    """Turn wrong input or a missing extra into one line and exit code 2, without a traceback."""
-    expected: tuple[type[Exception], ...] = (
-        ValueError,
-        TypeError,
-        OSError,
-        FloatingPointError,
-        *further,
-    )
+def work_errors() -> Iterator[None]:
+    """Turn a training that diverged or a full disk into one line and exit code 1."""
     try:
         yield
+    except FloatingPointError as error:
+        refuse(str(error), 1)
+    except OSError as error:
+        # imported here, because it imports torch
+        from sparse_attn.system.files import UnwrittenError
+
+        if not isinstance(error, UnwrittenError):
+            raise
+        refuse(str(error), 1)
+
+
+@contextmanager
+def input_errors(*further: type[Exception]) -> Iterator[None]:
+    """Turn wrong input or a missing extra into one line and exit code 2; also `work_errors`."""
+    expected: tuple[type[Exception], ...] = (ValueError, TypeError, OSError, *further)
+    try:
+        with work_errors():
+            yield
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
         extra = EXTRAS[error.name]
         refuse(f"{error.name} is not installed; pip install 'sparse-attn[{extra}]'")
     except expected as error:
-        refuse(" ".join(str(error).split()))
+        refuse(str(error))
 
 
-def refuse(reason: str) -> NoReturn:
-    """Print one line and exit with 2."""
-    print("error:", reason, file=sys.stderr)
-    raise SystemExit(2) from None
+def refuse(reason: str, code: int = 2) -> NoReturn:
+    """Print one line and exit."""
+    print("error:", " ".join(reason.split()), file=sys.stderr)
+    raise SystemExit(code) from None
 
 
 @contextmanager

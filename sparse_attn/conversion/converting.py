@@ -87,7 +87,7 @@ def convert(
             cannot reach on these texts; arguments that differ from the conversion in the folder; a
             number out of range; and as `patch_model`.
         TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
-        FloatingPointError: the training has diverged.
+        DivergedError: the training has diverged; it is a FloatingPointError.
         RuntimeError: as `record_attention`.
         NotADirectoryError: output_dir is a file.
         UnwrittenError: the plan cannot be written.

@@ -23,6 +23,7 @@ from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from sparse_attn.conversion.plan import DIVERGED, Plan, correct, reach_targets, set_dials
 from sparse_attn.conversion.states import distances, states_of
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 
 EVERY = 20  # steps between corrections of the dials
@@ -182,7 +183,7 @@ class Healer(Trainer):
             theirs = states_of(self.teacher, inputs)
         loss = distances(states_of(model, inputs), theirs, inputs["attention_mask"]).mean()
         if not loss.isfinite():
-            raise FloatingPointError(DIVERGED.format("the loss is"))
+            raise DivergedError(DIVERGED.format("the loss is"))
         return loss
 
 

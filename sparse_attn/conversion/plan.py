@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sparse_attn.conversion.states import zeros_of
+from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.layers import AttentionLayer, attention_layers
 from sparse_attn.hf.patching import install, make_mapping
@@ -143,11 +144,11 @@ def correct(
         The shortfall of each layer before the turn; 0 without a target.
 
     Raises:
-        FloatingPointError: the weights, and so the zeros, are NaN.
+        DivergedError: the weights, and so the zeros, are NaN.
     """
     found = zeros_of(model, batches)
     if not np.isfinite(found).all():
-        raise FloatingPointError(DIVERGED.format("attention is"))
+        raise DivergedError(DIVERGED.format("attention is"))
     short = np.zeros(len(found))
     for place, (own, zeros, share) in enumerate(zip(plan.layers, found, shares, strict=True)):
         if own.wanted is not None:

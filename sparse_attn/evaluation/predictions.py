@@ -9,7 +9,7 @@ import numpy as np
 from sparse_attn.evaluation.tasks import Task
 
 
-class DivergedError(ValueError):
+class DivergedError(FloatingPointError):
     """A loss, a score or an output is NaN or infinite.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.attention import contestants, peers, step
-from benchmarks.attention.cases import MRPC_79, MRPC_103, Case, problem
+from benchmarks.attention.cases import MRPC_79, MRPC_103, AttentionCase, problem
 from benchmarks.attention.suite import Attention
 from benchmarks.command import SUITES
 from benchmarks.race import Race
@@ -17,7 +17,7 @@ from sparse_attn import mapping_names
 from sparse_attn.mappings import get_spec
 
 CPU = torch.device("cpu")
-TINY = Case("attention", "tiny", 2, 9, 2, 4, lengths=(5, 9), few=True)
+TINY = AttentionCase("attention", "tiny", 2, 9, 2, 4, lengths=(5, 9), few=True)
 
 
 def rows():
@@ -77,7 +77,11 @@ def test_a_library_that_is_not_there(monkeypatch):
 
 @pytest.mark.parametrize(
     ("case", "lengths"),
-    [(TINY, [5, 9]), (Case("", "full", 2, 12, 2, 4), [12, 12]), (Case("", "", 2, 16, 2, 4), None)],
+    [
+        (TINY, [5, 9]),
+        (AttentionCase("", "full", 2, 12, 2, 4), [12, 12]),
+        (AttentionCase("", "", 2, 16, 2, 4), None),
+    ],
 )
 def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
     class AdaSplash:
@@ -149,7 +153,7 @@ def test_titles_name_the_shape():
 def small_step(monkeypatch):
     from transformers import BertConfig
 
-    case = Case("step", "small", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
+    case = AttentionCase("step", "small", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
     config = BertConfig(num_hidden_layers=1, hidden_size=24, intermediate_size=24)
     monkeypatch.setattr(step, "BertConfig", lambda **own: config)
     monkeypatch.setattr(Attention, "cases", lambda *arguments: [case])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.attention.cases import Case
+from benchmarks.attention.cases import AttentionCase
 from benchmarks.attention.suite import Attention
 from benchmarks.factored import Factored, Factors
 from benchmarks.heads import VOCABULARIES
@@ -18,9 +18,9 @@ from benchmarks.suite import Pace
 from benchmarks.timing import DeviceLostError
 
 TINY = [
-    Case("attention", "one", 1, 8, 2, 4, few=True),
-    Case("attention", "two", 2, 8, 2, 4, lengths=(5, 8), few=True),
-    *(Case("length", f"N={n}", 1, n, 2, 4, few=True) for n in (4, 8)),
+    AttentionCase("attention", "one", 1, 8, 2, 4, few=True),
+    AttentionCase("attention", "two", 2, 8, 2, 4, lengths=(5, 8), few=True),
+    *(AttentionCase("length", f"N={n}", 1, n, 2, 4, few=True) for n in (4, 8)),
 ]
 
 

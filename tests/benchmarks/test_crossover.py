@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from benchmarks.crossover import DENSE, RATIO, SPARSE, ZEROS, Crossover, forced_kinds
-from benchmarks.sparsity import Case
+from benchmarks.sparsity import SparsityCase
 from sparse_attn import Mapping
 from sparse_attn.kernels import cpu
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import attention as reference
 
-TINY = Case("crossover", "N=128", 1, 128, 2)
+TINY = SparsityCase("crossover", "N=128", 1, 128, 2)
 
 
 def test_products_are_of_their_kind():

@@ -7,12 +7,12 @@ import torch
 
 from benchmarks import decoding
 from benchmarks.attention import peers
-from benchmarks.decoding import INTEGRATION, MAPPINGS, SDPA, Case, Decoding, called
+from benchmarks.decoding import INTEGRATION, MAPPINGS, SDPA, Decoding, DecodingCase, called
 from sparse_attn.hf.attention import sparse_attention
 
 TINY = [
-    Case("decoding", "9 keys", 1, 9, 2, 8, layers=3),
-    Case("small", "4 tokens", 1, 4, 2, 8, queries=4, layers=2),
+    DecodingCase("decoding", "9 keys", 1, 9, 2, 8, layers=3),
+    DecodingCase("small", "4 tokens", 1, 4, 2, 8, queries=4, layers=2),
 ]
 
 

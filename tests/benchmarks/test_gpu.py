@@ -17,7 +17,7 @@ from benchmarks import record
 from benchmarks.attention import cases
 from benchmarks.attention.contestants import MAPPINGS, contestants
 from benchmarks.gpu import programs, sanity, suites, tune, verdict
-from benchmarks.gpu.runner import Progress, make_pool, run_stage
+from benchmarks.gpu.runner import StageProgress, make_pool, run_stage
 from benchmarks.gpu.stage import Setup
 from benchmarks.gpu.stages import STAGES
 from sparse_attn.kernels.triton import tuned
@@ -85,7 +85,7 @@ def results(setup):
 def test_cases_that_raise_hang_and_crash_do_not_stop_the_others(setup):
     # a deadline that a busy machine keeps, too
     stage = fake("raises", "dies", "hangs", "loses the GPU", "fine", parallel=True, deadline=280.0)
-    run(stage, setup, Progress(setup), time.time() + 280)
+    run(stage, setup, StageProgress(setup), time.time() + 280)
     found = results(setup)
     assert found["fine"]["given"] == stage.patience
     assert found["raises"]["failed"] == "ValueError: wrong by 0.5"
@@ -99,28 +99,28 @@ def test_cases_that_raise_hang_and_crash_do_not_stop_the_others(setup):
 def test_what_a_call_cuts_off_runs_once_more(setup):
     stage = fake("hangs", "fine")
     for number in range(2):
-        progress = Progress(setup)
+        progress = StageProgress(setup)
         run(stage, setup, progress, time.time() + 1)
         assert progress.of(stage)["cut"] == ["hangs"]
         assert list(results(setup)) == ["hangs"] * number
         assert progress.left(stage, setup) == ["hangs", "fine"][number:]
-    run(stage, setup, Progress(setup), time.time() + 60)
+    run(stage, setup, StageProgress(setup), time.time() + 60)
     assert list(results(setup)) == ["hangs", "fine"]
 
 
 def test_nothing_starts_after_the_deadline_of_a_stage(setup):
     stage = fake("hangs", "fine", deadline=1)
-    progress = Progress(setup)
+    progress = StageProgress(setup)
     run(stage, setup, progress, time.time() + 60)
     assert results(setup)["hangs"]["failed"] == "not finished in time"
-    assert Progress(setup).left(stage, setup) == []
+    assert StageProgress(setup).left(stage, setup) == []
     assert "- fake: 1 failed, 1 without time; " in verdict.page(setup, progress, [stage])
 
 
 def test_what_is_not_finished_goes_on_in_the_next_call(setup):
     stage = fake("goes on", "fine")
     for number in range(2):
-        progress = Progress(setup)
+        progress = StageProgress(setup)
         run(stage, setup, progress, time.time() + 60)
         assert progress.left(stage, setup) == ["goes on"][number:]
     assert list(results(setup)) == ["goes on", "fine"]
@@ -128,19 +128,19 @@ def test_what_is_not_finished_goes_on_in_the_next_call(setup):
 
 def test_cases_one_after_another_share_a_process(setup):
     stage = fake("process", "process again")
-    run(stage, setup, Progress(setup), time.time() + 60)
+    run(stage, setup, StageProgress(setup), time.time() + 60)
     one, other = (found["process"] for found in results(setup).values())
     assert one == other
 
 
 def test_candidates_are_compiled_again_without_their_cache(setup, monkeypatch):
-    progress = Progress(setup)
+    progress = StageProgress(setup)
     progress.of(STAGES["candidates"])["cases"]["softmax medium keys"] = {}
     progress.write()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(setup.out))
-    assert Progress(setup).of(STAGES["candidates"])["cases"]
+    assert StageProgress(setup).of(STAGES["candidates"])["cases"]
     monkeypatch.setenv("TRITON_CACHE_DIR", str(setup.out / "missing"))
-    assert not Progress(setup).of(STAGES["candidates"])["cases"]
+    assert not StageProgress(setup).of(STAGES["candidates"])["cases"]
 
 
 def test_the_main_answer_comes_first():
@@ -236,11 +236,11 @@ def test_candidates_that_differ_or_do_not_compile_are_told(setup, monkeypatch):
 
 
 def test_records_of_other_code_are_refused(setup):
-    progress = Progress(setup)
+    progress = StageProgress(setup)
     progress.record["environment"] |= {"commit": "abc"}
     progress.write()
     with pytest.raises(ValueError, match="with another commit; remove it, or use"):
-        Progress(setup)
+        StageProgress(setup)
 
 
 def test_the_commit_of_a_tree_without_git_is_told(monkeypatch):
@@ -351,7 +351,7 @@ def test_verdict(setup):
     ]  # fmt: skip
     content = [{"group": group, "name": name, "rows": rows} for group, name, rows in cases]
     (setup.out / "attention-cpu.json").write_text(json.dumps({"cases": content}))
-    progress = Progress(setup)
+    progress = StageProgress(setup)
     progress.of(STAGES["sanity"])["cases"] |= {"one": {}, "two": {"failed": "AssertionError"}}
     times = {"default": 2.0, "64x64 w4 s2": 1.5}
     progress.of(STAGES["tune"])["cases"]["softmax medium keys"] = {

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import heads
-from benchmarks.heads import OURS, PLAIN, VOCABULARIES, Case, Contestant, Heads, Problem
+from benchmarks.heads import OURS, PLAIN, VOCABULARIES, Contestant, HeadCase, Heads, Problem
 from benchmarks.race import Race
 from benchmarks.timing import MIB, Effort
 
@@ -24,7 +24,7 @@ def small(monkeypatch):
 
 
 def case(group="softmax", tokens=6):
-    return Case(group, "10k", tokens, 8)
+    return HeadCase(group, "10k", tokens, 8)
 
 
 def rows(some, **losses):
@@ -98,8 +98,8 @@ def test_scores_are_spread_as_a_trained_model_has_them():
 def test_what_is_measured(device, tokens):
     found = SUITE.cases(device, Namespace(quick=False))
     for vocabulary in VOCABULARIES:
-        assert Case("softmax", vocabulary, tokens, 512) in found
-        assert device == "cpu" or Case("plif", vocabulary, tokens, 512) in found
+        assert HeadCase("softmax", vocabulary, tokens, 512) in found
+        assert device == "cpu" or HeadCase("plif", vocabulary, tokens, 512) in found
     assert {some.group for some in found} == set(heads.GROUPS)
     (mixture,) = (some for some in found if some.group == "mixture")
     assert mixture.tokens < tokens

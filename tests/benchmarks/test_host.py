@@ -2,10 +2,10 @@
 
 import torch
 
-from benchmarks.host import DISPATCHED, INTEGRATION, MAPPINGS, OURS, PASSES, Case, Host, stubbed
+from benchmarks.host import DISPATCHED, INTEGRATION, MAPPINGS, OURS, PASSES, Host, HostCase, stubbed
 from sparse_attn.kernels import attention, triton
 
-TINY = [Case("host", "plain", False, layers=3), Case("host", "BERT", True, layers=2)]
+TINY = [HostCase("host", "plain", False, layers=3), HostCase("host", "BERT", True, layers=2)]
 
 
 def test_rows(bench, monkeypatch):

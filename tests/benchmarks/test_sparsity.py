@@ -8,10 +8,10 @@ import torch
 
 from benchmarks import sparsity
 from benchmarks.attention.contestants import share_of_zeros
-from benchmarks.sparsity import COLUMNS, MAPPINGS, SDPA, SOFTMAX, TRAINING, Case, Sparsity
+from benchmarks.sparsity import COLUMNS, MAPPINGS, SDPA, SOFTMAX, TRAINING, Sparsity, SparsityCase
 from sparse_attn import Mapping
 
-TINY = [Case("random", "small", 1, 40, 2, 8), Case("minilm", "small", 6, 24, 3, 32)]
+TINY = [SparsityCase("random", "small", 1, 40, 2, 8), SparsityCase("minilm", "small", 6, 24, 3, 32)]
 
 
 def test_rows(bench, monkeypatch, tmp_path):
@@ -37,7 +37,7 @@ def test_share_of_zeros():
 
 
 def test_random_scores_have_their_spread():
-    data = Case("random", "", 2, 256, 4).problem()
+    data = SparsityCase("random", "", 2, 256, 4).problem()
     scores = data.query @ data.key.transpose(-2, -1) / 8
     assert scores.std().item() == pytest.approx(sparsity.SPREAD, rel=0.05)
 
@@ -60,7 +60,7 @@ def test_recorded_scores_are_those_of_the_model():
 
 
 def test_longer_rows_are_several_pieces():
-    short, long = (Case("minilm", "", 6, n, 2, 32).problem() for n in (512, 1024))
+    short, long = (SparsityCase("minilm", "", 6, n, 2, 32).problem() for n in (512, 1024))
     torch.testing.assert_close(long.key[:, :, :512], short.key, rtol=1e-3, atol=1e-3)
     assert long.key.shape == (6, 2, 1024, 32)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.fitting import Progress, epoch_generator, fit
+from engine.fitting import FitProgress, epoch_generator, fit
 from sparse_attn.evaluation.predictions import DivergedError
 
 INPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
@@ -45,7 +45,7 @@ class Run:
             return {"score": self.scores[len(self.weights) - 1]}
         return {"score": -(self.model(INPUTS).squeeze(-1) - TARGETS).square().mean().item()}
 
-    def fit(self, epochs: int, **options: object) -> Progress:
+    def fit(self, epochs: int, **options: object) -> FitProgress:
         return fit(
             self.model,
             self.optimizer,

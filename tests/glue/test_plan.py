@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.command import from_dict
-from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.plan import PlannedRun, SweepPlan
 from engine.sweep.records import Record
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
@@ -19,7 +19,7 @@ def finished(run: PlannedRun, score: float) -> Record:
     return run.record(status="finished", results={"score": score})
 
 
-def after_trials(plan: Plan, scores: dict[str, list[float | None]]) -> dict[str, Record]:
+def after_trials(plan: SweepPlan, scores: dict[str, list[float | None]]) -> dict[str, Record]:
     """Records of all trials, those of a mapping with these scores; None for a failed one."""
     done = {}
     for (_, mapping), runs in plan.first.items():

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.images.config import DataConfig
-from experiments.images.config import RunConfig as ImageRun
-from experiments.language_modeling.config import CorpusConfig
-from experiments.language_modeling.config import RunConfig as LanguageRun
+from experiments.images.config import DataConfig, ImageRunConfig
+from experiments.language_modeling.config import CorpusConfig, LanguageRunConfig
 from experiments.multilabel.data.config import DataConfig as LabelData
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
 from glue.config import RunConfig
@@ -75,15 +73,15 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert RunConfig("RTE", "bert-base-uncased", "o", data_dir="d").uses_hub
     assert not RunConfig("experiments/demo/order.yaml", MINILM, "o").uses_hub
     assert not RunConfig("RTE", str(tmp_path), "o", data_dir="d").uses_hub
-    assert ImageRun("o").uses_hub
-    assert not ImageRun("o", data=DataConfig(data_dir="d")).uses_hub
+    assert ImageRunConfig("o").uses_hub
+    assert not ImageRunConfig("o", data=DataConfig(data_dir="d")).uses_hub
     text = TextConfig("glue", MINILM, dataset="RTE")
     assert LabelData(text=text).uses_hub
     assert not LabelData(synthetic=SyntheticConfig()).uses_hub
     assert not LabelData(images=ImageConfig("voc2007", data_dir="d")).uses_hub
     assert LabelData(images=ImageConfig("voc2007", data_dir="d", backbone="a/b")).uses_hub
     assert CorpusConfig("ptb").data_dir is None
-    assert LanguageRun.uses_hub
+    assert LanguageRunConfig.uses_hub
 
 
 @pytest.mark.parametrize("missing", ["model", "data"])

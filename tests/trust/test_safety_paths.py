@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from experiments.images.config import SweepConfig as ImageSweep
-from experiments.images.config import SweptLoss
-from experiments.multilabel.config import MethodConfig, SweepConfig
+from experiments.images.config import ImageSweepConfig, SweptLoss
+from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from experiments.multilabel.data.images import read_coco, read_folder, read_voc
 from sparse_attn.evaluation.data import load_task
@@ -106,11 +105,11 @@ DATA = DataConfig(synthetic=SyntheticConfig())
 SWEEPS: dict[str, Callable[[str, Path], Any]] = {
     "task": own_task,
     "mapping": glue_mapping,
-    "data": lambda name, _: SweepConfig("o", {name: DATA}, {"softmax": MethodConfig()}),
-    "method": lambda name, _: SweepConfig(
+    "data": lambda name, _: MultilabelSweepConfig("o", {name: DATA}, {"softmax": MethodConfig()}),
+    "method": lambda name, _: MultilabelSweepConfig(
         "o", {"d": DATA}, {"softmax": MethodConfig(), name: MethodConfig()}
     ),
-    "loss": lambda name, _: ImageSweep("o", {name: SweptLoss("softmax", [0.1])}, 1),
+    "loss": lambda name, _: ImageSweepConfig("o", {name: SweptLoss("softmax", [0.1])}, 1),
 }
 
 

@@ -22,17 +22,16 @@ from engine.sweep.records import (
     write_record,
 )
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
-from experiments.bottleneck.config import SweepConfig as BottleneckSweep
+from experiments.bottleneck.config import BottleneckSweepConfig
 from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
-from experiments.conversion.config import SweepConfig as ConversionSweep
+from experiments.conversion.config import ConversionSweepConfig
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.config import DataConfig as ImageData
-from experiments.images.config import SweepConfig as ImageSweep
-from experiments.images.config import SweptLoss
+from experiments.images.config import ImageSweepConfig, SweptLoss
 from experiments.language_modeling.__main__ import main as language_modeling
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import LanguageRunConfig
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
-from experiments.multilabel.config import MethodConfig, SweepConfig
+from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from glue.sweep import CandidateConfig
 from sparse_attn.system.files import write_json
@@ -101,7 +100,7 @@ def reported(
 
 def images(folder: Path, out: Path, name: str, long: str) -> None:
     losses = {"softmax": SweptLoss("softmax", [0.1, 0.2]), name: SweptLoss("sparsemax", [0.1, 0.2])}
-    sweep = ImageSweep(output_dir="", losses=losses, runs=2, data=ImageData())
+    sweep = ImageSweepConfig(output_dir="", losses=losses, runs=2, data=ImageData())
     results = {
         "seed": 0,
         "measure": "negll",
@@ -120,7 +119,7 @@ def images(folder: Path, out: Path, name: str, long: str) -> None:
 
 def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
     data = SyntheticConfig(classes=4, labels=2, length=100, rows=240, features=12, hidden=8)
-    sweep = SweepConfig(
+    sweep = MultilabelSweepConfig(
         "",
         {name: DataConfig(synthetic=data)},
         {"softmax": MethodConfig(thresholds=[0.1, 0.2]), name: MethodConfig("sparsemax")},
@@ -141,7 +140,7 @@ def multilabel(folder: Path, out: Path, name: str, long: str) -> None:
 
 
 def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
-    sweep = BottleneckSweep("", [0.1], 30, [6], [2], {"mos": {}}, [0.1], 4, 10, 2)
+    sweep = BottleneckSweepConfig("", [0.1], 30, [6], [2], {"mos": {}}, [0.1], 4, 10, 2)
     results = {
         "score": -0.1,
         **{"mode_matching": 50.0, "kl": 0.1, "log_error": 2.0, "floor": 1.0, "seconds": 1.0},
@@ -151,7 +150,7 @@ def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
 
 
 def conversion(folder: Path, out: Path, name: str, long: str) -> None:
-    sweep = ConversionSweep(output_dir="", model=name, texts=name, pairs=name, seeds=2)
+    sweep = ConversionSweepConfig(output_dir="", model=name, texts=name, pairs=name, seeds=2)
     results = {
         **{"score": 86.0, "softmax": 86.5, "agreement": 0.9, "zeros": 0.9, "layers": [0.9, 0.9]},
         "difference": {"value": -0.5, "interval": [-1.0, 0.0]},
@@ -162,7 +161,7 @@ def conversion(folder: Path, out: Path, name: str, long: str) -> None:
 
 
 def language(folder: Path, out: Path, name: str, long: str) -> None:
-    config = RunConfig("runs/x").comparable()
+    config = LanguageRunConfig("runs/x").comparable()
     results = {
         "score": 1.0,
         "seed": 0,

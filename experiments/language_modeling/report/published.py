@@ -11,7 +11,7 @@ import yaml
 
 from engine.sweep.plan import Cell
 from engine.sweep.results import Results
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.report.runs import at, config_of, keys
 from experiments.language_modeling.sections import StageConfig
 
@@ -47,7 +47,7 @@ class PublishedRow:
 
     def wanted(self) -> dict[str, Any]:
         """Return the settings that determine the result of the row's run."""
-        config = RunConfig("").comparable()
+        config = LanguageRunConfig("").comparable()
         for name in (self.config, f"heads/{self.head}"):
             _merge(config, _content(CONFIGS / f"{name}.yaml"))
         for key, value in self.options.items():

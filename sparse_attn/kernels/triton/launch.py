@@ -25,7 +25,7 @@ from sparse_attn.kernels.triton.decoding import (
 )
 from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
-    Plan,
+    LaunchPlan,
     decode_shapes,
     forward_setting,
     needs_moments,
@@ -62,7 +62,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     return outputs
 
 
-def _decode(inputs: OperatorInputs, planned: Plan, out: Tensor) -> None:
+def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
     """Compute `out` of few queries, with the keys split over programs."""
     query, key, value = inputs[:3]
     batch, heads, rows, dim = query.shape

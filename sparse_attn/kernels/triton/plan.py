@@ -30,7 +30,7 @@ _OPTIONS = OperatorInputs._fields.index("kernel")
 Options = dict[str, int]  # options of a launch
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """Arguments shared by all calls of one layout."""
 
     fixed: dict[str, Any]  # arguments of every kernel
@@ -59,10 +59,10 @@ class Plan(NamedTuple):
         }
 
 
-_PLANS: dict[tuple[Any, ...], Plan] = {}
+_PLANS: dict[tuple[Any, ...], LaunchPlan] = {}
 
 
-def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
+def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
     """Return the plan of this layout; cached, because making one takes as long as a launch."""
     query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
     layout = (
@@ -88,7 +88,7 @@ def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
     return found
 
 
-def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
+def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
     query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
     heads, rows = query.shape[1:3]
     key_heads, keys = key.shape[1:3]
@@ -117,7 +117,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> Plan:
         "dropping": _dropping(inputs.dropout),
         "MAP": Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
     }
-    return Plan(
+    return LaunchPlan(
         fixed,
         of_mask,
         of_bias,

@@ -14,7 +14,7 @@ import pytest
 
 from engine.sweep import run as sweep_run
 from engine.sweep.config import Resources
-from engine.sweep.plan import Plan, PlannedRun, best_of
+from engine.sweep.plan import PlannedRun, SweepPlan, best_of
 from engine.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE, Record, pack, read_records
 from engine.sweep.run import check_folder, claim_folder, run_sweep
 from tests.engine.sweep.inline import Inline, full_disk
@@ -31,7 +31,7 @@ class Config:
         return asdict(self)
 
 
-def two_stages(seeds: int = 2) -> Plan:
+def two_stages(seeds: int = 2) -> SweepPlan:
     trials = {("sets", name): [Config(rate, 1000) for rate in (1, 3)] for name in ("a", "b")}
     return best_of(trials, lambda best, seed: Config(best.rate, seed), seeds)
 
@@ -188,7 +188,7 @@ def test_two_runs_that_cannot_be_told_apart_are_refused() -> None:
         (task, "a"): [PlannedRun(task, "a", "trial", 0, Config(1, 1000))] for task in ("x", "y")
     }
     with pytest.raises(ValueError, match="y a and x a: the same run"):
-        Plan(runs)
+        SweepPlan(runs)
 
 
 def test_a_fault_is_not_packed_away(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import yaml
 from engine.sweep.config import FIRST_TRIAL_SEED, Resources
 from engine.sweep.records import Record, read_records, write_record
 from experiments.bottleneck.__main__ import EXPERIMENT, main
-from experiments.bottleneck.config import SweepConfig
+from experiments.bottleneck.config import BottleneckSweepConfig
 from experiments.bottleneck.heads import HEADS
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
@@ -21,7 +21,7 @@ CONFIGS = Path(__file__).parents[3] / "configs/bottleneck"
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
-def page_of(config: SweepConfig, changes: Iterable[Record] = ()) -> str:
+def page_of(config: BottleneckSweepConfig, changes: Iterable[Record] = ()) -> str:
     """The report on a sweep, some records of which have come out otherwise."""
     for record in changes:
         write_record(Path(config.output_dir), record)

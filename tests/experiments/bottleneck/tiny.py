@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.bottleneck.config import RunConfig, SweepConfig
+from experiments.bottleneck.config import BottleneckRunConfig, BottleneckSweepConfig
 
 TINY: dict[str, Any] = {
     "output_dir": "",
@@ -19,11 +19,11 @@ TINY: dict[str, Any] = {
 }
 
 
-def sweep(**changes: Any) -> SweepConfig:
-    return SweepConfig(**{**TINY, **changes})
+def sweep(**changes: Any) -> BottleneckSweepConfig:
+    return BottleneckSweepConfig(**{**TINY, **changes})
 
 
-def one(**changes: Any) -> RunConfig:
+def one(**changes: Any) -> BottleneckRunConfig:
     """One of its runs, with softmax."""
     tiny = {"contexts": 30, "vocabulary": 6, "dimension": 3, "steps": 4, "batch": 10}
-    return RunConfig(**{"output_dir": "", **tiny, "device": "cpu", **changes})
+    return BottleneckRunConfig(**{"output_dir": "", **tiny, "device": "cpu", **changes})

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5Model
 
 from experiments.conversion.__main__ import EXPERIMENT
-from experiments.conversion.config import SweepConfig
+from experiments.conversion.config import ConversionSweepConfig
 from experiments.conversion.ways import FROZEN, LEARNED
 from sparse_attn.evaluation.predictions import DivergedError
 from tests.bad_input import Wrong
@@ -68,7 +68,7 @@ def of_five_tokens() -> BertModel:
 def swept(**changes: Any) -> Call:
     def call(folder: Path) -> Any:
         shared = {**BUDGET, **write(folder), "output_dir": str(folder / "out")}
-        config = SweepConfig(**{**shared, **changes})
+        config = ConversionSweepConfig(**{**shared, **changes})
         return EXPERIMENT.check(config, EXPERIMENT.plan(config))
 
     return call

@@ -14,7 +14,7 @@ from engine.sweep.config import Resources
 from engine.sweep.plan import PlannedRun
 from engine.sweep.records import Record, read_records, write_record
 from experiments.conversion.__main__ import EXPERIMENT, main
-from experiments.conversion.config import SweepConfig
+from experiments.conversion.config import ConversionSweepConfig
 from experiments.conversion.ways import CONTINUED, RANDOM, WAYS
 from tests.experiments.conversion.tiny import BUDGET, write
 
@@ -26,8 +26,10 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparse_attn.reports.bootstrap.RESAMPLES", 99)
 
 
-def sweep(folder: Path, **changes: Any) -> SweepConfig:
-    return SweepConfig(**{**BUDGET, **write(folder), "output_dir": str(folder / "out"), **changes})
+def sweep(folder: Path, **changes: Any) -> ConversionSweepConfig:
+    return ConversionSweepConfig(
+        **{**BUDGET, **write(folder), "output_dir": str(folder / "out"), **changes}
+    )
 
 
 def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +84,9 @@ def test_the_runs_of_a_sweep(tmp_path: Path) -> None:
     assert len(budgets) == 1
     moved = replace(config, output_dir="elsewhere")
     assert moved.content() == config.content()
-    assert from_dict(SweepConfig, {"output_dir": "", **config.content()}).ways == config.ways
+    assert (
+        from_dict(ConversionSweepConfig, {"output_dir": "", **config.content()}).ways == config.ways
+    )
 
 
 def results(score: float, zeros: float, **more: Any) -> dict[str, Any]:

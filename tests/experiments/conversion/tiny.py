@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertModel
 
-from experiments.conversion.config import RunConfig
+from experiments.conversion.config import ConversionRunConfig
 from sparse_attn.conversion.converting import LEAST
 from tests.letters import letter_tokenizer
 
@@ -42,6 +42,6 @@ FILES = {"model": "model", "texts": "texts.txt", "pairs": "pairs.tsv"}
 BUDGET: dict[str, Any] = {"target_zeros": 0.7, "steps": 3, "batch_size": 8}
 
 
-def one(**changes: Any) -> RunConfig:
+def one(**changes: Any) -> ConversionRunConfig:
     """A run; what it reads is among the changes."""
-    return RunConfig(**{"output_dir": "", **BUDGET, **changes})
+    return ConversionRunConfig(**{"output_dir": "", **BUDGET, **changes})

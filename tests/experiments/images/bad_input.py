@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.images.__main__ import main
-from experiments.images.config import LossConfig, SweepConfig, SweptLoss, TrainConfig
+from experiments.images.config import ImageSweepConfig, LossConfig, SweptLoss, TrainConfig
 from experiments.images.criteria import make_criterion
 from tests.bad_input import Wrong
 from tests.experiments.images.making import digits, write_mnist
@@ -26,8 +26,8 @@ def train(*arguments: str) -> Callable[[Path], None]:
     return call
 
 
-def sweep(**changes: Any) -> Callable[[Path], SweepConfig]:
-    return lambda folder: SweepConfig(
+def sweep(**changes: Any) -> Callable[[Path], ImageSweepConfig]:
+    return lambda folder: ImageSweepConfig(
         **{"output_dir": str(folder), "losses": {"mse": SweptLoss("mse", [0.1])}, "runs": 1}
         | changes
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.images.config import DataConfig, NetworkConfig, RunConfig, TrainConfig
+from experiments.images.config import DataConfig, ImageRunConfig, NetworkConfig, TrainConfig
 from tests.experiments.images.making import digits, write_mnist
 
 
@@ -17,9 +17,9 @@ def mnist(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path, mnist: Path) -> RunConfig:
+def config(tmp_path: Path, mnist: Path) -> ImageRunConfig:
     """A run on 280 of them, with a narrow network."""
-    return RunConfig(
+    return ImageRunConfig(
         output_dir=str(tmp_path / "run"),
         data=DataConfig("mnist", str(mnist), validation=60, test=60),
         network=NetworkConfig(widths=[6, 8, 20], output_std=0.03),

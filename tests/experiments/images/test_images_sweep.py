@@ -21,8 +21,8 @@ from engine.sweep.records import FOLDER, Record, write_record
 from experiments.images.__main__ import EXPERIMENT
 from experiments.images.config import (
     DataConfig,
+    ImageSweepConfig,
     NetworkConfig,
-    SweepConfig,
     SweptLoss,
     TrainConfig,
 )
@@ -34,9 +34,9 @@ TASK = "mnist"
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, mnist: Path) -> SweepConfig:
+def tiny(tmp_path: Path, mnist: Path) -> ImageSweepConfig:
     """2 losses x (2 rates + 1 run)."""
-    return SweepConfig(
+    return ImageSweepConfig(
         output_dir=str(tmp_path / "sweep"),
         losses={
             "softmax": SweptLoss("softmax", [0.01, 0.02]),
@@ -69,7 +69,7 @@ def outcome(run: PlannedRun, accuracy: float) -> Record:
     return run.record(status="finished", results=results)
 
 
-def test_the_best_trial_becomes_the_runs_that_count(tiny: SweepConfig) -> None:
+def test_the_best_trial_becomes_the_runs_that_count(tiny: ImageSweepConfig) -> None:
     plan = EXPERIMENT.plan(replace(tiny, runs=3))
     trials = [run for runs in plan.first.values() for run in runs]
     assert [run.config.train.learning_rate for run in trials] == [0.01, 0.02, 0.003, 0.01]
@@ -86,14 +86,14 @@ def test_the_best_trial_becomes_the_runs_that_count(tiny: SweepConfig) -> None:
     assert finals[TASK, "sphere"][0].config.loss.params == {"eps": 0.1}
 
 
-def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: SweepConfig) -> None:
+def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: ImageSweepConfig) -> None:
     moved = replace(tiny, data=replace(tiny.data, data_dir="elsewhere"), output_dir="other")
     for ours, theirs in zip(
         EXPERIMENT.plan(tiny).first.values(), EXPERIMENT.plan(moved).first.values(), strict=True
     ):
         assert [run.hash for run in ours] == [run.hash for run in theirs]
     assert tiny.content() == moved.content()
-    assert from_dict(SweepConfig, {"output_dir": "", **tiny.content()}).losses == tiny.losses
+    assert from_dict(ImageSweepConfig, {"output_dir": "", **tiny.content()}).losses == tiny.losses
 
 
 def without_times(results: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_killed_sweep_gives_the_records_of_runs_by_themselves(
-    tiny: SweepConfig, tmp_path: Path
+    tiny: ImageSweepConfig, tmp_path: Path
 ) -> None:
     tiny = replace(
         tiny,
@@ -140,7 +140,7 @@ def test_killed_sweep_gives_the_records_of_runs_by_themselves(
         assert without_times(found[run.hash].results or {}) == without_times(alone)
 
 
-def recorded(config: SweepConfig) -> None:
+def recorded(config: ImageSweepConfig) -> None:
     """What a sweep of the config leaves: softmax is better by 2 points in each run."""
     plan, folder = EXPERIMENT.plan(config), Path(config.output_dir)
     (folder / FOLDER).mkdir(parents=True)
@@ -154,7 +154,7 @@ def recorded(config: SweepConfig) -> None:
         write_record(folder, record)
 
 
-def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
+def test_report_holds_ours_and_theirs(tiny: ImageSweepConfig) -> None:
     config = replace(tiny, runs=3)
     recorded(config)
     page = EXPERIMENT.report(ReportConfig(config.output_dir)).path
@@ -179,7 +179,7 @@ def test_report_holds_ours_and_theirs(tiny: SweepConfig) -> None:
     assert all((page.parent / name).read_bytes() == content for name, content in files.items())
 
 
-def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Path) -> None:
+def test_report_on_a_sweep_that_has_hardly_begun(tiny: ImageSweepConfig, tmp_path: Path) -> None:
     folder = Path(tiny.output_dir)
     (folder / FOLDER).mkdir(parents=True)
     (folder / "sweep.json").write_text(json.dumps({"format": 1, **tiny.content()}))
@@ -193,7 +193,7 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: SweepConfig, tmp_path: Pa
     assert "Left out: broken.json" in text
 
 
-def test_a_bad_loss_is_found_before_the_first_run(tiny: SweepConfig) -> None:
+def test_a_bad_loss_is_found_before_the_first_run(tiny: ImageSweepConfig) -> None:
     bad = {"sphere": SweptLoss("spherical-softmax", [0.01], {"eps": 0.0})}
     with pytest.raises(ValueError, match=r"sphere on mnist: loss\.name=spherical-softmax"):
         EXPERIMENT.search(replace(tiny, losses=bad), Resources())

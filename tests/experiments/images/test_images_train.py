@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from experiments.images.__main__ import EXPERIMENT, main
-from experiments.images.config import DataConfig, LossConfig, NetworkConfig, RunConfig, TrainConfig
+from experiments.images.config import (
+    DataConfig,
+    ImageRunConfig,
+    LossConfig,
+    NetworkConfig,
+    TrainConfig,
+)
 from experiments.images.criteria import make_criterion
 from experiments.images.networks import make_network
 from experiments.images.run import Classifier, assemble, measure
@@ -27,13 +33,13 @@ LOSSES = {
 }
 
 
-def trained(config: RunConfig) -> dict[str, Any]:
+def trained(config: ImageRunConfig) -> dict[str, Any]:
     results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
     assert results is not None
     return results
 
 
-def with_loss(config: RunConfig, name: str) -> RunConfig:
+def with_loss(config: ImageRunConfig, name: str) -> ImageRunConfig:
     return replace(
         config,
         loss=LossConfig(name),
@@ -62,7 +68,7 @@ def test_network_of_cifar_has_fourteen_layers(name: str, classes: int) -> None:
 @pytest.mark.parametrize("name", ["spherical-softmax", "softmax-abs"])
 @pytest.mark.parametrize("std", [0.0, 0.01])
 def test_zero_output_weights_leave_even_mappings_without_gradient(
-    config: RunConfig, name: str, std: float
+    config: ImageRunConfig, name: str, std: float
 ) -> None:
     pixels = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
     network = make_network("mnist", NetworkConfig(config.network.widths, std))
@@ -72,7 +78,7 @@ def test_zero_output_weights_leave_even_mappings_without_gradient(
     assert all(moves) if std > 0 else not any(moves)
 
 
-def test_run_with_a_dead_start_is_refused(config: RunConfig) -> None:
+def test_run_with_a_dead_start_is_refused(config: ImageRunConfig) -> None:
     dead = replace(config, network=NetworkConfig(output_std=0.0))
     with pytest.raises(ValueError, match=r"network\.output_std=0: .*expected a number above 0"):
         EXPERIMENT.prepare(replace(dead, loss=LossConfig("softmax-abs")))
@@ -81,7 +87,7 @@ def test_run_with_a_dead_start_is_refused(config: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_learns_from_a_few_hundred_images(config: RunConfig, name: str) -> None:
+def test_every_loss_learns_from_a_few_hundred_images(config: ImageRunConfig, name: str) -> None:
     results = trained(with_loss(config, name))
     assert results["test"]["error"] < 0.2
     losses = [epoch["loss"] for epoch in results["history"]]
@@ -89,7 +95,7 @@ def test_every_loss_learns_from_a_few_hundred_images(config: RunConfig, name: st
     assert results["images"] == {"found": 400, "train": 280, "validation": 60, "test": 60}
 
 
-def test_first_weights_and_order_are_the_same_for_every_loss(config: RunConfig) -> None:
+def test_first_weights_and_order_are_the_same_for_every_loss(config: ImageRunConfig) -> None:
     first, other = (assemble(with_loss(config, name)) for name in ("mse", "taylor-softmax"))
     for ours, theirs in zip(
         first.model.network.parameters(), other.model.network.parameters(), strict=True
@@ -105,7 +111,7 @@ def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
         # the class is the brightness
         batches.append(((pixels // 10 + 23 * labels[:, None]).astype("uint8"), labels))
     write_cifar10(tmp_path / "cifar", batches, batches[0])
-    config = RunConfig(
+    config = ImageRunConfig(
         output_dir=str(tmp_path / "run"),
         data=DataConfig("cifar10", str(tmp_path / "cifar"), split="official", validation=20),
         loss=LossConfig("taylor-softmax"),
@@ -123,7 +129,7 @@ MEASURE = "experiments.images.run.measure"
 
 
 def test_rate_is_halved_and_training_stops_without_a_better_score(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    config: ImageRunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = TrainConfig(epochs=50, patience=2, stop_after=5, learning_rate=0.01, batch_size=50)
     run = assemble(replace(config, train=settings))
@@ -136,7 +142,7 @@ def test_rate_is_halved_and_training_stops_without_a_better_score(
 
 
 def test_equal_accuracies_are_told_apart_by_the_criterion(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    config: ImageRunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = assemble(config)
     criteria = iter([0.3, 0.2, 0.25, 0.21])
@@ -144,7 +150,7 @@ def test_equal_accuracies_are_told_apart_by_the_criterion(
     assert run.perform(None)["best_epoch"] == 2
 
 
-def test_measures_are_means_over_all_images(config: RunConfig) -> None:
+def test_measures_are_means_over_all_images(config: ImageRunConfig) -> None:
     run = assemble(config)
     images = run.splits.train
     found = measure(run.model, images)
@@ -157,7 +163,7 @@ def test_measures_are_means_over_all_images(config: RunConfig) -> None:
     assert found["error"] == pytest.approx(wrong)
 
 
-def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
+def test_command_says_that_a_run_has_diverged(config: ImageRunConfig) -> None:
     data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
     given = [*data, "--data.test", "60", "--train.learning_rate", "1e30", "--device", "cpu"]
     with pytest.raises(SystemExit, match=r"epoch 1 is (nan|inf): .* lower train\.learning_rate$"):
@@ -166,7 +172,7 @@ def test_command_says_that_a_run_has_diverged(config: RunConfig) -> None:
 
 
 def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: ImageRunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = trained(config)
     cut, looks = replace(config, output_dir=str(tmp_path / "cut")), []
@@ -191,7 +197,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
 
 
 def test_command_trains_and_says_where_the_results_are(
-    config: RunConfig, capsys: pytest.CaptureFixture[str]
+    config: ImageRunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     widths = ["--network.widths", "[6, 8, 20]", "--network.output_std", "0.03"]
     data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from experiments.language_modeling.__main__ import EXPERIMENT, main
-from experiments.language_modeling.config import RunConfig, SweepConfig
+from experiments.language_modeling.config import LanguageRunConfig, LanguageSweepConfig
 from experiments.language_modeling.corpus import batchify, load_corpus
 from experiments.language_modeling.dynamic import dynamic_evaluation, gradient_statistics
 from experiments.language_modeling.measures import log_prob_matrix, mean_nll, top_k_error
@@ -55,7 +55,7 @@ def sweep(**changes: Any) -> Callable[[Path], None]:
             "model": ModelConfig(embedding=4, hidden=4, layers=1),
             "device": "cpu",
         }
-        made = SweepConfig(**config | changes)
+        made = LanguageSweepConfig(**config | changes)
         EXPERIMENT.check(made, EXPERIMENT.plan(made))
 
     return call
@@ -170,8 +170,8 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
             r"model\.heads=3: expected a divisor of model\.embedding=200",
         ),
         (made(CorpusConfig, vocabulary_size=2), r"corpus\.vocabulary_size=2: expected at least 3"),
-        (made(RunConfig, output_dir="", chunk=0), "chunk=0: expected at least 1"),
-        (made(RunConfig, output_dir="", seed=-1), "seed=-1: expected an integer"),
+        (made(LanguageRunConfig, output_dir="", chunk=0), "chunk=0: expected at least 1"),
+        (made(LanguageRunConfig, output_dir="", seed=-1), "seed=-1: expected an integer"),
         *(
             (made(DynamicConfig, **{name: value}), f"{name}={value!r}: expected")
             for name, value in (

@@ -11,7 +11,11 @@ from torch import nn
 
 from engine.command import from_dict
 from experiments.language_modeling.__main__ import EXPERIMENT, main
-from experiments.language_modeling.config import MeasureConfig, RunConfig, SweepConfig
+from experiments.language_modeling.config import (
+    LanguageRunConfig,
+    LanguageSweepConfig,
+    MeasureConfig,
+)
 from experiments.language_modeling.models import build_head
 from experiments.language_modeling.sections import DynamicConfig, HeadConfig, StageConfig
 from tests.experiments.language_modeling.toys import write_ptb
@@ -27,7 +31,7 @@ def parse(command: str, *arguments: Any) -> Any:
     return EXPERIMENT.program.parse([command, *map(str, arguments)])[1][0]
 
 
-def parse_run(*files: Path, **options: Any) -> RunConfig:
+def parse_run(*files: Path, **options: Any) -> LanguageRunConfig:
     words = [word for file in files for word in ("--config", file)]
     return parse("train", *words, *(w for key, v in options.items() for w in (f"--{key}", v)))
 
@@ -36,7 +40,7 @@ def parse_run(*files: Path, **options: Any) -> RunConfig:
 def test_configs_parse_and_come_back_from_their_record(file: Path):
     config = parse_run(file)
     assert config.output_dir.startswith(f"runs/{file.stem}/")
-    assert from_dict(RunConfig, json.loads(json.dumps(asdict(config)))) == config
+    assert from_dict(LanguageRunConfig, json.loads(json.dumps(asdict(config)))) == config
 
 
 @pytest.mark.parametrize("file", HEADS, ids=lambda path: path.stem)
@@ -140,6 +144,6 @@ def test_a_run_that_diverges_is_one_line(tmp_path: Path):
 def test_sweeps_parse_and_come_back_from_their_record(file: Path):
     sweep = parse("sweep", "--config", file)
     content = json.loads(json.dumps(sweep.content()))
-    assert from_dict(SweepConfig, {"output_dir": "x", **content}).content() == content
+    assert from_dict(LanguageSweepConfig, {"output_dir": "x", **content}).content() == content
     heads = [build_head(head, 200, nn.Embedding(5000, 200)) for head in sweep.heads.values()]
     assert len(heads) == len(EXPERIMENT.plan(sweep).cells)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from experiments.language_modeling import training
 from experiments.language_modeling.__main__ import EXPERIMENT
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.models import build_head
 from experiments.language_modeling.sections import (
     OBJECTIVES,
@@ -36,10 +36,10 @@ STAGE = StageConfig(
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> RunConfig:
+def config(tmp_path: Path) -> LanguageRunConfig:
     """A feed-forward model in two stages, the first of which clips most gradients."""
     line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
-    return RunConfig(
+    return LanguageRunConfig(
         output_dir="",
         corpus=CorpusConfig("ptb", write_ptb(tmp_path / "data", line * 3, train=line * 20)),
         model=ModelConfig("feed-forward", embedding=4, hidden=8, layers=1, output_std=0.1),
@@ -49,7 +49,7 @@ def config(tmp_path: Path) -> RunConfig:
     )
 
 
-def trained(config: RunConfig, **head: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def trained(config: LanguageRunConfig, **head: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The results and the best weights of a run in float64."""
     parts = EXPERIMENT.assemble(replace(config, head=HeadConfig(tie=False, **head)))
     parts.model.double()
@@ -61,7 +61,7 @@ def trained(config: RunConfig, **head: Any) -> tuple[dict[str, Any], dict[str, T
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mapping", OBJECTIVES)
 def test_a_factored_run_is_the_dense_one(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch, mapping: str, bias: bool
+    config: LanguageRunConfig, monkeypatch: pytest.MonkeyPatch, mapping: str, bias: bool
 ):
     monkeypatch.setattr(training, "REFRESH", 3)
     head = {"mapping": mapping, "bias": bias, "start": "prior" if bias else "zero"}
@@ -78,7 +78,7 @@ def test_a_factored_run_is_the_dense_one(
     assert factored["epochs"][-1]["train_nll"] < factored["epochs"][0]["train_nll"]
 
 
-def test_a_gradient_that_overflows_ends_the_run(config: RunConfig):
+def test_a_gradient_that_overflows_ends_the_run(config: LanguageRunConfig):
     wild = replace(config, train=replace(STAGE, learning_rate=1e30, clip=None), finetune=None)
     with pytest.raises(DivergedError, match=r"diverged; lower train\.learning_rate"):
         trained(wild, kind="factored", mapping="bouchard")

@@ -11,7 +11,7 @@ import pytest
 
 from engine.config import ReportConfig
 from experiments.language_modeling.__main__ import EXPERIMENT
-from experiments.language_modeling.config import RunConfig
+from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.report.plots import function, learning
 from experiments.language_modeling.report.published import CONFIGS, PublishedRow, published_tables
 from experiments.language_modeling.sections import HeadConfig, StageConfig
@@ -38,7 +38,7 @@ def write(
 ) -> None:
     """The folder of a run as `train` leaves it, `changed` laid over its results."""
     head = head or HeadConfig()
-    made = config or RunConfig("", head, **changed.pop("settings", {})).comparable()
+    made = config or LanguageRunConfig("", head, **changed.pop("settings", {})).comparable()
     epochs = [
         {"epoch": n, "train_nll": 5.0 / n, "valid_nll": 4.7 + 1 / n, "seconds": 10.0 + n}
         for n in (1, 2)

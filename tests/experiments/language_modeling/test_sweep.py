@@ -9,7 +9,7 @@ import pytest
 from engine.sweep.config import FIRST_TRIAL_SEED
 from engine.sweep.records import FOLDER, read_records, write_record
 from experiments.language_modeling.__main__ import EXPERIMENT, main
-from experiments.language_modeling.config import MeasuresConfig, SweepConfig
+from experiments.language_modeling.config import LanguageSweepConfig, MeasuresConfig
 from experiments.language_modeling.report.runs import cells_of
 from experiments.language_modeling.sections import (
     CorpusConfig,
@@ -23,9 +23,9 @@ RATES = [0.01, 0.1]
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> SweepConfig:
+def sweep(tmp_path: Path) -> LanguageSweepConfig:
     line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
-    return SweepConfig(
+    return LanguageSweepConfig(
         output_dir=str(tmp_path / "sweep"),
         corpus=CorpusConfig("ptb", write_ptb(tmp_path / "ptb", line * 4)),
         model=ModelConfig(embedding=6, hidden=6, layers=1),
@@ -38,7 +38,7 @@ def sweep(tmp_path: Path) -> SweepConfig:
     )
 
 
-def test_one_learning_rate_needs_no_trials(sweep: SweepConfig) -> None:
+def test_one_learning_rate_needs_no_trials(sweep: LanguageSweepConfig) -> None:
     plan = EXPERIMENT.plan(replace(sweep, learning_rates=[0.1]))
     runs = [run for cell in plan.first.values() for run in cell]
     assert [(run.mapping, run.stage, run.config.seed) for run in runs] == [
@@ -47,7 +47,7 @@ def test_one_learning_rate_needs_no_trials(sweep: SweepConfig) -> None:
     assert {run.config.train.learning_rate for run in runs} == {0.1}
 
 
-def test_places_do_not_decide_a_run(sweep: SweepConfig) -> None:
+def test_places_do_not_decide_a_run(sweep: LanguageSweepConfig) -> None:
     moved = replace(
         sweep, corpus=CorpusConfig("ptb", "elsewhere"), output_dir="other", device="auto", chunk=9
     )
@@ -60,7 +60,7 @@ def test_places_do_not_decide_a_run(sweep: SweepConfig) -> None:
 
 
 def test_a_sweep_from_the_command_line_to_the_page(
-    sweep: SweepConfig,
+    sweep: LanguageSweepConfig,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ from torch import nn
 
 from experiments.language_modeling import training
 from experiments.language_modeling.__main__ import EXPERIMENT
-from experiments.language_modeling.config import MeasureConfig, MeasuresConfig, RunConfig
+from experiments.language_modeling.config import LanguageRunConfig, MeasureConfig, MeasuresConfig
 from experiments.language_modeling.dynamic import LRS
 from experiments.language_modeling.optimizer import (
     averaged,
@@ -62,10 +62,10 @@ ADAM = replace(SHORT, optimizer="adam", learning_rate=0.01, schedule="linear")
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> RunConfig:
+def config(tmp_path: Path) -> LanguageRunConfig:
     """An AWD-LSTM in small, with an averaged second epoch and a finetuning stage."""
     line = "the cat <unk> the dog and the cat ran to the mat\n the end\n"
-    return RunConfig(
+    return LanguageRunConfig(
         output_dir=str(tmp_path / "run"),
         corpus=CorpusConfig("ptb", write_ptb(tmp_path / "data", line * 3, train=line * 20)),
         model=AWD,
@@ -77,13 +77,13 @@ def config(tmp_path: Path) -> RunConfig:
     )
 
 
-def run(config: RunConfig) -> dict[str, Any]:
+def run(config: LanguageRunConfig) -> dict[str, Any]:
     results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
     assert results is not None
     return results
 
 
-def read(config: RunConfig) -> dict[str, Any]:
+def read(config: LanguageRunConfig) -> dict[str, Any]:
     return json.loads((Path(config.output_dir) / "results.json").read_text())
 
 
@@ -91,7 +91,7 @@ def weights(folder: str) -> dict[str, torch.Tensor]:
     return torch.load(Path(folder) / "model.pt", weights_only=True)
 
 
-def test_a_run_writes_its_record(config: RunConfig):
+def test_a_run_writes_its_record(config: LanguageRunConfig):
     results = run(config)
     assert results == json.loads((Path(config.output_dir) / "results.json").read_text())
     assert results["status"] == "finished"
@@ -115,7 +115,7 @@ def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "factored"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
-    config: RunConfig,
+    config: LanguageRunConfig,
     monkeypatch: pytest.MonkeyPatch,
     share: float,
     optimizer: str,
@@ -156,7 +156,7 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert torch.equal(value, uninterrupted[name]), name
 
 
-def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: RunConfig):
+def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: LanguageRunConfig):
     alone = replace(config, output_dir=config.output_dir + "-sweep")
     found = EXPERIMENT.assemble(alone).perform(None)
     assert not Path(alone.output_dir).exists()
@@ -166,7 +166,7 @@ def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: RunConfig
     assert found["score"] == -math.log(found["valid_perplexity"])
 
 
-def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
+def test_output_dir_belongs_to_one_run(config: LanguageRunConfig, tmp_path: Path):
     short = replace(config, finetune=None, train=replace(SHORT, max_steps=2))
     with pytest.raises(ValueError, match="holds no run to resume"):
         EXPERIMENT.prepare(replace(short, resume=True))
@@ -186,13 +186,13 @@ def test_output_dir_belongs_to_one_run(config: RunConfig, tmp_path: Path):
         EXPERIMENT.prepare(replace(short, corpus=moved, output_dir=str(tmp_path / "moved")))
 
 
-def test_a_budget_of_steps_ends_within_an_epoch(config: RunConfig):
+def test_a_budget_of_steps_ends_within_an_epoch(config: LanguageRunConfig):
     stage = replace(SHORT, vary=False, max_steps=3, epochs=5)
     results = run(replace(config, train=stage, finetune=None))
     assert [epoch["steps"] for epoch in results["epochs"]] == [3]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunConfig):
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: LanguageRunConfig):
     wild = replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
     with pytest.raises(DivergedError, match=r"diverged; lower finetune\.learning_rate"):
         run(replace(config, finetune=wild))
@@ -211,7 +211,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: RunCo
         measure(MeasureConfig(at_once.output_dir))
 
 
-def test_a_mapping_with_zeros_trains_by_its_own_loss(config: RunConfig):
+def test_a_mapping_with_zeros_trains_by_its_own_loss(config: LanguageRunConfig):
     head = HeadConfig(mapping="sparsemax")
     results = run(replace(config, head=head, train=ADAM, finetune=None))
     assert results["status"] == "finished"
@@ -230,12 +230,12 @@ def lstm_in_bfloat16() -> bool:
 
 
 @pytest.mark.skipif(not lstm_in_bfloat16(), reason="this processor has no bfloat16 LSTM in oneDNN")
-def test_bfloat16_learns(config: RunConfig):
+def test_bfloat16_learns(config: LanguageRunConfig):
     results = run(replace(config, precision="bfloat16", finetune=None))
     assert results["epochs"][-1]["train_nll"] < math.log(10)
 
 
-def test_measures_go_into_the_record(config: RunConfig, tmp_path: Path):
+def test_measures_go_into_the_record(config: LanguageRunConfig, tmp_path: Path):
     head = HeadConfig(mapping="plif", params={"knots": 50, "bound": 20.0}, mapping_lr=0.02)
     simlex = tmp_path / "SimLex.txt"
     rows = ["word1\tword2\tSimLex999", "cat\tdog\t5", "cat\tmat\t1", "the\tend\t3", "a\tb\t2"]
@@ -292,7 +292,7 @@ def test_averaging_is_the_mean_of_the_weights_after_each_step():
     assert torch.equal(weight, last)
 
 
-def test_the_slopes_of_a_plif_have_a_learning_rate_of_their_own(config: RunConfig):
+def test_the_slopes_of_a_plif_have_a_learning_rate_of_their_own(config: LanguageRunConfig):
     head = HeadConfig(mapping="plif", params={"knots": 50}, mapping_lr=0.02)
     model = EXPERIMENT.assemble(replace(config, head=head)).model
     optimizer = make_optimizer(model, StageConfig(learning_rate=20.0), 0.02, averaging=False)
@@ -313,7 +313,7 @@ def test_the_trigger_is_that_of_awd_lstm(seed: int):
 
 
 def test_the_trigger_starts_the_averaging_and_then_ends_the_stage(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    config: LanguageRunConfig, monkeypatch: pytest.MonkeyPatch
 ):
     losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.6, 2.0, 2.7, 9.0])
     monkeypatch.setattr(training, "mean_nll", lambda *_: next(losses))

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader
 from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.backbones import resnet
-from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
+from experiments.multilabel.config import (
+    MethodConfig,
+    MultilabelRunConfig,
+    MultilabelSweepConfig,
+    TrainConfig,
+)
 from experiments.multilabel.data.config import (
     DataConfig,
     ImageConfig,
@@ -49,7 +54,7 @@ def sweep(**changes: Any) -> Call:
         "data": {"one": DataConfig(synthetic=SyntheticConfig())},
         "methods": {"softmax": MethodConfig()},
     }
-    return lambda folder: SweepConfig(**{**given, **changes})
+    return lambda folder: MultilabelSweepConfig(**{**given, **changes})
 
 
 def train(*arguments: str) -> Call:
@@ -207,7 +212,7 @@ T, LEARNED = ScheduleConfig("t", 0.1), MethodConfig("t-softmax", learn=["t"])
 
 CASES: list[tuple[Call, type[BaseException], str]] = [
     # configs
-    (make(RunConfig, output_dir="x"), ValueError, ONE_OF),
+    (make(MultilabelRunConfig, output_dir="x"), ValueError, ONE_OF),
     (make(DataConfig), ValueError, "got none"),
     *((make(SyntheticConfig, **options), ValueError, says) for says, options in SYNTHETIC.items()),
     *((make(TrainConfig, **options), ValueError, says) for says, options in TRAIN.items()),
@@ -234,7 +239,7 @@ CASES: list[tuple[Call, type[BaseException], str]] = [
         r"method\.count='expected': expected true; predicted if r is",
     ),
     (
-        lambda folder: RunConfig(
+        lambda folder: MultilabelRunConfig(
             output_dir="x",
             synthetic=SyntheticConfig(),
             method=MethodConfig("r-softmax", schedule=ScheduleConfig("r", 0.0)),

@@ -8,7 +8,7 @@ from PIL import Image
 from transformers import AutoModel, AutoModelForImageClassification
 
 from experiments.multilabel.backbones import resnet
-from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, MultilabelRunConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.data.images import load_images
 from experiments.multilabel.models import build_model, head_of
@@ -59,7 +59,7 @@ def test_a_run_on_images_of_ones_own(folder: str, tmp_path: Path) -> None:
             Image.new("RGB", (9, 9), colour).save(tmp_path / split / f"{name}.png")
         table = "file,red,green,blue\nr.png,1,0,0\ng.png,0,1,0\nrg.png,1,1,0\nb.png,0,0,1\n"
         (tmp_path / split / "labels.csv").write_text(table)
-    run = RunConfig(
+    run = MultilabelRunConfig(
         images=ImageConfig(
             "folder", data_dir=str(tmp_path), dataset="colours", backbone=folder, size=32
         ),

@@ -10,7 +10,12 @@ from torch.nn import functional as F
 from engine.command import from_dict
 from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import EXPERIMENT
-from experiments.multilabel.config import MethodConfig, RunConfig, SweepConfig, TrainConfig
+from experiments.multilabel.config import (
+    MethodConfig,
+    MultilabelRunConfig,
+    MultilabelSweepConfig,
+    TrainConfig,
+)
 from experiments.multilabel.data.config import DataConfig, ImageConfig, SyntheticConfig
 from experiments.multilabel.models import SigmoidHead, make_head
 from tests.experiments.multilabel.tiny import METHODS, run_config
@@ -19,7 +24,7 @@ CONFIGS = Path(__file__).parents[3] / "configs" / "multilabel"
 HIDDEN, LABELS = 6, 4
 
 
-def read_sweep(name: str) -> SweepConfig:
+def read_sweep(name: str) -> MultilabelSweepConfig:
     return EXPERIMENT.program.parse(["sweep", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
 
 
@@ -67,14 +72,14 @@ def test_a_config_comes_back_from_its_dict(tmp_path: Path) -> None:
         "r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0, "cosine"), thresholds=[0.1]
     )
     scheduled = replace(run_config(tmp_path), method=method)
-    assert from_dict(RunConfig, asdict(scheduled)) == scheduled
+    assert from_dict(MultilabelRunConfig, asdict(scheduled)) == scheduled
 
 
 def test_where_files_lie_does_not_matter_to_a_sweep() -> None:
-    def sweep(folder: str, workers: int) -> SweepConfig:
+    def sweep(folder: str, workers: int) -> MultilabelSweepConfig:
         data = DataConfig(images=ImageConfig("voc2007", data_dir=folder))
         train = TrainConfig(epochs=7, workers=workers)
-        return SweepConfig("o", {"voc": data}, {"softmax": MethodConfig()}, train=train)
+        return MultilabelSweepConfig("o", {"voc": data}, {"softmax": MethodConfig()}, train=train)
 
     here, there = sweep("a", 0), sweep("b", 2)
     assert here.content() == there.content()

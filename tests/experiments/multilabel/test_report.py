@@ -13,7 +13,7 @@ from engine.config import ReportConfig, ScheduleConfig
 from engine.sweep.plan import PlannedRun
 from engine.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record
 from experiments.multilabel.__main__ import EXPERIMENT
-from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.plots import plot_curves, series
 from sparse_attn.system.files import write_json
@@ -27,7 +27,7 @@ DATA_SETS = {
 }
 
 
-def sweep_config(folder: Path, **changes: Any) -> SweepConfig:
+def sweep_config(folder: Path, **changes: Any) -> MultilabelSweepConfig:
     given: dict[str, Any] = {
         "output_dir": str(folder),
         "data": {name: DataConfig(synthetic=data) for name, data in DATA_SETS.items()},
@@ -36,7 +36,7 @@ def sweep_config(folder: Path, **changes: Any) -> SweepConfig:
         "seeds": 3,
         "train": TrainConfig(epochs=2),
     }
-    return SweepConfig(**{**given, **changes})
+    return MultilabelSweepConfig(**{**given, **changes})
 
 
 def results_of(run: PlannedRun) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def results_of(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def write_sweep(config: SweepConfig, leave_out: int = 0) -> list[Record]:
+def write_sweep(config: MultilabelSweepConfig, leave_out: int = 0) -> list[Record]:
     """Records of all runs that are due at once, but for the last so many."""
     folder = Path(config.output_dir)
     (folder / "runs").mkdir(parents=True)

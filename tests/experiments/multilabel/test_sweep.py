@@ -10,13 +10,13 @@ import yaml
 from engine.sweep.config import FIRST_TRIAL_SEED
 from engine.sweep.records import read_records
 from experiments.multilabel.__main__ import EXPERIMENT, main
-from experiments.multilabel.config import MethodConfig, SweepConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig
 from tests.experiments.multilabel.tiny import DATA, METHODS
 
 
-def tiny(rates: list[float]) -> SweepConfig:
-    return SweepConfig(
+def tiny(rates: list[float]) -> MultilabelSweepConfig:
+    return MultilabelSweepConfig(
         output_dir="unused",
         data={"a": DataConfig(synthetic=DATA), "b": DataConfig(synthetic=replace(DATA, labels=1))},
         methods={name: METHODS[name] for name in ("softmax", "r-softmax")},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, MultilabelRunConfig, TrainConfig
 from experiments.multilabel.data.base import Batch
 from experiments.multilabel.data.config import TextConfig
 from experiments.multilabel.data.topics import write
@@ -98,7 +98,7 @@ def test_a_run_keeps_a_model_that_loads_with_the_same_predictions(
     write(tmp_path / "topics", train=40, validation=12, test=12)
     text = replace(config, source="folder", data_dir=str(tmp_path / "topics"), max_length=64)
     method = replace(METHODS[name], thresholds=[0.1, 0.4] if name == "sigmoid" else [])
-    run = RunConfig(
+    run = MultilabelRunConfig(
         text=text,
         output_dir=str(tmp_path / "run"),
         method=method,

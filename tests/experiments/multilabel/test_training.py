@@ -10,10 +10,10 @@ import torch
 
 from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
-from experiments.multilabel.config import MethodConfig, RunConfig
+from experiments.multilabel.config import MethodConfig, MultilabelRunConfig
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.models import head_of, make_head
-from experiments.multilabel.run import CHECKPOINT_FILE, Run, assemble, load, load_data
+from experiments.multilabel.run import CHECKPOINT_FILE, MultilabelRun, assemble, load, load_data
 from sparse_attn import register_mapping
 from sparse_attn.heads import MultiLabelHead
 from sparse_attn.losses import label_count_loss, r_softmax_multilabel_loss
@@ -24,12 +24,12 @@ RAMPED = MethodConfig("r-softmax", {"r": 0.5}, schedule=ScheduleConfig("r", 0.0,
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> RunConfig:
+def config(tmp_path: Path) -> MultilabelRunConfig:
     """Three epochs of softmax into tmp_path/run."""
     return run_config(tmp_path)
 
 
-def with_method(config: RunConfig, name: str) -> RunConfig:
+def with_method(config: MultilabelRunConfig, name: str) -> MultilabelRunConfig:
     return replace(config, method=METHODS[name])
 
 
@@ -64,7 +64,7 @@ def test_raw_counts_are_whole_numbers() -> None:
     assert raw.max() > 1
 
 
-def test_training_stops_after_epochs_without_a_better_score(config: RunConfig) -> None:
+def test_training_stops_after_epochs_without_a_better_score(config: MultilabelRunConfig) -> None:
     stopped = replace(config, train=replace(config.train, epochs=500, stop_after=4))
     results = assemble(stopped).perform()
     assert len(results["history"]["score"]) == results["best_epoch"] + 4 < 500
@@ -102,7 +102,7 @@ def test_the_number_of_labels_that_the_loss_takes(count: str, weight: float) -> 
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_learns(config: RunConfig, name: str) -> None:
+def test_every_method_learns(config: MultilabelRunConfig, name: str) -> None:
     longer = replace(config, train=replace(config.train, epochs=15))
     results = assemble(with_method(longer, name)).perform()
     losses = results["history"]["loss"]
@@ -114,7 +114,7 @@ def test_every_method_learns(config: RunConfig, name: str) -> None:
 
 
 def test_a_mapping_of_ones_own_is_trained_by_its_own_loss(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    config: MultilabelRunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     sparsemax = get_spec("sparsemax")
@@ -126,7 +126,7 @@ def test_a_mapping_of_ones_own_is_trained_by_its_own_loss(
     assert own["history"] == theirs["history"]
 
 
-def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig) -> None:
+def test_methods_start_from_the_same_backbone_on_the_same_rows(config: MultilabelRunConfig) -> None:
     runs = [assemble(with_method(config, name)) for name in ("softmax", "r-softmax", "sigmoid")]
     first = next(runs[0].model.parameters())
     for run in runs[1:]:
@@ -134,7 +134,7 @@ def test_methods_start_from_the_same_backbone_on_the_same_rows(config: RunConfig
         assert run.data is runs[0].data
 
 
-def test_epoch_and_threshold_are_chosen_on_validation_rows(config: RunConfig) -> None:
+def test_epoch_and_threshold_are_chosen_on_validation_rows(config: MultilabelRunConfig) -> None:
     training = assemble(config)
     results = training.perform()
     found = results["validation_by_threshold"]
@@ -146,18 +146,20 @@ def test_epoch_and_threshold_are_chosen_on_validation_rows(config: RunConfig) ->
     assert results["best_epoch"] == scores.index(max(scores)) + 1
 
 
-def test_the_test_set_is_looked_at_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_set_is_looked_at_once(
+    config: MultilabelRunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = []
-    predict = Run.predict
+    predict = MultilabelRun.predict
     monkeypatch.setattr(
-        Run, "predict", lambda self, rows: looks.append(rows) or predict(self, rows)
+        MultilabelRun, "predict", lambda self, rows: looks.append(rows) or predict(self, rows)
     )
     training = assemble(config)
     training.perform()
     assert [rows is training.data.test for rows in looks] == [False] * 4 + [True]
 
 
-def test_the_same_seed_gives_the_same_run_another_one_another(config: RunConfig) -> None:
+def test_the_same_seed_gives_the_same_run_another_one_another(config: MultilabelRunConfig) -> None:
     first, again = (untimed(assemble(config).perform()) for _ in range(2))
     assert first == again
     other = assemble(replace(config, train=replace(config.train, seed=1))).perform()
@@ -165,7 +167,7 @@ def test_the_same_seed_gives_the_same_run_another_one_another(config: RunConfig)
 
 
 @pytest.mark.parametrize("method", [METHODS["softmax"], METHODS["t-softmax"], RAMPED])
-def test_a_run_writes_what_loads_again(config: RunConfig, method: MethodConfig) -> None:
+def test_a_run_writes_what_loads_again(config: MultilabelRunConfig, method: MethodConfig) -> None:
     results = train(replace(config, method=method))
     folder = Path(config.output_dir)
     assert json.loads((folder / "results.json").read_text())["f1"] == results["f1"]
@@ -179,7 +181,7 @@ def test_a_run_writes_what_loads_again(config: RunConfig, method: MethodConfig) 
     assert decided.sum(-1).float().mean().item() == results["decided_labels"]
 
 
-def test_loading_what_kept_no_model(config: RunConfig) -> None:
+def test_loading_what_kept_no_model(config: MultilabelRunConfig) -> None:
     train(replace(config, keep_model=False))
     with pytest.raises(ValueError, match="kept its model"):
         load(config.output_dir)
@@ -187,18 +189,18 @@ def test_loading_what_kept_no_model(config: RunConfig) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "r-softmax"])
 def test_a_run_that_was_cut_off_goes_on_exactly(
-    config: RunConfig, name: str, monkeypatch: pytest.MonkeyPatch
+    config: MultilabelRunConfig, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = assemble(with_method(config, name)).perform()
-    train_epoch = Run.train_epoch
+    train_epoch = MultilabelRun.train_epoch
 
-    def cut(self: Run, epoch: int) -> dict[str, float]:
+    def cut(self: MultilabelRun, epoch: int) -> dict[str, float]:
         if epoch == 2:
             raise KeyboardInterrupt
         return train_epoch(self, epoch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "train_epoch", cut)
+        patch.setattr(MultilabelRun, "train_epoch", cut)
         with pytest.raises(KeyboardInterrupt):
             train(with_method(config, name))
     assert (Path(config.output_dir) / CHECKPOINT_FILE).exists()
@@ -208,24 +210,24 @@ def test_a_run_that_was_cut_off_goes_on_exactly(
     assert untimed(resumed) == untimed(whole)
 
 
-def test_a_scheduled_parameter_arrives(config: RunConfig) -> None:
+def test_a_scheduled_parameter_arrives(config: MultilabelRunConfig) -> None:
     results = assemble(replace(config, method=RAMPED)).perform()
     assert results["parameters"] == {"r": 0.5}
 
 
 def test_the_best_epoch_has_its_value_of_a_scheduled_parameter(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    config: MultilabelRunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no weight, so that bringing back the weights of an epoch leaves it where it ended."""
     method = MethodConfig("r-softmax", {"r": 0.8}, schedule=ScheduleConfig("r", 0.0))
     config = replace(config, method=method)
-    evaluate, found = Run.evaluate, []
+    evaluate, found = MultilabelRun.evaluate, []
 
-    def falling(self: Run) -> dict[str, float]:
+    def falling(self: MultilabelRun) -> dict[str, float]:
         found.append(evaluate(self)["score"])
         return {"score": 0.5 if len(found) == 2 else 0.1}
 
-    monkeypatch.setattr(Run, "evaluate", falling)
+    monkeypatch.setattr(MultilabelRun, "evaluate", falling)
     results = assemble(config).perform()
     assert results["best_epoch"] == 2
     assert results["parameters"] == pytest.approx({"r": 0.8 * 2 / config.train.epochs})

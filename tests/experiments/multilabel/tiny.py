@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from experiments.multilabel.__main__ import EXPERIMENT
-from experiments.multilabel.config import MethodConfig, RunConfig, TrainConfig
+from experiments.multilabel.config import MethodConfig, MultilabelRunConfig, TrainConfig
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig
 
 DATA = SyntheticConfig(classes=4, labels=2, length=100, rows=240, features=12, hidden=8)
@@ -34,10 +34,10 @@ METHODS = {
 TABLE = 'text,sad,glad\n"one, two",1,0\n"said ""no""",0,0\nthree,1,1\n'
 
 
-def run_config(folder: Path, method: str = "softmax", **train: Any) -> RunConfig:
+def run_config(folder: Path, method: str = "softmax", **train: Any) -> MultilabelRunConfig:
     """Three epochs into folder/run."""
     settings = {"epochs": 3, "batch_size": 50, "learning_rate": 0.01, "device": "cpu", **train}
-    return RunConfig(
+    return MultilabelRunConfig(
         output_dir=str(folder / "run"),
         synthetic=DATA,
         method=METHODS[method],
@@ -45,7 +45,7 @@ def run_config(folder: Path, method: str = "softmax", **train: Any) -> RunConfig
     )
 
 
-def train(config: RunConfig) -> dict[str, Any]:
+def train(config: MultilabelRunConfig) -> dict[str, Any]:
     """A run as the command `train` does it."""
     results = EXPERIMENT.train(config, EXPERIMENT.prepare(config))
     assert results is not None

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.command import from_dict
 from engine.config import ScheduleConfig
-from engine.sweep.plan import Plan, PlannedRun
+from engine.sweep.plan import PlannedRun, SweepPlan
 from engine.sweep.records import FORMAT, Record, read_records, write_record
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig
@@ -47,12 +47,12 @@ def write_sweep(folder: Path, config: SweepConfig) -> None:
     (folder / "sweep.json").write_text(json.dumps(content))
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> SweepPlan:
     return plan_of((folder / "sweep.json").read_text())
 
 
 @functools.cache
-def plan_of(sweep: str) -> Plan:
+def plan_of(sweep: str) -> SweepPlan:
     content = json.loads(sweep)
     names = SweepConfig.__dataclass_fields__
     known = {key: value for key, value in content.items() if key in names}

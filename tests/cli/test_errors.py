@@ -1,0 +1,41 @@
+"""Exit codes: 1 for work that failed, 2 for wrong input, 130 for Ctrl+C."""
+
+import pytest
+
+from sparse_attn.cli.errors import input_errors, interruption, work_errors
+from sparse_attn.evaluation.predictions import DivergedError
+from sparse_attn.system.files import UnwrittenError
+
+
+@pytest.mark.parametrize(
+    ("handler", "error", "code"),
+    [
+        (work_errors, DivergedError("a loss is NaN"), 1),
+        (work_errors, UnwrittenError("no space"), 1),
+        (input_errors, DivergedError("a loss is NaN"), 1),
+        (input_errors, UnwrittenError("no space"), 1),
+        (input_errors, ValueError("r=2"), 2),
+        (input_errors, FileNotFoundError("no file"), 2),
+        (input_errors, ModuleNotFoundError("no jinja2", name="jinja2"), 2),
+        (interruption, KeyboardInterrupt(), 130),
+    ],
+)
+def test_code_and_one_line(handler, error, code, capsys):
+    with pytest.raises(SystemExit) as raised, handler():
+        raise error
+    assert raised.value.code == code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (work_errors, ValueError("a fault of ours")),
+        (work_errors, FileNotFoundError("a fault of ours")),
+        (input_errors, KeyError("a fault of ours")),
+        (input_errors, ModuleNotFoundError("no module", name="ours")),
+    ],
+)
+def test_faults_keep_their_traceback(handler, error):
+    with pytest.raises(type(error), match="ours|no module"), handler():
+        raise error
