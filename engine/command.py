@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -32,6 +33,7 @@ OURS = ["engine", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
 
+CLONE = Path(__file__).resolve().parents[1]
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
     "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
@@ -77,6 +79,13 @@ class Command:
         return tuple(_from_options(config, options) for config in self.configs)
 
 
+def command_of(module: str) -> str:
+    """Return what starts a program in the working directory, which may be outside the clone."""
+    if Path.cwd() == CLONE:
+        return f"python -m {module}"
+    return f"sparse-attn {module.rpartition('.')[2].replace('_', '-')}"
+
+
 @dataclass(frozen=True)
 class Program:
     """A command line of several sub-commands.
@@ -93,7 +102,7 @@ class Program:
 
     @property
     def prog(self) -> str:
-        return f"python -m {self.name}"
+        return command_of(self.name)
 
     def parser(self) -> ArgumentParser:
         """Return the parser of all commands; it raises argparse.ArgumentError for wrong input."""

@@ -6,6 +6,7 @@ line and its errors, locking of folders, records and resumption of sweeps, Markd
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import traceback
@@ -325,7 +326,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             count = Counter(record.status for record in records.by_hash.values())
             found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
             print(f"records in {folder}: {found}")
-            print(f"next: {self.program.prog} report {folder}")
+            print(f"next: {self.program.prog} report {shlex.quote(str(folder))}")
             if count["failed"]:
                 sys.exit("error: some runs failed; run the same command to retry them")
 

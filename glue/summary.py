@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any
 
+from engine.command import CLONE, command_of
 from glue.config import RunConfig
 from glue.scoring import baseline
 from sparse_attn.evaluation.tasks import Task, get_task
@@ -41,7 +43,8 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
 
 def _next_command(task: Task, config: RunConfig) -> str:
     if not config.keep_model:
-        return "next: python -m glue sweep --config configs/glue/table2.yaml, a fair comparison"
+        file = os.path.relpath(CLONE / "configs/glue/table2.yaml")
+        return f"next: {command_of('glue')} sweep --config {shlex.quote(file)}, a fair comparison"
     model = shlex.quote(f"{config.output_dir}/model")
     pair = ' --pair "TEXT"' if len(task.text) == 2 else ""
     return f'next: sparse-attn inspect {model} "TEXT"{pair}'

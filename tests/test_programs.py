@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.command import command_of
 from sparse_attn.cli import main, programs
 from tests.commands import ROOT, refusal, run
 
@@ -26,6 +27,14 @@ def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPat
     command = [sys.executable, "-P", "-m", module, "train", "--help"]
     assert replaced.value.args == (sys.executable, command, str(ROOT))
     assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
+
+
+@pytest.mark.parametrize("name", sorted({*programs.PROGRAMS} - {"demo", "benchmarks"}))
+def test_next_commands_name_programs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_of(programs.PROGRAMS[name]) == f"sparse-attn {name}"
 
 
 def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:

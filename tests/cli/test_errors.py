@@ -37,5 +37,5 @@ def test_code_and_one_line(handler, error, code, capsys):
     ],
 )
 def test_faults_keep_their_traceback(handler, error):
-    with pytest.raises(type(error), match="ours|no module"), handler():
+    with pytest.raises(type(error), match=r"ours|no module"), handler():
         raise error
