@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import datasets
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -29,6 +27,7 @@ from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.heads.multilabel import find_output_layer
 from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.hf.opening import corrupt_weights
 from sparse_attn.inspection.tokens import longest
 
 
@@ -128,19 +127,10 @@ def load_model(
             "model that sparse-attn convert has written"
         )
     # a checkpoint of another task may have a head of another size, which is replaced
-    try:
+    with corrupt_weights(f"model={path!r}"):
         model, new_head = with_new_head(
             path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
         )
-    except SafetensorError as error:
-        raise ValueError(
-            f"model={path!r}: its weights are truncated or corrupt ({error}); copy them again"
-        ) from None
-    except UnpicklingError:
-        raise ValueError(
-            f"model={path!r}: its pytorch_model.bin is corrupt or names code, which is not run; "
-            "use weights as safetensors"
-        ) from None
     if model.dtype == torch.float16:
         raise ValueError(
             f"train.dtype={dtype}: the weights of {path!r} are float16, in which AdamW's second "

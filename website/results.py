@@ -23,7 +23,7 @@ from glue.__main__ import EXPERIMENT as GLUE
 from sparse_attn.comparison.page import measure_of, share
 from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import VERDICTS, Difference, estimate, paired
+from sparse_attn.reports.seed_statistics import Difference, estimate, paired
 from sparse_attn.reports.table import Table, markdown
 from website import ROOT, speed
 
@@ -144,7 +144,7 @@ def mrpc_h200() -> list[str]:
                 share(float(row["sparsity"])),
                 row["paired_seeds"],
                 both.text("{:+.2f}"),
-                VERDICTS[both.side * int(row["significant"])],
+                both.verdict(p=float(row["p_holm"])),
                 f"± {100 * seeds.half:.2f}",
                 seeds.verdict(),
             ]

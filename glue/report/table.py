@@ -83,9 +83,7 @@ class Row:
         """Return better, worse or not significant, after correction; one pair is not judged."""
         if self.difference is None or self.difference.n == 1:
             return VERDICTS[None]
-        if not self.significant:
-            return VERDICTS[0]
-        return VERDICTS[1 if self.difference.value > 0 else -1]
+        return self.difference.verdict(p=1.0 if self.holm is None else self.holm)
 
 
 def make_rows(sweep: Sweep) -> list[Row]:

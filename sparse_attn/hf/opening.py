@@ -26,10 +26,7 @@ from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.loading import load_pretrained
 
 PACKAGE_SCHEME = "pkg://"
-LOADING_ERRORS = (
-    *(ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError),
-    pickle.UnpicklingError,
-)
+LOADING_ERRORS = (ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError)
 
 
 def resolve_model(model: str, option: str = "model") -> str:
@@ -70,25 +67,46 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
 
 
 @contextmanager
-def _as_value_errors(path: str) -> Iterator[None]:
-    """Turn Transformers' errors about an unreadable model into ValueError."""
+def corrupt_weights(label: str) -> Iterator[None]:
+    """Raise ValueError with a remedy for weights that are truncated, or pickled code.
+
+    Args:
+        label: option and model, for the error.
+    """
     try:
         yield
-    except (*LOADING_ERRORS, SafetensorError) as error:
+    except SafetensorError as error:
+        raise ValueError(
+            f"{label}: its weights are truncated or corrupt ({error}); copy them again"
+        ) from None
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "weights_only" not in str(error):
+            raise
+        # PyTorch's message advises weights_only=False, which would run the pickled code
+        raise ValueError(
+            f"{label}: its pickled weights are corrupt or name code, which is not run; use weights "
+            "as safetensors"
+        ) from None
+
+
+@contextmanager
+def _as_value_errors(path: str) -> Iterator[None]:
+    """Turn Transformers' errors about an unreadable model into ValueError."""
+    label = f"MODEL={path!r}"
+    try:
+        with corrupt_weights(label):
+            yield
+    except LOADING_ERRORS as error:
+        if str(error).startswith(label):
+            raise
         if "trust_remote_code" in str(error):
             raise ValueError(
-                f"MODEL={path!r} contains Python code, which is not run by default; read it, then "
+                f"{label} contains Python code, which is not run by default; read it, then "
                 "add --trust-remote-code if you trust it"
             ) from None
-        # PyTorch's message advises weights_only=False, which would run the pickled code
-        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            raise ValueError(
-                f"MODEL={path!r}: its pickled weights are corrupt or name code, which is not run; "
-                "use weights as safetensors"
-            ) from None
         if isinstance(error, RecursionError):
-            raise ValueError(f"MODEL={path!r}: its files are nested too deeply") from None
-        raise ValueError(f"MODEL={path!r}: {' '.join(str(error).split())}") from None
+            raise ValueError(f"{label}: its files are nested too deeply") from None
+        raise ValueError(f"{label}: {' '.join(str(error).split())}") from None
 
 
 def check_vocabulary(ids: Iterable[int], config: Any) -> None:
