@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels lint clean
+.PHONY: install demo test slow compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels lint clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,10 @@ demo: $(INSTALLED)
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+
+# What takes seconds in a compiler, a browser or several processes.
+slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m "slow and not soak"
 
 # Every Triton kernel with the oldest Triton, the pinned and the newest one, for capability 8.0 and 9.0.
 compiles: tritons
@@ -44,13 +48,13 @@ upstream: $(INSTALLED)
 		tar -xzf build/upstream/$$name.tar.gz -C build/upstream $$name/tests; \
 	fi
 
-# The long form of the tests of trust: thousands of random inputs, 5,000 steps, 40 kills, every family
-# of Transformers, and all of its own tests over patched models.
+# The long form: thousands of random inputs, 5,000 steps, 40 kills, every pair of compositions, every
+# family of Transformers, and all of its own tests over patched models..
 soak: $(INSTALLED) upstream
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "soak or not soak" \
-		--timeout 3600 tests/fuzz tests/trust tests/families tests/hf tests/release tests/upstream \
-		tests/glue/test_sweep.py tests/kernels/test_gpu_code.py tests/benchmarks/test_gpu.py \
-		tests/engine/sweep/test_pool.py
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "not compiles" \
+		--timeout 3600 tests/fuzz tests/trust
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m soak --timeout 3600 \
+		--ignore tests/fuzz --ignore tests/trust
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)
@@ -63,7 +67,7 @@ compat:
 
 # What differs most between versions on the oldest supported ones: kernels, compilation, the plug-in.
 oldest: build/oldest/.installed
-	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto \
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto -m "not soak and not compiles" \
 		tests/kernels tests/mappings/test_compile.py tests/hf
 
 # 6 GB, of which pip keeps what it has downloaded.

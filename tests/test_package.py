@@ -166,6 +166,7 @@ def test_its_metadata_is_that_of_the_project(wheel: Path) -> None:
     assert required == PROJECT["dependencies"]
 
 
+@pytest.mark.slow
 def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:

@@ -62,6 +62,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in paths if path.name != "report.html"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(
     name: str, tmp_path: Path, figures: list[Figure], capsys: pytest.CaptureFixture[str]

@@ -28,6 +28,7 @@ def rows():
     return {(row["name"], row["pass"]): row for row in found["rows"]}
 
 
+@pytest.mark.slow
 def test_all_that_run_agree_with_the_reference():
     found = rows()
     for which, error, bound in [

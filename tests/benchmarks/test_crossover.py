@@ -14,6 +14,7 @@ from sparse_attn.kernels.reference import attention as reference
 TINY = SparsityCase("crossover", "N=128", 1, 128, 2)
 
 
+@pytest.mark.slow
 def test_products_are_of_their_kind():
     usual = build.library()
     inputs = AttentionInputs(*TINY.problem().inputs, Mapping("r-softmax", r=0.6))

@@ -82,6 +82,7 @@ def results(setup):
     return json.loads((setup.out / "gpu-cpu.json").read_text())["stages"]["fake"]["cases"]
 
 
+@pytest.mark.slow
 def test_cases_that_raise_hang_and_crash_do_not_stop_the_others(setup):
     # a deadline that a busy machine keeps, too
     stage = fake("raises", "dies", "hangs", "loses the GPU", "fine", parallel=True, deadline=280.0)
@@ -96,6 +97,7 @@ def test_cases_that_raise_hang_and_crash_do_not_stop_the_others(setup):
     assert found["loses the GPU"]["failed"] == "the GPU was lost"
 
 
+@pytest.mark.slow
 def test_what_a_call_cuts_off_runs_once_more(setup):
     stage = fake("hangs", "fine")
     for number in range(2):
@@ -108,6 +110,7 @@ def test_what_a_call_cuts_off_runs_once_more(setup):
     assert list(results(setup)) == ["hangs", "fine"]
 
 
+@pytest.mark.slow
 def test_nothing_starts_after_the_deadline_of_a_stage(setup):
     stage = fake("hangs", "fine", deadline=1)
     progress = StageProgress(setup)
@@ -117,6 +120,7 @@ def test_nothing_starts_after_the_deadline_of_a_stage(setup):
     assert "- fake: 1 failed, 1 without time; " in verdict.page(setup, progress, [stage])
 
 
+@pytest.mark.slow
 def test_what_is_not_finished_goes_on_in_the_next_call(setup):
     stage = fake("goes on", "fine")
     for number in range(2):
@@ -126,6 +130,7 @@ def test_what_is_not_finished_goes_on_in_the_next_call(setup):
     assert list(results(setup)) == ["goes on", "fine"]
 
 
+@pytest.mark.slow
 def test_cases_one_after_another_share_a_process(setup):
     stage = fake("process", "process again")
     run(stage, setup, StageProgress(setup), time.time() + 60)
@@ -294,6 +299,7 @@ def test_tests_that_fail_are_named(tests):
     assert "again" not in found
 
 
+@pytest.mark.slow
 def test_tests_go_on_where_they_were_cut_off(tests):
     found = tests(TESTS + "def test_slow(): time.sleep(60)", 20)
     assert (found["passed"], found["again"]) == (1, True)
@@ -315,6 +321,7 @@ def test_a_process_that_lost_the_gpu_is_replaced(tests):
     assert (found["passed"], found["failed"]) == (1, "1 of 2 tests")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "failed"), [('shift 4\n"$@"', None), ("exit 9", "exit code 9")], ids=["clean", "found"]
 )

@@ -14,6 +14,7 @@ def test_page(name):
     assert page == (FOLDER / name).with_suffix(".md").read_text()
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path):
     drawn = {}
     for path in records():

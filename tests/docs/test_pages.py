@@ -36,6 +36,7 @@ def notebook(path: Path) -> str:
     return "".join(line for line in lines if not line.startswith("%"))
 
 
+@pytest.mark.slow
 def test_python_runs() -> None:
     programs = {page: program for page, text in PAGES.items() if (program := code.python(text))}
     programs["docs/tour.ipynb"] = notebook(ROOT / "docs/tour.ipynb")

@@ -98,6 +98,7 @@ def not_documented(pages: dict[str, Page]) -> Iterator[str]:
         yield from {f"{module.__name__}.{name}" for name in names} - known
 
 
+@pytest.mark.slow
 def test_site(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings_handlers.python"):
         pytest.importorskip(package, reason="the site needs pip install '.[docs]'")

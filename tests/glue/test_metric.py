@@ -210,6 +210,7 @@ at_once(1)
 """
 
 
+@pytest.mark.slow
 def test_processes_at_once_from_another_folder_without_a_network(tmp_path: Path) -> None:
     """Six processes that start with an empty cache; then one whose copy of the module is broken."""
     home, work = tmp_path / "home", tmp_path / "work"

@@ -158,6 +158,7 @@ def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("processes"), tiny_model)
 
 
+@pytest.mark.slow
 def test_uneven_last_batch_counts_once(runs: Runs) -> None:
     """29 rows: the last step has 5, so 4 and 1; learned values of shape [heads]."""
     runs.run("one-29", [], 29, 8, *BY_HEAD)
@@ -166,6 +167,7 @@ def test_uneven_last_batch_counts_once(runs: Runs) -> None:
     runs.assert_learned("two-29", (2,), layers=2)
 
 
+@pytest.mark.slow
 def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
     """26 rows: the last step has 2, all of them the first process's; a value of shape [1].
 
@@ -178,6 +180,7 @@ def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
     runs.assert_learned("two-26", (1,), layers=1)
 
 
+@pytest.mark.slow
 def test_fsdp_shards_learned_values(runs: Runs) -> None:
     """A value of shape [1] lies on the first of two processes, the second holds nothing of it."""
     runs.run("one-26", [], 26, 8, *BY_LAYER)
@@ -187,6 +190,7 @@ def test_fsdp_shards_learned_values(runs: Runs) -> None:
     assert list((runs.folder / "fsdp-26").glob("checkpoint-*/pytorch_model_fsdp.bin"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"),
     reason="Trainer of Transformers 5.17 cannot load the optimizer of several processes on a CPU",

@@ -6,6 +6,8 @@ import site
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.commands import ROOT, python, run
 from tests.glue.running import Asked
 
@@ -22,6 +24,7 @@ def without_this_project(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_trains_and_names_its_version(asked: Asked, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name in SOURCES:

@@ -143,6 +143,7 @@ def test_a_converted_model_keeps_its_mappings(asked: Asked, tmp_path: Path) -> N
         prepared(asked(tmp_path / "other", *here, "--mapping", "saved", "--mapping.layers", "[0]"))
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) -> None:
     longer = ["--train.epochs", "6", *R_SOFTMAX]
     whole = trained(prepared(asked(tmp_path / "whole", *longer)))
@@ -208,6 +209,7 @@ def test_sampler_orders_by_seed_and_epoch_alone() -> None:
     assert order(1, 2) != order(2, 2)
 
 
+@pytest.mark.slow
 def test_accelerate_launch(asked: Asked, tmp_path: Path) -> None:
     given = asked(tmp_path / "run", "--task", "CoLA", "--train.max_steps", 1)
     out = python("-m", "accelerate.commands.launch", "--cpu", "-m", "glue", *given)

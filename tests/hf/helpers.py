@@ -59,12 +59,6 @@ CACHE = (
 )
 
 
-def soak(*values: Any) -> list[Any]:
-    """Parameters of tests that `make soak` alone runs, where one takes seconds."""
-    marks = pytest.mark.soak
-    return [pytest.param(*v if isinstance(v, tuple) else (v,), marks=marks) for v in values]
-
-
 def case_id(value: Any) -> str:
     """Test id that is the same in every process: of a function its name."""
     return getattr(value, "__name__", None) or str(value)

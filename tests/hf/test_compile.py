@@ -8,6 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from benchmarks.host import stubbed
 from sparse_attn import SparsitySchedule, patch_model
+from tests.marks import slow, soak
 
 from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
 from .helpers import (
@@ -19,7 +20,6 @@ from .helpers import (
     learned,
     mapping_id,
     patch,
-    soak,
 )
 
 BERT = BY_NAME["bert"]
@@ -54,6 +54,7 @@ def assert_fused(counter, calls, impl="cpu"):
     assert sum(f"sparse_attn.{impl}_forward" in name for name in names) == calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mapping", "values", "backend"),
     [
@@ -78,6 +79,7 @@ def test_schedule_of_ten_values_compiles_at_most_twice(mapping, values, backend)
     assert (seen[0] - seen[-1]).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mapping"),
     [
@@ -106,12 +108,13 @@ FUSED = ["bert", "gpt2", "t5", "modernbert", "gemma2", "gpt-oss"]
 DROPOUT = {name: {"attention_dropout": 0.1} for name in ("modernbert", "gemma2", "gpt-oss")}
 
 
+LATER = [(n, t) for n in FUSED for t in (False, True) if (n, t) != ("bert", True)]
+
 # experts of Transformers 5.17 on the CPU, which AOTAutograd cannot differentiate
 BACKENDS = {"gpt-oss": "eager"}
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(("name", "training"), [("bert", True), *slow(*LATER)], ids=str)
 def test_models_compile_to_one_graph_of_fused_operators(name, training):
     """With padding, a learned parameter and, in training, dropout."""
     family = BY_NAME[name]
@@ -142,6 +145,7 @@ def test_layers_compiled_one_by_one_are_fused(name):
         assert sum("sparse_attn.cpu_forward" in name for name in names) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name", "params", "learn"),
     [
@@ -170,6 +174,7 @@ ONE_LAYER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mapping", "learn", "backend"),
     [
@@ -299,6 +304,7 @@ def test_dropout_repeats_under_gradient_checkpointing(name, reentrant, device):
 
 
 # torch's own inductor imports a module that torch deprecates
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
 def test_inductor_computes_what_the_model_does():

@@ -18,9 +18,10 @@ from sparse_attn.hf import exporting
 from sparse_attn.kernels import attention
 from sparse_attn.system.files import UnwrittenError
 from tests.commands import python
+from tests.marks import soak
 
 from .families import BY_NAME, padding, tokens
-from .helpers import MAPPINGS, assert_near, jitter, mapping_id, soak
+from .helpers import MAPPINGS, assert_near, jitter, mapping_id
 
 # torch 2.13 copies its own tree of arguments in a way that it deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
@@ -84,6 +85,7 @@ class Each(nn.Module):
         return {"rows": 1.5 * torch.randn(rows, length, 8), "mask": mask}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entries", [QUICK[2::4], *soak((QUICK[::4],), (QUICK[1::2],), (SLOW,))], ids=len
 )
@@ -103,6 +105,7 @@ def test_every_mapping(
             torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_a_model_of_several_mappings_runs_where_this_library_is_not(tmp_path: Path) -> None:
     """Fixed and learned parameters, layer by layer, and a head; with dropout, in training."""
     model = BY_NAME["bert"].build("BertForMaskedLM", num_hidden_layers=2, attention_dropout=0.5)
@@ -158,6 +161,7 @@ def test_families_at_other_sizes(name: str, suffix: str, tmp_path: Path) -> None
         assert_near(found[family.valid(inputs, found)], expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_windows_and_padding_on_the_left(tmp_path: Path) -> None:
     """A layer of the mapping and one of softmax, both causal with a window of 4 tokens."""
     family, path = BY_NAME["mistral"], tmp_path / "model.onnx"

@@ -244,6 +244,7 @@ def test_guard_does_not_break_the_graph():
 
 
 # torch's compiler looks at .grad of what crosses a break of the graph.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_model_computes_the_same():
     inputs = BY_MODEL["llama"].inputs()

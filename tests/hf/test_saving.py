@@ -253,6 +253,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 def test_fresh_process_never_passes_silently_and_loads_the_same(tmp_path):
     model = learning(BERT.build(), per="head")
     model.save_pretrained(tmp_path / "model")

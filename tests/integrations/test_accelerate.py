@@ -1,5 +1,6 @@
 """The recipe of docs/guide/works-with.md in two processes: the model that one process trains."""
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -14,6 +15,7 @@ def trained(folder, program, *launcher):
     return load_file(folder / "bert" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(tmp_path):
     page = (ROOT / "docs/guide/works-with.md").read_text(encoding="utf-8")
     (recipe,) = (text for _, text, _ in code.blocks(page) if "import Accelerator" in text)

@@ -105,6 +105,7 @@ def agree(found, expected):
     )
 
 
+@pytest.mark.slow
 def test_softmax_is_plain_hf_and_another_mapping_what_it_computes_itself(causal, tasks):
     plain = evaluate("hf", tasks, pretrained=causal)
     agree(evaluate("sparse-attn", tasks, pretrained=causal, mapping="softmax"), plain)
@@ -150,6 +151,7 @@ def test_values_belong_to_the_mapping_though_lm_eval_has_an_option_of_that_name(
     assert mapping.parameter_values().items() >= {"alpha": 1.5, **options}.items()
 
 
+@pytest.mark.slow
 def test_the_command_line(causal, tasks, monkeypatch, capsys):
     # its own tasks are thousands of files
     ours = partial(TaskManager, include_defaults=False)

@@ -47,6 +47,7 @@ def classes(folder):
     return [entry["type"] for entry in json.loads((folder / "modules.json").read_text())]
 
 
+@pytest.mark.slow
 def test_it_loads_as_it_was_saved_in_a_process_that_does_not_know_us(learned, tmp_path):
     expected = learned.encode(TEXTS)
     folder = tmp_path / "saved"

@@ -74,6 +74,7 @@ def test_one_graph(backend, case):
     assert_compiles(case, backend, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_packed_sequences():
     size = {"batch": 1, "queries": 20, "keys": 20}
     case = Problem("scaled-r-softmax", {"r": 0.25, "beta": 0.5}, packed=(7, 0, 13), **size)
@@ -96,6 +97,7 @@ def test_the_gradient_of_a_bias(masks):
 
 
 # torch's own inductor imports a module that torch deprecates
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 @backends
 def test_inductor(backend):
@@ -103,6 +105,7 @@ def test_inductor(backend):
     assert_compiles(case, backend, "inductor", rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @backends
 @pytest.mark.parametrize(("name", "values"), [("r-softmax", "r"), ("entmax", "alpha")])
 def test_fixed_values_that_change_compile_at_most_once_more(backend, name, values):
@@ -142,11 +145,13 @@ def kernels_of(mapping, steps):
 FIXED = {1.0: "softmax", 1.5: "entmax-1.5", 2.0: "sparsemax", 1.25: "entmax"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", FIXED)
 def test_a_constant_alpha_keeps_its_kernel(alpha):
     assert kernels_of(Mapping("entmax", alpha=alpha), [lambda: None] * 2) == [FIXED[alpha]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_an_alpha_that_changes_has_the_kernel_of_all(late):
     """Also where it comes to 1.5 or 2: a graph for each value would be compiled again and again."""
@@ -195,6 +200,7 @@ def test_dropout_in_a_graph_has_one_mask_in_both_passes(backend):
     torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "r-softmax"])
 def test_without_impl(name):
     """The choice is made while tracing."""

@@ -120,6 +120,7 @@ def test_all_implementations_draw_the_same(backend, case):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
 def test_compiled_masks_are_the_same(fresh_compiler):

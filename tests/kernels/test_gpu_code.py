@@ -9,6 +9,8 @@ from itertools import product
 
 import pytest
 
+from tests.marks import soak
+
 pytest.importorskip("triton", reason="triton is not installed")
 
 from benchmarks.machine import budget
@@ -49,7 +51,8 @@ ABSOLUTE = {
 }
 
 
-@pytest.mark.parametrize("capability", ["9.0", "8.6", pytest.param("8.0", marks=pytest.mark.soak)])
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["9.0", "8.6", *soak("8.0")])
 def test_compiles(capability):
     calls = CALLS[capability]
     room = SHARED[int(capability.replace(".", ""))]
@@ -59,9 +62,10 @@ def test_compiles(capability):
         assert max(kernel["shared"] for kernel in kernels.values()) <= room, call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capability", "mapping"),
-    [pytest.param(*case, marks=() if case == ALWAYS else pytest.mark.soak) for case in MEASURED],
+    [ALWAYS, *soak(*(case for case in MEASURED if case != ALWAYS))],
 )
 @pytest.mark.skipif(not budget.PATH.is_file(), reason="measured with the pinned Triton")
 def test_machine_code(capability, mapping):

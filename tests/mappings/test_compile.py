@@ -59,6 +59,7 @@ def test_compiles_with_a_learned_parameter(parameter):
 
 
 # torch's own inductor imports a module that torch deprecates.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("name", "value"), [("r_softmax", 0.3), ("sigsoftmax", 0.5)])
 def test_compiles_with_inductor(name, value):

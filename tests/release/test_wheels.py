@@ -14,6 +14,7 @@ import torch
 from release import wheels
 from release.wheels import CAPABILITIES, platform_wheel, pure_wheel
 from tests.commands import python
+from tests.marks import soak
 
 MACHINE = torch.backends.cpu.get_cpu_capability()
 HERE = CAPABILITIES[: CAPABILITIES.index(MACHINE) + 1] if MACHINE in CAPABILITIES else ()
@@ -40,8 +41,9 @@ print(build.library()._name)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="needs x86-64")
-@pytest.mark.parametrize("wanted", [HERE[-1:], pytest.param(HERE, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("wanted", [HERE[-1:], *soak((HERE,))])
 def test_it_needs_no_compiler(wanted: tuple[str, ...], tmp_path: Path) -> None:
     pure = pure_wheel(tmp_path)
     wheel = platform_wheel(pure, wanted)

@@ -84,6 +84,7 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert LanguageRunConfig.uses_hub
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["model", "data"])
 def test_a_command_ends_at_once(missing: str, closed: str, tmp_path: Path) -> None:
     write_task(tmp_path / "glue", "RTE")

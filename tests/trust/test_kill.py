@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
+from tests.marks import slow, soak
 from tests.trust.killing import Cut
 from tests.trust.trainings import Undisturbed, check_files, check_words
 
 KILLS, SEED = 20, 7
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> None:
     training, draws = undisturbed.training, random.Random(SEED)
     history: list[str] = []
@@ -41,7 +43,7 @@ def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("full", "steps"),
-    [(False, (2, 6)), (True, (2, 6)), pytest.param(False, (1, 1), marks=pytest.mark.soak)],
+    [(False, (2, 6)), *slow((True, (2, 6))), *soak((False, (1, 1)))],
     ids=["killed", "full disk", "killed at every one"],
 )
 def test_cut_at_file_operations(

@@ -15,6 +15,7 @@ from sparse_attn import SparsitySchedule, patch_model, patched, unpatch_model
 from sparse_attn.inspection import record_attention
 from sparse_attn.kernels import inputs
 from sparse_attn.mappings import get_spec
+from tests.marks import soak
 
 WARM_UP = 500
 # the name, what it is patched with, and the schedule of one of its parameters
@@ -114,7 +115,8 @@ def test_every_way_to_compute_is_among_them() -> None:
     assert kernels == {True, False}
 
 
-@pytest.mark.parametrize("calls", [1500, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [1500, *soak(5000)])
 def test_memory_stays_flat(calls: int) -> None:
     before, after = growth(calls)
     assert (after.tensors, after.modules, after.hooks) == (

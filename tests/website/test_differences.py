@@ -36,6 +36,7 @@ CONTROL = replace(ENTRY, mapping="temperature-softmax", control=True)
 LOST = replace(ALONE, mapping="t-softmax", difference=None, seeds=0, lost=3)
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
     write(ROOT / "results", tmp_path)
     for name in ("differences.json", "does-it-help.md"):
@@ -68,6 +69,7 @@ def test_sides() -> None:
     assert not replace(ENTRY, baseline_learned=False).counts
 
 
+@pytest.mark.slow
 def test_the_first_lines_count_attention() -> None:
     trained = replace(WORSE, kind="trained attention", p=0.03)
     sure = replace(trained, mapping="entmax", p=0.001)

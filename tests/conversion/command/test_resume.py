@@ -13,6 +13,7 @@ from sparse_attn.conversion import converting, healing, stages
 from sparse_attn.reports import bootstrap
 from tests.comparison.running import Models
 from tests.conversion.command.running import SPARSE, converted
+from tests.marks import slow
 
 TIMES = ("cost", "stages", "seconds", "command")
 
@@ -63,9 +64,10 @@ KILLS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "writing": (stages, "make_page", {}),
     "finishing": (stages, "remove_checkpoints", {}),
 }
+ONE = "after a checkpoint"
 
 
-@pytest.mark.parametrize("stage", KILLS)
+@pytest.mark.parametrize("stage", [ONE, *slow(*(stage for stage in KILLS if stage != ONE))])
 def test_it_goes_on(
     models: Models, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

@@ -14,11 +14,11 @@ from engine.sweep.pool import Failure, Pool, environments
 from engine.sweep.run import make_pool
 from tests.commands import run
 from tests.engine.sweep import jobs
+from tests.marks import slow, soak
 
 HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
 # starting Ray takes five seconds
-soak = pytest.param(RAY, marks=pytest.mark.soak, id="ray")
-places = pytest.mark.parametrize("place", [pytest.param(HERE, id="here"), soak])
+places = pytest.mark.parametrize("place", [HERE, *soak(RAY)], ids=["here", "ray"])
 
 
 # workers of Ray cannot import a test: a lambda travels by value
@@ -35,7 +35,7 @@ def outcomes_of(pool: Pool[int], count: int) -> dict[int, Any]:
 
 @pytest.mark.parametrize(
     ("place", "fresh"),
-    [(HERE, True), (HERE, False), (RAY, True), pytest.param(RAY, False, marks=pytest.mark.soak)],
+    [(HERE, True), *slow((HERE, False), (RAY, True)), *soak((RAY, False))],
     ids=["here-fresh", "here", "ray-fresh", "ray"],
 )
 def test_what_fails_or_dies_ends_nothing(
@@ -84,6 +84,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_no_process_outlives_its_sweep(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
     (tmp_path / "seen").mkdir()
@@ -125,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [[], ["at once"]], ids=["at work", "at its start"])
 def test_ctrl_c_is_quiet(tmp_path: Path, when: list[str]) -> None:
     (tmp_path / "stopped.py").write_text(STOPPED)

@@ -82,6 +82,7 @@ def embedded(model: BertModel, files: dict[str, str], texts: list[str]) -> Tenso
     return torch.stack([model(**one).last_hidden_state[0].mean(0) for one in inputs])
 
 
+@pytest.mark.slow
 def test_the_baseline_is_the_model_itself(
     runs: dict[str, SimpleNamespace], files: dict[str, str], softmax: BertModel
 ) -> None:
@@ -188,6 +189,7 @@ def test_shares_of_layers_that_ramp_one_by_one() -> None:
         assert one_by_one(done, 3) == pytest.approx(shares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "shares"),
     [

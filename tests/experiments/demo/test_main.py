@@ -37,6 +37,7 @@ def test_an_earlier_demo_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "demo").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_interrupted_training_ends_in_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path

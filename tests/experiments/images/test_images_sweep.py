@@ -100,6 +100,7 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in results.items() if key != "seconds"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_sweep_gives_the_records_of_runs_by_themselves(
     tiny: ImageSweepConfig, tmp_path: Path

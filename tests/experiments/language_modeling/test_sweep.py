@@ -59,6 +59,7 @@ def test_places_do_not_decide_a_run(sweep: LanguageSweepConfig) -> None:
     assert moved.content() == sweep.content()
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_line_to_the_page(
     sweep: LanguageSweepConfig,
     tmp_path: Path,
