@@ -6,6 +6,7 @@ import signal
 from collections.abc import Generator
 from importlib import import_module
 from importlib.util import find_spec
+from zlib import crc32
 
 import numpy
 import pytest
@@ -25,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 
+MANY = 20
+
 settings.register_profile("sparse_attn", deadline=None, max_examples=30, derandomize=True)
 # `make soak`: other examples in every run, each failure with the line that brings it back
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True)
@@ -42,6 +45,19 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return collected
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave two of three cases of a test with many to `make slow`, of each test other ones."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, found in cases.items():
+        if len(found) > MANY and not any(item.get_closest_marker("slow") for item in found):
+            for place, item in enumerate(found, start=crc32(name.encode())):
+                if place % 3:
+                    item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -1,19 +1,24 @@
-"""Parameters of a test that take too long for `make test`."""
+"""Which cases of a test run in `make test`, which in `make slow`, and which in `make soak`."""
 
 from typing import Any
 
 import pytest
 
 
+def first(*values: Any) -> list[Any]:
+    """The first case in `make test`, the others in `make slow`; a tuple is a value of each name."""
+    return [_param(values[0]), *slow(*values[1:])]
+
+
 def slow(*values: Any) -> list[Any]:
-    """Parameters that `make slow` runs; a tuple is a value of each name."""
-    return _marked(pytest.mark.slow, values)
+    """Cases that `make slow` runs."""
+    return [_param(value, pytest.mark.slow) for value in values]
 
 
 def soak(*values: Any) -> list[Any]:
-    """Parameters that `make soak` runs."""
-    return _marked(pytest.mark.soak, values)
+    """Cases that `make soak` runs."""
+    return [_param(value, pytest.mark.soak) for value in values]
 
 
-def _marked(marks: Any, values: tuple[Any, ...]) -> list[Any]:
-    return [pytest.param(*v if isinstance(v, tuple) else (v,), marks=marks) for v in values]
+def _param(value: Any, *marks: Any) -> Any:
+    return pytest.param(*value if isinstance(value, tuple) else (value,), marks=marks)

@@ -95,6 +95,7 @@ print(sorted(packages - {{"torch", "transformers"}}), sorted(new.intersection({H
     assert python("-c", program).strip() == "['sparse_attn'] []"
 
 
+@pytest.mark.slow
 def test_import_tells_transformers_the_name() -> None:
     program = """
 import sparse_attn
@@ -104,6 +105,7 @@ print("sparse_attn" in AttentionInterface())
     assert python("-c", program).strip() == "True"
 
 
+@pytest.mark.slow
 def test_names_come_when_they_are_asked_for() -> None:
     program = """
 import sparse_attn

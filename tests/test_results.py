@@ -196,6 +196,7 @@ def test_rates_that_pages_name() -> None:
 SHORT = {f"n{classes}-length{length}" for classes in (20, 30) for length in (50, 200)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "base", "average", "ahead"),
     [

@@ -16,6 +16,7 @@ from benchmarks.record import slug
 from benchmarks.recording import Recorded, Recording
 from benchmarks.suite import Pace
 from benchmarks.timing import DeviceLostError
+from tests.marks import first
 
 TINY = [
     AttentionCase("attention", "one", 1, 8, 2, 4, few=True),
@@ -43,12 +44,12 @@ def names(record):
 
 @pytest.mark.parametrize(
     ("suite", "pictures"),
-    [
+    first(
         ("attention", ["attention-cpu-length-memory.png", "attention-cpu-length-time.png"]),
         ("factored", ["factored-cpu.png"]),
         ("heads", []),
         ("recording", []),
-    ],
+    ),
 )
 def test_files(suite, pictures, tiny, bench, tmp_path, capsys):
     record = bench(suite)

@@ -14,6 +14,7 @@ from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
 from tests.commands import refusal
 from tests.glue.running import Asked, prepared, trained
+from tests.marks import first
 
 R_SOFTMAX = ("--mapping.name", "r-softmax")
 
@@ -113,7 +114,9 @@ def finished(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 @pytest.mark.parametrize(
     "broken",
-    ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    first(
+        "trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"
+    ),
 )
 def test_checkpoint_cut_short(
     broken: str,

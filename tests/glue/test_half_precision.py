@@ -49,6 +49,7 @@ def test_it_trains_as_the_checkpoint_cast_by_hand(half: Path, asked: Asked, tmp_
         assert torch.equal(weights[name], weight), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES)
 def test_learned_parameters_of_a_converted_checkpoint_keep_their_bits(
     dtype: torch.dtype, tiny_model: Path, asked: Asked, tmp_path: Path

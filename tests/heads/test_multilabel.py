@@ -229,6 +229,7 @@ def test_parameters_that_cannot_be_set(arguments, parameter, value, message):
 
 
 # the compiler looks at the gradient of what it hands on where checks on the CPU break its graph
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("kind", ["softmax", "r-softmax-predicted", "t-softmax-learned"])
 def test_compiled(kind):

@@ -251,6 +251,7 @@ print(*silent, sep=",")
 """
 
 
+@pytest.mark.slow
 def test_where_sparse_attn_is_not_imported_these_are_silent(tmp_path):
     """The list of docs/guide/saving.md."""
     patch_model(BERT.build(), "sparsemax").save_pretrained(tmp_path / "saved")

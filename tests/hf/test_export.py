@@ -183,6 +183,7 @@ def test_tuples_of_tensors_of_a_compiled_model_have_numbers(tmp_path: Path) -> N
     torch.testing.assert_close(found["hidden_states.1"], model(**inputs).hidden_states[1])
 
 
+@pytest.mark.slow
 def test_large_weights_are_beside_the_onnx_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def test_large_weights_are_beside_the_onnx_file(
     assert_holds(old, "rows.onnx")
 
 
+@pytest.mark.slow
 def test_operators_of_other_libraries(tmp_path: Path) -> None:
     model = patch_model(BY_NAME["gpt-oss"].build(num_hidden_layers=1), "sparsemax").eval()
     inputs, path = {"input_ids": tokens(2, 9)}, tmp_path / "model.pt2"
@@ -247,6 +249,7 @@ def test_refused_by_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         export_model(mapping, path, {"scores": torch.randn(2, 9)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [Dim.DYNAMIC, *soak(Dim("length", min=2, max=4096))])
 def test_onnx_of_entmax_takes_the_steps_that_long_rows_need(length: Any, tmp_path: Path) -> None:
     mapping = Mapping("entmax", alpha=2.0).eval()

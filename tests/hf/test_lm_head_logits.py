@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from tests.marks import first
 
 from .families import BY_NAME, tokens
 from .helpers import assert_near
@@ -175,7 +176,7 @@ def own(cls):
     return cls(transformers.LlamaConfig(**BY_NAME["llama"].config)).eval()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", first(False, True))
 @pytest.mark.parametrize("cls", [Factor, InPlace, OneWord, Returned])
 def test_changed_logits_raise_at_every_forward(cls, compiled):
     model = patch_lm_head(own(cls), "sigsoftmax")

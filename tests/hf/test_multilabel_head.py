@@ -187,6 +187,7 @@ def test_threads_keep_their_labels_apart(model):
 
 
 # the compiler looks at the gradient of what it hands on where checks on the CPU break its graph
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled():
     inputs = LLAMA.inputs()

@@ -193,6 +193,7 @@ print(*(warning.message for warning in seen))
 """
 
 
+@pytest.mark.slow
 def test_where_sparse_attn_is_not_imported_peft_warns(tmp_path):
     classifier().save_pretrained(tmp_path / "plain")
     model = get_peft_model(attention(classifier()), lora())

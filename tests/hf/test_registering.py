@@ -3,6 +3,7 @@
 import pytest
 
 from tests.commands import python
+from tests.marks import first
 
 GUARDED = """
 from transformers import PreTrainedModel
@@ -51,11 +52,12 @@ for thread in threads:
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", first(*ORDERS))
 def test_the_checks_are_added(order):
     python("-c", f"import sys\n{ORDERS[order]}\n{GUARDED}")
 
 
+@pytest.mark.slow
 def test_a_config_without_a_model_keeps_its_guard(tmp_path):
     program = f"""
 import json, sys
@@ -70,6 +72,7 @@ print(json.load(open({str(tmp_path / "config.json")!r}))["attn_implementation"])
     assert python("-c", program).strip() == "sparse_attn"
 
 
+@pytest.mark.slow
 def test_the_loader_is_transformers_own():
     program = """
 import inspect, sys, sparse_attn, transformers.modeling_utils as module

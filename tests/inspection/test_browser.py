@@ -199,6 +199,7 @@ def test_all_heads_show_their_mean_and_who_keeps(shown: Shown) -> None:
     assert keepers[:KEPT] == [f"{int(n)}/{HEADS}" for n in (p > 0).sum(0)]
 
 
+@pytest.mark.slow
 def test_a_click_holds_and_the_mouse_only_points(shown: Shown) -> None:
     assert chosen(shown) == ("0", "0", 1)  # the first token that is not special
     chips(shown, 0).nth(4).hover()
@@ -213,6 +214,7 @@ def test_a_click_holds_and_the_mouse_only_points(shown: Shown) -> None:
     assert chips(shown, 0).nth(KEPT).is_disabled()  # padding is no query
 
 
+@pytest.mark.slow
 def test_layer_and_head_by_mouse(shown: Shown) -> None:
     page = shown.page
     page.click("#layer button[aria-label^=next]")
@@ -230,6 +232,7 @@ def test_layer_and_head_by_mouse(shown: Shown) -> None:
     assert page.inner_text("#module") == shown.records[SIDES[0]].layers[1]
 
 
+@pytest.mark.slow
 def test_everything_by_keyboard(shown: Shown) -> None:
     page = shown.page
     for _ in range(20):
@@ -301,6 +304,7 @@ TEXTS = """() => [...document.body.querySelectorAll("*")].filter((e) =>
   }))"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shown", [{"viewport": {"width": width, "height": 900}} for width in (1280, 390)], indirect=True
 )
@@ -343,6 +347,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shown", [{"color_scheme": scheme} for scheme in ("light", "dark")], indirect=True
 )

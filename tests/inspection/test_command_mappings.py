@@ -144,6 +144,7 @@ def test_what_is_misspelled_is_one_line_with_the_nearest_name(
     assert capsys.readouterr() == ("", f"error: {said}\n")
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)

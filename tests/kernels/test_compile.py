@@ -14,6 +14,7 @@ from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.operators import OperatorInputs
+from tests.marks import first
 
 from .backends import CPU, CUDA, TRITON, each, on
 from .problems import LEARNED, SOLVERS, Inputs, Problem
@@ -66,6 +67,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @on(
     CASES,
     [Problem("r-softmax", {"r": 0.25}, learn="r", batch=1, queries=5, keys=9, dim=16, sink=0.5)],
@@ -217,10 +219,10 @@ def test_without_impl(name):
 @each(CPU, TRITON, CUDA)
 @pytest.mark.parametrize(
     "case",
-    [
+    first(
         Problem("sigsoftmax", {"bias": 0.5}, learn="bias", per_head=True, mask="B11K", dim=16),
         Problem("entmax", {"alpha": 1.25}, sink=0.5, bias="1HQK", keys=9, queries=5, dim=16),
-    ],
+    ),
     ids=str,
 )
 def test_the_operators_do_what_they_declare(backend, case, monkeypatch):

@@ -52,6 +52,7 @@ def test_compiles_in_one_graph(case, log):
     assert_compiles(lambda z: case(z, mask=mask, log=log), random_scores(3, 9), **FLOAT64)
 
 
+@pytest.mark.slow
 @learnable
 def test_compiles_with_a_learned_parameter(parameter):
     value = torch.full((3,), parameter.values[1], dtype=torch.float64)

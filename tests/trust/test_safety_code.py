@@ -310,6 +310,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder / "run", command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_checkpoint_of_fine_tuning(
     name: str, ran: Path, cut_off: tuple[Path, list[str]], tmp_path: Path

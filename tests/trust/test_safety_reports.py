@@ -37,6 +37,7 @@ from glue.sweep import CandidateConfig
 from sparse_attn.system.files import write_json
 from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
 from tests.glue.running import report as glue_report
+from tests.marks import first
 
 PLAIN = "plain"
 # no / and no \, which names of files cannot have
@@ -189,7 +190,7 @@ REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", REPORTS)
+@pytest.mark.parametrize("kind", first(*REPORTS))
 def test_names_devices_and_errors_are_text_and_links_are_not_followed(
     kind: str, tmp_path: Path
 ) -> None:

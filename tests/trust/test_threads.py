@@ -19,6 +19,7 @@ from transformers import (
 from sparse_attn import patch_model, patched, unpatch_model
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from sparse_attn.inspection import record_attention
+from tests.marks import first
 
 CALLS, FEWER = 200, 80
 SIZES: dict[str, Any] = {
@@ -114,7 +115,7 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
 }
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", first(*PAIRS))
 def test_two_models_give_what_each_gives_alone(pair: str) -> None:
     models = [make() for make in PAIRS[pair]]
     batches = [[batch(model, *shape) for shape in SHAPES] for model in models]

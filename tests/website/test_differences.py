@@ -185,6 +185,7 @@ def test_records_of_one_study_are_told_apart() -> None:
     assert "| a-long-name: sparsemax |" in make_page([first, second]).markdown()
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_in_the_published_figure() -> None:
     found = [entry for entry in PUBLISHED if entry.difference is not None and not entry.control]
     figure = panels.draw(panels.panels_of(found))

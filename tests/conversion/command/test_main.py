@@ -14,6 +14,7 @@ from sparse_attn.conversion.page import make_page
 from tests.commands import python, refusal
 from tests.comparison.running import Models, text_file
 from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted
+from tests.marks import first
 
 
 def main(words: list[str]) -> None:
@@ -54,12 +55,12 @@ def test_it_prints_the_table_and_writes_the_page(
 
 @pytest.mark.parametrize(
     ("model", "arguments"),
-    [
+    first(
         ("causal", [*SPARSE, "--choose-layers"]),
         ("encoder", ["--mapping", "sparsemax", "--steps", "0"]),
         ("encoder", ["--mapping", "softmax:sink=0", *QUICK]),
         ("classifier", ["--mapping", "top-k-softmax:k=3", *QUICK]),
-    ],
+    ),
 )
 def test_pages(models: Models, tmp_path: Path, model: str, arguments: list[str]) -> None:
     record = converted(getattr(models, model), tmp_path / "out", *arguments)
@@ -109,6 +110,7 @@ def test_a_training_that_diverges_is_one_line(
     )
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> None:
     """Each reads half of a batch; the first chooses, writes and measures."""
     one = converted(models.encoder, tmp_path / "one")

@@ -318,6 +318,7 @@ def test_published_numbers_are_those_of_the_papers():
         assert {len(row.published) for row in table.rows} == {len(table.columns)}, table.title
 
 
+@pytest.mark.slow
 def test_commands_of_published_tables_make_the_runs_that_are_wanted():
     commands = {row.command(): row for row in PUBLISHED.values() if row.config is not None}
     for command, row in commands.items():

@@ -31,6 +31,7 @@ from tests.glue.report.make_sweep import (
     write_sweep,
 )
 from tests.glue.running import read_sweep, report
+from tests.marks import first
 
 
 @pytest.fixture(autouse=True)
@@ -343,10 +344,10 @@ def test_records_that_cannot_be_read_are_listed(
 FOREIGN = "not a run of the sweep that sweep.json describes"
 
 
-@pytest.mark.parametrize("done", [3, 2])
+@pytest.mark.parametrize("done", first(3, 2))
 @pytest.mark.parametrize(
     "other",
-    [{"model": "another"}, {"train": TrainConfig(epochs=5)}, {"learning_rates": [5e-4]}],
+    first({"model": "another"}, {"train": TrainConfig(epochs=5)}, {"learning_rates": [5e-4]}),
 )
 def test_records_of_another_sweep_are_not_used(
     tmp_path: Path, other: dict[str, Any], done: int
