@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
@@ -18,6 +19,13 @@ MNLI = ["contradiction", "neutral", "entailment"]  # the order of roberta-large-
 
 def named(names: Any) -> PretrainedConfig:
     return PretrainedConfig(id2label=dict(enumerate(names)))
+
+
+try:
+    named([1, 0])
+    NUMBERS = [("MRPC", [1, 0], [1, 0])]
+except StrictDataclassFieldValidationError:  # Transformers 5.17 has no such classes
+    NUMBERS = []
 
 
 def classifier(folder: Path, tiny_model: Path, names: list[Any]) -> Path:
@@ -40,7 +48,7 @@ def classifier(folder: Path, tiny_model: Path, names: list[Any]) -> Path:
         ("SST-2", ["NEGATIVE", "POSITIVE"], None),
         ("SST-2", ["POSITIVE", "NEGATIVE"], [1, 0]),
         ("MRPC", ["1", "0"], [1, 0]),
-        ("MRPC", [1, 0], [1, 0]),
+        *NUMBERS,
         ("STS-B", ["similarity"], None),
     ],
 )
