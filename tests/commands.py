@@ -49,12 +49,15 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> An
 
 
 def refusal(
-    main: Callable[[list[str]], Any], capsys: pytest.CaptureFixture[str], *arguments: Any
+    main: Callable[[list[str]], Any],
+    capsys: pytest.CaptureFixture[str],
+    *arguments: Any,
+    code: int = 2,
 ) -> str:
-    """The one line, and no traceback, with which `main` refuses these arguments."""
+    """The one line, and no traceback, with which `main` ends for these arguments."""
     with pytest.raises(SystemExit) as stopped:
         main([str(argument) for argument in arguments])
-    assert stopped.value.code == 2
+    assert stopped.value.code == code
     told = capsys.readouterr().err
     assert told.startswith("error: "), told
     assert told.strip().count("\n") == 0, told

@@ -9,7 +9,7 @@ import numpy as np
 from sparse_attn.evaluation.tasks import Task
 
 
-class DivergedError(FloatingPointError):
+class DivergedError(FloatingPointError, ValueError):
     """A loss, a score or an output is NaN or infinite.
 
     Args:

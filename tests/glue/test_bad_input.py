@@ -61,16 +61,16 @@ def test_a_run_that_diverges_is_one_line(
     evaluate: str, asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = ["--train.learning_rate", "1e30", "--evaluate", evaluate]
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as stopped:
         main(asked(tmp_path / "run", *wild))
-    message = str(stop.value.code)
+    assert stopped.value.code == 1
+    message = capsys.readouterr().err.splitlines()[-1]  # below the lines of training
     assert re.fullmatch(
         "error: RTE: the logits of 7 of 7 .*diverged; lower train.learning_rate.*", message
     )
     found = json.loads((tmp_path / "run/results.json").read_text())
     assert found["status"] == "diverged"
     assert "lower train.learning_rate" in found["error"]
-    capsys.readouterr()
     message = refusal(main, capsys, *asked(tmp_path / "run", *wild, "--resume"))
     assert "holds a diverged run of this config" in message
 

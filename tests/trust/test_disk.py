@@ -68,7 +68,7 @@ def test_the_report_before_stays(
     for page, content in zip(pages, contents, strict=True):
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) - 100, hard))
         try:
-            said = refusal(main, capsys, "report", tmp_path)
+            said = refusal(main, capsys, "report", tmp_path, code=1)
             assert re.search(rf"{page}: could not be written .*freeing disk", said)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,6 +1,7 @@
 """Networks, the dead start, learning, stopping, and a run that is cut off and resumed."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from experiments.images.criteria import make_criterion
 from experiments.images.networks import make_network
 from experiments.images.run import Classifier, assemble, measure
 from sparse_attn.system.run_folders import RESULTS_FILE
+from tests.commands import refusal
 from tests.experiments.images.making import colours, write_cifar10
 
 LOSSES = {
@@ -163,11 +165,14 @@ def test_measures_are_means_over_all_images(config: ImageRunConfig) -> None:
     assert found["error"] == pytest.approx(wrong)
 
 
-def test_command_says_that_a_run_has_diverged(config: ImageRunConfig) -> None:
+def test_command_says_that_a_run_has_diverged(
+    config: ImageRunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
     given = [*data, "--data.test", "60", "--train.learning_rate", "1e30", "--device", "cpu"]
-    with pytest.raises(SystemExit, match=r"epoch 1 is (nan|inf): .* lower train\.learning_rate$"):
-        main(["train", "--output_dir", config.output_dir, *given])
+    given = ["train", "--output_dir", config.output_dir, *given]
+    said = refusal(main, capsys, *given, code=1)
+    assert re.search(r"epoch 1 is (nan|inf): .* lower train\.learning_rate$", said)
     assert json.loads((Path(config.output_dir) / RESULTS_FILE).read_text())["status"] == "diverged"
 
 
