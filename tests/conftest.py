@@ -1,6 +1,7 @@
 """Settings shared by every test: one thread, fixed seeds, reproducible hypothesis runs."""
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator
@@ -34,6 +35,12 @@ settings.register_profile("long", deadline=None, max_examples=2000, print_blob=T
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "sparse_attn"))
 
 
+for logger in logging.root.manager.loggerDict.values():
+    # pytest adds its handlers to each logger without parents, three times a test
+    if isinstance(logger, logging.Logger) and logger.name.startswith(("torch.", "c10d")):
+        logger.propagate = True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Leave the tests and modules, millions of objects, out of every garbage collection.
@@ -63,7 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """Seed torch before every test, so that a test does not depend on those before it."""
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # of the CPU alone, because the others keep a trace of every call until they are used
+        torch.default_generator.manual_seed(0)
     return 0
 
 

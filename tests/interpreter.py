@@ -1,5 +1,6 @@
 """Triton's interpreter, faster: most of its time goes where no kernel computes anything."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction, ReduceOps
 
+scalar_type = functools.cache(interpreter._get_np_dtype)
 generic_reduce, patch_language = ReduceOps.generic_reduce, interpreter._patch_lang
 # what our kernels see, and what the functions of Triton see that they call
 LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
@@ -25,6 +27,12 @@ def reduce_by_halves(self: ReduceOps, given: tuple[Any]) -> list[Any]:
     return [self.to_tensor(values if self.axis is not None else values.item(), tensor.dtype)]
 
 
+def numpy_type(kind: Any) -> np.dtype[Any]:
+    """Look a type up, where Triton makes the table again for each number."""
+    scalar = kind.scalar
+    return np.dtype(np.uint64) if scalar.is_ptr() else scalar_type(scalar)
+
+
 def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
     """Call a function of a kernel, whose launch has patched the language for all of them."""
     return self.rewrite()(*args, **kwargs)
@@ -32,6 +40,10 @@ def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
 
 def speed_up() -> None:
     """Use all of this for the rest of this process."""
+    # no check of every integer operation for overflow, as in a build without debugging
+    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
+    interpreter._get_np_dtype = numpy_type
     ReduceOps.generic_reduce = reduce_by_halves
     InterpretedFunction.__call__ = call_patched
     interpreter._patch_lang = lambda kernel: patch_language(LANGUAGE)

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, cast
 
 from torch import nn
@@ -129,8 +130,14 @@ def source_of_forward(cls: type[nn.Module]) -> str:
 
 
 def _source(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else _source_of(code)
+
+
+@functools.cache  # by code, because a function may hold a model
+def _source_of(code: CodeType) -> str:
     try:
         # private: no attribute tells whether a class uses the attention interface
-        return inspect.getsource(function)
-    except (OSError, TypeError):
+        return inspect.getsource(code)
+    except OSError:
         return ""
