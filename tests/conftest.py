@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 
-MANY = 20
+MANY, SHARE = 8, 4
 
 settings.register_profile("sparse_attn", deadline=None, max_examples=30, derandomize=True)
 # `make soak`: other examples in every run, each failure with the line that brings it back
@@ -56,14 +56,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave two of three cases of a test with many to `make slow`, of each test other ones."""
+    """Leave three of four cases of a test with many to `make slow`, of each test other ones."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, found in cases.items():
         if len(found) > MANY and not any(item.get_closest_marker("slow") for item in found):
             for place, item in enumerate(found, start=crc32(name.encode())):
-                if place % 3:
+                if place % SHARE:
                     item.add_marker(pytest.mark.slow)
 
 

@@ -143,6 +143,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pure_wheel(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.slow
 def test_it_holds_the_library_alone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}

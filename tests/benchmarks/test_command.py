@@ -74,6 +74,7 @@ def test_files(suite, pictures, tiny, bench, tmp_path, capsys):
     assert page in printed
 
 
+@pytest.mark.slow
 def test_several_suites(tiny, tmp_path):
     main(["factored", "--quick", "recording", "--rounds", "1", "--out", str(tmp_path)])
     assert {path.stem for path in tmp_path.iterdir()} == {"factored-cpu", "recording-cpu"}

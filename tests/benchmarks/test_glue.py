@@ -109,6 +109,7 @@ def test_every_epoch_is_whole_and_learns(trainer):
         assert not torch.equal(weight, before)
 
 
+@pytest.mark.slow
 def test_accuracy_goes_on_and_keeps_the_rest(bench, given, monkeypatch, capsys):
     runs = bench("glue", *given, "--accuracy", "--seeds", "0")["cases"]
     assert [run["rows"][0]["name"] for run in runs] == [RECIPE, OURS]

@@ -59,6 +59,7 @@ def test_recorded_scores_are_those_of_the_model():
     torch.testing.assert_close(Mapping(SOFTMAX)(scores), torch.cat(weights), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_longer_rows_are_several_pieces():
     short, long = (SparsityCase("minilm", "", 6, n, 2, 32).problem() for n in (512, 1024))
     torch.testing.assert_close(long.key[:, :, :512], short.key, rtol=1e-3, atol=1e-3)

@@ -80,6 +80,7 @@ def test_zeros_are_kept_and_the_model_loads(models: Models, tmp_path: Path) -> N
             assert torch.equal(loaded(**batch).last_hidden_state, expected)
 
 
+@pytest.mark.slow
 def test_zeros_that_stay_below_the_target_are_told(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_model_patched_with_softmax_is_a_softmax_model(models: Models, tmp_pat
         convert(sunk, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "c", steps=0)
 
 
+@pytest.mark.slow
 def test_another_conversion_in_the_folder_is_refused(models: Models, tmp_path: Path) -> None:
     converted(models.encoder, tmp_path, target_zeros=0.6, steps=0)
     with pytest.raises(ValueError, match=r"target_zeros=0.7: output_dir=.* target_zeros=0.6"):

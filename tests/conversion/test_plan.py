@@ -49,6 +49,7 @@ def test_zeros_rise_along_the_dial(name: str) -> None:
     assert shares[-1] > (0.7 if name == "entmax" else 0.9)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_choice_is_the_best_of_all(data: st.DataObject) -> None:

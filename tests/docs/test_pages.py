@@ -81,6 +81,7 @@ class ParsedError(BaseException):
     """The arguments were good; goes through everything that tells a user of errors."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop_after(parse):

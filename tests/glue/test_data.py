@@ -282,6 +282,7 @@ def test_the_hub_gives_the_same_columns(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert rows[0]["label"] == 1
 
 
+@pytest.mark.slow
 def test_without_a_network_the_error_names_data_dir(tmp_path: Path):
     code = "from sparse_attn.evaluation import data, tasks; data.load_task(tasks.TASKS['RTE'])"
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}

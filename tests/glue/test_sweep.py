@@ -148,6 +148,7 @@ def test_a_sweep_counts_what_diverged(
     assert all("training has diverged" in str(record.error) for record in records)
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_runs_time_and_disk(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) ->
         assert torch.equal(tensor, weights[1][name]), name
 
 
+@pytest.mark.slow
 def test_resume_in_the_middle_of_an_epoch_is_exact(
     asked: Asked, tmp_path: Path, kept_checkpoints: None
 ) -> None:

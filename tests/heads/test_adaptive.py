@@ -114,6 +114,7 @@ def peak(tokens, chunk, rare=0.1):
 SCORE_ROW = 4 * 5000 / (1 << 20)  # MiB, of the largest part
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_memory_is_set_by_the_chunk():
     """The scores of all tokens and words would add 15 MiB for every 512 tokens."""

@@ -205,6 +205,7 @@ def test_dynamic_shapes_compile_at_most_twice(name, mapping, learn, backend):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.slow
 def test_several_mappings_compile_in_one_graph_with_gradients():
     model = patch_model(BERT.build(num_hidden_layers=3), "t-softmax", learn="t", per="head")
     patch_model(model, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[1])

@@ -237,6 +237,7 @@ def test_nan_and_half_precision_pass_the_guard():
     assert model(tokens()).logits.isnan().all()
 
 
+@pytest.mark.slow
 def test_guard_does_not_break_the_graph():
     inputs = BY_MODEL["llama"].inputs()
     model = patch_lm_head(BY_MODEL["llama"].build(num_hidden_layers=1), "sigsoftmax")

@@ -54,6 +54,7 @@ def test_trainer(model, kind, tmp_path):
     assert torch.equal(run(loaded, data.batch).logits, after.logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [None, "entmax"])
 def test_accumulated_batches_are_one_batch(attention, tmp_path):
     """Trainer hands over the number of entries of the labels; others of Transformers ignore it."""

@@ -84,6 +84,7 @@ def test_weights_and_records_are_of_each_sequence():
         torch.testing.assert_close(packed_one, padded_one)
 
 
+@pytest.mark.slow
 def test_one_graph():
     model = patch_model(MODERNBERT.build(), "r-softmax", r=0.3)
     packed, _ = both_forms(MODERNBERT)

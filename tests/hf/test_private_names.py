@@ -7,6 +7,7 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
@@ -69,6 +70,7 @@ def used(node: ast.AST) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_every_use_has_a_reason() -> None:
     """Of names that we do not define; an overridden method would count as ours."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]

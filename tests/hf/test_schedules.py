@@ -104,6 +104,7 @@ def test_callbacks_of_other_parameters_go_together(tmp_path):
     assert (first.value("r"), second.value("t")) == (0.6, 2.0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one_whose_checkpoints_hold_the_value(tmp_path):
     schedule = SparsitySchedule(final=0.6, shape="cosine")
     options = {"save_strategy": "steps", "save_steps": 3}

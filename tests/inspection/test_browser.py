@@ -190,6 +190,7 @@ def test_hover_shows_what_each_head_keeps(shown: Shown) -> None:
     assert shown.page.locator(".mapping").all_inner_texts() == ["", "here: softmax"]
 
 
+@pytest.mark.slow
 def test_all_heads_show_their_mean_and_who_keeps(shown: Shown) -> None:
     choose(shown, 0, None)
     chips(shown, 1).nth(4).hover()
@@ -260,6 +261,7 @@ def test_everything_by_keyboard(shown: Shown) -> None:
     assert focused == "layer 1, head 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shown", [{"viewport": {"width": 390, "height": 844}, "has_touch": True}], indirect=True
 )
@@ -270,6 +272,7 @@ def test_a_finger_chooses(shown: Shown) -> None:
     assert_row(shown, 0, p[0], *numbers_of(p))
 
 
+@pytest.mark.slow
 def test_columns_of_the_heads_have_their_tokens(shown: Shown) -> None:
     """Where there is room for them, each above its column."""
     words = shown.page.locator("#heads .words").first
@@ -371,6 +374,7 @@ def test_contrast_and_dropped_beside_small(shown: Shown) -> None:
     assert kept[1] == "none"
 
 
+@pytest.mark.slow
 def test_a_strip_is_blank_where_p_is_zero(browser: Any, tmp_path: Path) -> None:
     p = torch.tensor([0.0, 1e-30, 1 - 1e-7]).expand(1, 1, 3, 3)
     html = tmp_path / "page.html"
@@ -388,6 +392,7 @@ def test_a_strip_is_blank_where_p_is_zero(browser: Any, tmp_path: Path) -> None:
         assert shown.page.inner_text("#heads .under") == "head 0, a: dropped, p = 0"
 
 
+@pytest.mark.slow
 def test_layers_with_different_heads(browser: Any, tmp_path: Path) -> None:
     record = Record([torch.full((1, heads, 2, 2), 0.5) for heads in (3, 2)])
     html = tmp_path / "page.html"
@@ -401,6 +406,7 @@ def test_layers_with_different_heads(browser: Any, tmp_path: Path) -> None:
         assert "special" not in shown.page.inner_text("main")
 
 
+@pytest.mark.slow
 def test_mass_where_rows_do_not_sum_to_one(browser: Any, tmp_path: Path) -> None:
     p = torch.tensor([[0.5, 0.0], [2.0, 0.25]]).expand(1, 2, 2, 2)
     html = tmp_path / "page.html"

@@ -109,6 +109,7 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert not command or f"sparse-attn {command[0]} " in text.split("examples:")[1]
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_one_line_and_code_2() -> None:
     done = run("-m", "sparse_attn", "mappings", "r-softmx", timeout=120)
     said = "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"

@@ -70,6 +70,7 @@ def test_curves_of_given_parameters() -> None:
         assert np.isfinite(bar).mean() == pytest.approx((5 - gap) / 5, abs=0.002)
 
 
+@pytest.mark.slow
 def test_simplex_of_every_mapping() -> None:
     steps = [(i, j, -i - j) for i in range(-24, 25) for j in range(-24, 25)]
     scores = torch.tensor([z for z in steps if max(z) - min(z) <= 24]).double() * (1 / 6)

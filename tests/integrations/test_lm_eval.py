@@ -117,6 +117,7 @@ def test_softmax_is_plain_hf_and_another_mapping_what_it_computes_itself(causal,
     assert evaluate("sparse-attn", tasks, pretrained=causal, mapping="entmax:alpha=1.3") == named
 
 
+@pytest.mark.slow
 @peft_warns
 def test_a_saved_model_has_its_mappings_and_an_adapter_its_own(causal, tasks, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(causal)

@@ -174,6 +174,7 @@ def test_neighbouring_seeds_have_unrelated_masks(backend):
             assert share.abs() < 5 / math.sqrt(a.numel())
 
 
+@pytest.mark.slow
 @each()
 def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
     case = Problem("r-softmax", {"r": 0.3125}, batch=1, heads=1, kv_heads=1, queries=4, keys=16)

@@ -39,6 +39,7 @@ def free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+@pytest.mark.slow
 def test_no_space_left(undisturbed: Undisturbed, small_disk: Path) -> None:
     training, folder, ballast = undisturbed.training, small_disk / "run", small_disk / "ballast"
     size = sum(path.stat().st_size for path in undisturbed.folder.rglob("*") if path.is_file())

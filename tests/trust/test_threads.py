@@ -125,6 +125,7 @@ def test_two_models_give_what_each_gives_alone(pair: str) -> None:
         assert_same(found, expected)
 
 
+@pytest.mark.slow
 def test_a_thread_that_records_sees_its_own_model_alone() -> None:
     models = [bert("sparsemax"), bert("sparsemax"), bert("r-softmax", r=0.4)]
     batches = [[batch(model, *shape) for shape in SHAPES] for model in models]
@@ -150,6 +151,7 @@ def test_a_thread_that_records_sees_its_own_model_alone() -> None:
     assert not torch.equal(found[0][1][0], found[1][1][0])  # each model has zeros of its own
 
 
+@pytest.mark.slow
 def test_patching_one_model_does_not_reach_another_that_runs() -> None:
     models = [plain_bert(), bert("t-softmax", t=0.5), plain_bert()]
     batches = [[batch(model, *shape) for shape in SHAPES] for model in models]

@@ -53,6 +53,7 @@ def test_it_prints_the_table_and_writes_the_page(
     assert capsys.readouterr().out == told[told.index(table(record).caption) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "arguments"),
     first(

@@ -81,6 +81,7 @@ def test_quality_zeros_and_agreement(models: Models, tmp_path: Path) -> None:
     assert alphas == [layer.module.sparse_attn.alpha for layer in healed]
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_converted_one(models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     record = converted(models.encoder, out, *SPARSE, "--pairs", pair_file(tmp_path, PAIRS))
@@ -99,6 +100,7 @@ def test_the_saved_model_is_the_converted_one(models: Models, tmp_path: Path) ->
     assert not list(out.glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_a_baseline_of_glue_is_converted(models: Models, tmp_path: Path) -> None:
     """Which was saved patched, with softmax."""
     patch_model(AutoModel.from_pretrained(models.encoder), "softmax").save_pretrained(
@@ -112,6 +114,7 @@ def test_a_baseline_of_glue_is_converted(models: Models, tmp_path: Path) -> None
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_16_bits_is_healed_and_saved_in_float32(
     models: Models, tmp_path: Path
 ) -> None:

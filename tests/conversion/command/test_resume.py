@@ -114,6 +114,7 @@ def test_other_options_are_refused(
     assert sorted(path.name for path in whole.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_what_was_refused_leaves_the_folder_free(models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="reaches 0"):

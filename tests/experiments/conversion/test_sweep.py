@@ -44,6 +44,7 @@ def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_a_resumed_sweep_has_the_records_of_a_whole_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -106,6 +106,7 @@ def test_first_weights_and_order_are_the_same_for_every_loss(config: ImageRunCon
     assert torch.equal(first.splits.test.labels, other.splits.test.labels)
 
 
+@pytest.mark.slow
 def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
     batches = []
     for seed in range(5):

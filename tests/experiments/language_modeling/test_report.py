@@ -130,6 +130,7 @@ def test_p_is_corrected_for_the_number_of_heads(small: Path, tmp_path: Path):
     assert cells_of(page, "ptb-small", "sigsoftmax")[8:10] == ["0.016", "better"]
 
 
+@pytest.mark.slow
 def test_page_depends_on_the_records_alone(small: Path, tmp_path: Path):
     first = page_of(small, tmp_path / "one")
     assert page_of(small, tmp_path / "two") == first

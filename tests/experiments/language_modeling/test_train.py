@@ -236,6 +236,7 @@ def test_bfloat16_learns(config: LanguageRunConfig):
     assert results["epochs"][-1]["train_nll"] < math.log(10)
 
 
+@pytest.mark.slow
 def test_measures_go_into_the_record(config: LanguageRunConfig, tmp_path: Path):
     head = HeadConfig(mapping="plif", params={"knots": 50, "bound": 20.0}, mapping_lr=0.02)
     simlex = tmp_path / "SimLex.txt"

@@ -106,6 +106,7 @@ def test_means_differences_and_counts(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes_packed_or_not(tmp_path: Path) -> None:
     write_sweep(sweep_config(tmp_path / "sweep"))
     for out in "ab":
@@ -144,6 +145,7 @@ def test_trials_of_learning_rates_do_not_count(tmp_path: Path) -> None:
     assert rows_of(page, "Runs that count")["softmax"][0] == "3"
 
 
+@pytest.mark.slow
 def test_runs_of_another_sweep_do_not_count(tmp_path: Path) -> None:
     """Records may be copied into a folder: those that both sweeps have are known by their hash."""
     write_sweep(sweep_config(tmp_path / "one", train=TrainConfig(epochs=3)))

@@ -79,6 +79,7 @@ def test_the_sentences_say_what_the_labels_say(rows: list[tuple[str, frozenset[s
         assert told == topics
 
 
+@pytest.mark.slow
 def test_every_way_to_deal_out_the_topics_is_as_likely() -> None:
     """Of the texts that mention just two topics, each is the one that counts in half of them."""
     first = [

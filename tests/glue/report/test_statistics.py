@@ -114,6 +114,7 @@ def test_neither_p_nor_interval_is_surer_than_a_paired_t_test(
     assert found.interval == pytest.approx((min(alone.low, ends.low), max(alone.high, ends.high)))
 
 
+@pytest.mark.slow
 def test_few_seeds_raise_no_false_alarm() -> None:
     """Seeds that differ by 2 points, and no difference: the bootstrap alone finds one in a tenth.
 
@@ -212,6 +213,7 @@ def test_a_sample_that_is_constant_but_for_rounding_does_not_correlate(metric: s
     assert weighted(metric, np.ones(30), scores, 2 * scores) == pytest.approx(1.0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_spearman_of_scores_with_ties() -> None:
     rng = np.random.default_rng(0)
     scores, ours, base = rng.integers(0, 9, 50) / 4, rng.normal(size=50), rng.integers(-4, 4, 50)
