@@ -291,6 +291,7 @@ def tests(setup, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_tests_that_fail_are_named(tests):
     found = tests(TESTS, 60)
     assert (found["passed"], found["failed"]) == (1, "1 of 2 tests")

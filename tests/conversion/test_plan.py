@@ -100,6 +100,7 @@ def test_a_layer_whose_zeros_lie_between_two_per_cents(most: float, target: floa
     assert np.mean([layer.wanted for layer in layers]) == pytest.approx(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"),
     # top-p has few positions between no zeros and 0.6 where attention is this sharp

@@ -198,6 +198,7 @@ def error_after(steps, dtype, objective, lr):
 FLOAT32, FLOAT64 = (torch.float32, 5e-5), (torch.float64, 5e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "lr", "steps", "dtype", "most"),
     [

@@ -173,6 +173,7 @@ def test_windows_and_padding_on_the_left(tmp_path: Path) -> None:
     assert_near(found[mask > 0], family.hidden(model, inputs), 1e-5)
 
 
+@pytest.mark.slow
 def test_tuples_of_tensors_of_a_compiled_model_have_numbers(tmp_path: Path) -> None:
     model = patch_model(BY_NAME["bert"].build(num_hidden_layers=1), "sparsemax")
     inputs = {"input_ids": tokens(2, 4)}

@@ -45,6 +45,7 @@ def assert_compiles(function, *leaves, backend="aot_eager", **tolerance):
         torch.testing.assert_close(got, wanted, **tolerance)
 
 
+@pytest.mark.slow
 @one_each
 @forms
 def test_compiles_in_one_graph(case, log):

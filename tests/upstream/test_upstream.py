@@ -39,6 +39,7 @@ EAGER = "test_eager_matches_sdpa_inference"
 AGAINST_EAGER = (f"{EAGER}_09_fp32_pad_left", f"{EAGER}_13_fp32_pad_right")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapping", ["softmax", "r-softmax"])
 @pytest.mark.parametrize("name", ["bert", "bart", "gpt2", "llama", "vit"])
 def test_a_few(name: str, mapping: str) -> None:

@@ -100,6 +100,7 @@ def test_the_baseline_is_the_model_itself(
         assert (found["texts"], found["rows"]) == (64, len(rows))
 
 
+@pytest.mark.slow
 def test_zeros_of_every_way(runs: dict[str, SimpleNamespace]) -> None:
     for way, run in runs.items():
         before = np.mean(run.results["sample"]["before"])

@@ -88,6 +88,7 @@ def test_run_with_a_dead_start_is_refused(config: ImageRunConfig) -> None:
     assemble(replace(dead, loss=LossConfig("taylor-softmax")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_learns_from_a_few_hundred_images(config: ImageRunConfig, name: str) -> None:
     results = trained(with_loss(config, name))

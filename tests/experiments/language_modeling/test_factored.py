@@ -58,6 +58,7 @@ def trained(config: LanguageRunConfig, **head: Any) -> tuple[dict[str, Any], dic
     return results, parts.model.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mapping", OBJECTIVES)
 def test_a_factored_run_is_the_dense_one(

@@ -91,6 +91,7 @@ def test_where_files_lie_does_not_matter_to_a_sweep() -> None:
     assert not first.keep_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["synthetic", "synthetic-rates"])
 def test_configs_of_the_synthetic_study(name: str) -> None:
     config = read_sweep(name)
