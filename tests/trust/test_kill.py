@@ -43,7 +43,7 @@ def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("full", "steps"),
-    [(False, (2, 6)), *slow((True, (2, 6))), *soak((False, (1, 1)))],
+    [*slow((False, (2, 6)), (True, (2, 6))), *soak((False, (1, 1)))],
     ids=["killed", "full disk", "killed at every one"],
 )
 def test_cut_at_file_operations(
