@@ -105,7 +105,7 @@ class Killed(BaseException):
     """Not an exception that anything handles."""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("at", [1, 4, 7])
 def test_a_killed_run_ends_at_the_same_weights(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

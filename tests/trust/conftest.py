@@ -3,13 +3,13 @@
 import pytest
 
 from tests.glue.conftest import glue_folder, tiny_model
-from tests.marks import first
+from tests.marks import soak
 from tests.trust.trainings import Undisturbed, finetuning, language_model
 
 __all__ = ["glue_folder", "tiny_model"]
 
 
-@pytest.fixture(scope="session", params=first("finetuning", "language modelling"))
+@pytest.fixture(scope="session", params=["finetuning", *soak("language modelling")])
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Undisturbed:

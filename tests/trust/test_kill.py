@@ -16,7 +16,7 @@ from tests.trust.trainings import Undisturbed, check_files, check_words
 KILLS, SEED = 20, 7
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> None:
     training, draws = undisturbed.training, random.Random(SEED)
     history: list[str] = []

@@ -13,7 +13,7 @@ from sparse_attn.conversion import converting, healing, stages
 from sparse_attn.reports import bootstrap
 from tests.comparison.running import Models
 from tests.conversion.command.running import SPARSE, converted
-from tests.marks import slow
+from tests.marks import soak
 
 TIMES = ("cost", "stages", "seconds", "command")
 
@@ -67,7 +67,7 @@ KILLS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 ONE = "after a checkpoint"
 
 
-@pytest.mark.parametrize("stage", [ONE, *slow(*(stage for stage in KILLS if stage != ONE))])
+@pytest.mark.parametrize("stage", [ONE, *soak(*(stage for stage in KILLS if stage != ONE))])
 def test_it_goes_on(
     models: Models, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

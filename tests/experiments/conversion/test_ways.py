@@ -253,7 +253,7 @@ class Killed(BaseException):
     """Not an exception that anything handles."""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("way", ["learned per head", "continued training"])
 def test_a_killed_run_ends_at_the_same_weights(
     runs: dict[str, SimpleNamespace], files: dict[str, str], tmp_path: Path, way: str

@@ -33,7 +33,7 @@ from experiments.language_modeling.sections import (
 from experiments.language_modeling.train import measure
 from sparse_attn.evaluation.predictions import DivergedError
 from tests.experiments.language_modeling.toys import write_ptb
-from tests.marks import slow
+from tests.marks import soak
 
 AWD = ModelConfig(
     embedding=8,
@@ -114,7 +114,7 @@ def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("minutes", [0.0, 10.0])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "factored"])
-@pytest.mark.parametrize("share", [0.5, *slow(0.1, 0.9)])
+@pytest.mark.parametrize("share", [0.5, *soak(0.1, 0.9)])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
     config: LanguageRunConfig,
     monkeypatch: pytest.MonkeyPatch,
