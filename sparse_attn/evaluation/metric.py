@@ -61,6 +61,14 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) == 0)
 
 
+def _classes(name: str, values: np.ndarray) -> np.ndarray:
+    if (broken := values[values != np.floor(values)]).size:
+        raise ValueError(
+            f"{name}: expected whole numbers, the classes, got {broken[0]}; use logits.argmax(-1)"
+        )
+    return values.astype(np.int64)
+
+
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     function.__name__: function
     for function in (accuracy, f1, matthews_correlation, pearson, spearmanr)
@@ -87,9 +95,8 @@ class GlueMetric(evaluate.Metric):
                 f"config_name={name!r}: expected a task of GLUE, which are {', '.join(GLUE)}, or "
                 f"metrics, such as accuracy,f1, which are {', '.join(METRICS)}"
             )
-        real = not {"pearson", "spearmanr"}.isdisjoint(self.metrics)
-        # SciPy would correlate float32 in float32
-        value = datasets.Value("float64" if real else "int64")
+        # SciPy would correlate float32 in float32, and a column of integers cut off decimals
+        value = datasets.Value("float64")
         return evaluate.MetricInfo(
             description=f"{', '.join(self.metrics)}, by scikit-learn and SciPy.",
             citation="Wang et al. 2019, arXiv 1804.07461",
@@ -100,4 +107,6 @@ class GlueMetric(evaluate.Metric):
         self, predictions: Sequence[float], references: Sequence[float]
     ) -> dict[str, float]:
         pair = np.asarray(references), np.asarray(predictions)
+        if {"pearson", "spearmanr"}.isdisjoint(self.metrics):
+            pair = _classes("references", pair[0]), _classes("predictions", pair[1])
         return {name: METRICS[name](*pair) for name in self.metrics}

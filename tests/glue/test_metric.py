@@ -154,6 +154,16 @@ def test_a_diverged_model_is_not_scored(name: str, value: float):
         compute_metrics(TASKS[name])(EvalPrediction(predictions=logits, label_ids=np.zeros(4)))
 
 
+@pytest.mark.parametrize("config", ["MRPC", "CoLA", "accuracy"])
+@pytest.mark.parametrize("name", ["predictions", "references"])
+def test_probabilities_are_no_classes(config: str, name: str) -> None:
+    metric = evaluate.load(str(SCRIPT), config, keep_in_memory=True)
+    right: dict[str, object] = {"predictions": [0, 1, 1], "references": [0.0, 1.0, 1.0]}
+    assert set(metric.compute(**right).values()) == {1.0}
+    with pytest.raises(ValueError, match=rf"{name}: expected whole numbers, .* got 0.7; .*argmax"):
+        metric.compute(**{**right, name: np.array([0.7, 1.2, 1.9])})
+
+
 @pytest.mark.parametrize("config", ["MRPC", "mrpc", "accuracy,f1"])
 def test_it_is_a_module_of_evaluate(config: str) -> None:
     metric = evaluate.load(str(SCRIPT), config, keep_in_memory=True)
