@@ -19,19 +19,19 @@ demo: $(INSTALLED)
 
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --part quick
 
-# What takes seconds in a compiler, a browser or several processes.
+# What that leaves out, as tests/conftest.py says.
 slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m "slow and not soak"
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal --part slow
 
-# Every Triton kernel with the oldest Triton, the pinned and the newest one, for capability 8.0 and 9.0.
+# Every Triton kernel with the oldest Triton, the pinned and a newer one, for capability 8.0 and 9.0.
 compiles: tritons
 	$(BIN)/pytest --numprocesses 2 -m compiles tests/kernels/test_tritons.py $(ARGS)
 
-# The oldest and the newest Triton beside the pinned one, each in a folder below build/triton.
+# The oldest and a newer Triton beside the pinned one, each in a folder below build/triton.
 tritons: $(INSTALLED)
-	@set -e; rm -rf build/triton; for name in triton==3.6.0 triton; do \
+	@set -e; rm -rf build/triton; for name in triton==3.6.0 triton==3.9.0; do \
 		$(BIN)/pip install --quiet --no-deps --target build/triton/new $$name; \
 		version=$$(ls -d build/triton/new/triton-*.dist-info); \
 		version=$${version#*/triton-}; version=$${version%.dist-info}; \
@@ -49,12 +49,12 @@ upstream: $(INSTALLED)
 	fi
 
 # The long form: thousands of random inputs, 5,000 steps, 40 kills, every pair of compositions, every
-# family of Transformers, and all of its own tests over patched models..
+# family of Transformers, and all of its own tests over patched models.
 soak: $(INSTALLED) upstream
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto -m "not compiles" \
-		--timeout 3600 tests/fuzz tests/trust
+	failed=0; OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=long $(BIN)/pytest --numprocesses auto \
+		-m "not compiles" --timeout 3600 tests/fuzz tests/trust || failed=1; \
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m soak --timeout 3600 \
-		--ignore tests/fuzz --ignore tests/trust
+		--ignore tests/fuzz --ignore tests/trust || failed=1; exit $$failed
 
 # The C++ under AddressSanitizer and UBSan, thousands of random calls, and the lines they reach.
 sanitize: $(INSTALLED)
@@ -67,7 +67,7 @@ compat:
 
 # What differs most between versions on the oldest supported ones: kernels, compilation, the plug-in.
 oldest: build/oldest/.installed
-	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto -m "not soak and not compiles" \
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto \
 		tests/kernels tests/mappings/test_compile.py tests/hf
 
 # 6 GB, of which pip keeps what it has downloaded.

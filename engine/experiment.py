@@ -234,7 +234,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             raise ValueError(
                 f"results_dir={folder}: {SWEEP_FILE} is not of a sweep of this experiment "
                 f"({shorten(str(error), 200, placeholder=' ...')}); "
-                f"expected the output_dir of `python -m {self.name} sweep`"
+                f"expected the output_dir of `{self.program.prog} sweep`"
             ) from None
         results = Results.of(folder, sweep, self.plan(sweep))
         if not results.records:
@@ -242,7 +242,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
             raise ValueError(
                 f"{folder}: no records of the sweep in {SWEEP_FILE}{reason}; start it with "
-                f"`python -m {self.name} sweep`, or name the folder that it writes to"
+                f"`{self.program.prog} sweep`, or name the folder that it writes to"
             )
         return results
 
@@ -299,17 +299,16 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             with input_errors():
                 command, configs = self.program.parse(arguments)
                 go_offline_if_unreachable(configs[0])
-            with work_errors():
-                if command.name == "train":
-                    self._train(*configs)
-                    return
-                with input_errors():
+                if command.name != "train":
                     self._run_command(command, configs)
+                    return
+            self._train(*configs)
 
     def _train(self, config: RunT) -> None:
         with input_errors():
             parts = self.prepare(config)
-        results = self.train(config, parts)
+        with work_errors(" (with --resume)"):
+            results = self.train(config, parts)
         if results is not None:
             print("\n".join(self.summary(results, config)))
 

@@ -78,7 +78,7 @@ def with_new_head(
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(drop_report)
     try:
-        with from_hub(path):
+        with from_hub(path), corrupt_weights(f"model={path!r}"):
             load = partial(load_pretrained, cls) if converted else cls.from_pretrained
             model, found = load(path, output_loading_info=True, dtype=dtype, **options)
     finally:
@@ -127,10 +127,9 @@ def load_model(
             "model that sparse-attn convert has written"
         )
     # a checkpoint of another task may have a head of another size, which is replaced
-    with corrupt_weights(f"model={path!r}"):
-        model, new_head = with_new_head(
-            path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
-        )
+    model, new_head = with_new_head(
+        path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
+    )
     if model.dtype == torch.float16:
         raise ValueError(
             f"train.dtype={dtype}: the weights of {path!r} are float16, in which AdamW's second "

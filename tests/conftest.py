@@ -18,9 +18,6 @@ if not torch.cuda.is_available():
     # Triton reads it when the kernels are imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
-    import_module("tests.interpreter").speed_up()
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a background job of a shell, whose processes would ignore the tests' Ctrl+C
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,7 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "sparse_attn"))
 
 
 for logger in logging.root.manager.loggerDict.values():
-    # pytest adds its handlers to each logger without parents, three times a test
+    # pytest adds its handlers to each logger that does not propagate, three times a test
     if isinstance(logger, logging.Logger) and logger.name.startswith(("torch.", "c10d")):
         logger.propagate = True
 
@@ -54,17 +51,41 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave three of four cases of a test with many to `make slow`, of each test other ones."""
-    cases: dict[str, list[pytest.Item]] = {}
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=("quick", "slow"),
+        help="quick: no test marked slow, and of a test with more than eight cases one in four; "
+        "slow: the others",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
+        interpreter = import_module("tests.interpreter")
+        interpreter.speed_up(overflow=config.getoption("part") != "quick")
+
+
+@pytest.hookimpl(trylast=True)  # after -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a part of the tests out. Which cases are quick depends on their names alone."""
+    if (part := config.getoption("part")) is None:
+        return
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, found in cases.items():
-        if len(found) > MANY and not any(item.get_closest_marker("slow") for item in found):
-            for place, item in enumerate(found, start=crc32(name.encode())):
-                if place % SHARE:
-                    item.add_marker(pytest.mark.slow)
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    quick = {item for cases in tests.values() for item in quick_cases(cases)}
+    parts = [item for item in items if item in quick], [i for i in items if i not in quick]
+    items[:], others = parts if part == "quick" else reversed(parts)
+    config.hook.pytest_deselected(items=others)
+
+
+def quick_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of a test that are not marked slow; of many about one in four."""
+    quick = [case for case in cases if not case.get_closest_marker("slow")]
+    if len(quick) < len(cases) or len(cases) <= MANY:
+        return quick
+    return [case for case in cases if crc32(case.nodeid.encode()) % SHARE == 0] or cases[:1]
 
 
 @pytest.fixture(autouse=True)

@@ -38,10 +38,13 @@ def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
 
 
-def speed_up() -> None:
-    """Use all of this for the rest of this process."""
-    # no check of every integer operation for overflow, as in a build without debugging
-    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+def speed_up(overflow: bool) -> None:
+    """Use all of this for the rest of this process.
+
+    Args:
+        overflow: check every operation of integers for overflow, which a GPU does not.
+    """
+    options = interpreter.InterpreterOptions(sanitize_overflow=overflow)
     interpreter.interpreter_builder.options = options
     interpreter._get_np_dtype = numpy_type
     ReduceOps.generic_reduce = reduce_by_halves

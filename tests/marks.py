@@ -1,4 +1,4 @@
-"""Which cases of a test run in `make test`, which in `make slow`, and which in `make soak`."""
+"""Cases of a test for `make test`, `make slow` and `make soak`; conftest.py chooses among many."""
 
 from typing import Any
 

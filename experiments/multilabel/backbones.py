@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from sparse_attn.hf.opening import corrupt_weights
+
 TORCHVISION = "torchvision://"
 WEIGHTS = "IMAGENET1K_V1"  # available for every ResNet; torchvision's default differs by network
 
@@ -46,7 +48,8 @@ def resnet(name: str, weights: str | None = None) -> tuple[nn.Module, int]:
         raise ValueError(
             f"weights={weights}: only for {TORCHVISION}resnet18 and the like; {name} has its own"
         )
-    model = AutoModel.from_pretrained(name, dtype=torch.float32)  # to be trained
+    with corrupt_weights(f"backbone={name!r}"):
+        model = AutoModel.from_pretrained(name, dtype=torch.float32)  # to be trained
     sizes = getattr(model.config, "hidden_sizes", None)
     if not sizes or model.main_input_name != "pixel_values":
         raise ValueError(

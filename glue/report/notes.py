@@ -18,9 +18,9 @@ _COMMON = (
     "out, and p that of the t-test where it is larger. Only seeds that both have finished are "
     "compared.",
     "Holm's correction, over all differences in this report, aims at a chance of 5 % of even one "
-    "false alarm. Verdict: better or worse for a Holm p below 0.05, else not significant, which is "
-    "no proof that there is no difference. One seed has no p and is not judged: its interval is "
-    "about that pair of runs, because only the examples are drawn anew.",
+    "false alarm. Verdict: better or worse for a Holm p below 0.05 and an interval without 0, else "
+    "not significant, which is no proof that there is no difference. One seed has no p and is not "
+    "judged: its interval is about that pair of runs, because only the examples are drawn anew.",
     "Means are over the runs that finished. Where some failed or diverged, they flatter.",
     "Detectable: the true difference that one paired t-test at 5 %, uncorrected, has 80 % power to "
     "detect, from the standard deviation of the differences by seed, which few seeds "

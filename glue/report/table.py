@@ -16,7 +16,7 @@ from glue.scoring import baseline
 from glue.sweep import BASELINE
 from sparse_attn.evaluation.tasks import REGRESSION_METRICS
 from sparse_attn.reports.bootstrap import compare
-from sparse_attn.reports.seed_statistics import LEVEL, VERDICTS, Difference, holm
+from sparse_attn.reports.seed_statistics import VERDICTS, Difference, holm
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Row:
 
     @property
     def significant(self) -> bool:
-        """Return whether the difference is significant after correction over all comparisons."""
-        return self.holm is not None and self.holm < LEVEL
+        """Return whether the verdict is better or worse."""
+        return self.verdict in (VERDICTS[1], VERDICTS[-1])
 
     @property
     def verdict(self) -> str:

@@ -17,8 +17,12 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 @contextmanager
-def work_errors() -> Iterator[None]:
-    """Turn a training that diverged or a full disk into one line and exit code 1."""
+def work_errors(then: str = "") -> Iterator[None]:
+    """Turn a training that diverged or a full disk into one line and exit code 1.
+
+    Args:
+        then: how to repeat the command after the disk was full.
+    """
     try:
         yield
     except FloatingPointError as error:
@@ -27,9 +31,9 @@ def work_errors() -> Iterator[None]:
         # imported here, because it imports torch
         from sparse_attn.system.files import UnwrittenError
 
-        if not isinstance(error, UnwrittenError):
+        if not isinstance(error, UnwrittenError) or isinstance(error, FileNotFoundError):
             raise
-        refuse(str(error), 1)
+        refuse(str(error) + then, 1)
 
 
 @contextmanager

@@ -75,18 +75,22 @@ def corrupt_weights(label: str) -> Iterator[None]:
     """
     try:
         yield
-    except SafetensorError as error:
-        raise ValueError(
-            f"{label}: its weights are truncated or corrupt ({error}); copy them again"
-        ) from None
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "weights_only" not in str(error):
+    except Exception as error:
+        if (fault := _fault_of_weights(error)) is None:
             raise
-        # PyTorch's message advises weights_only=False, which would run the pickled code
-        raise ValueError(
-            f"{label}: its pickled weights are corrupt or name code, which is not run; use weights "
-            "as safetensors"
-        ) from None
+        raise ValueError(f"{label}: {fault}") from None
+
+
+def _fault_of_weights(error: Exception) -> str | None:
+    if isinstance(error, SafetensorError):
+        return f"its weights are truncated or corrupt ({error}); copy them again"
+    # PyTorch's message advises weights_only=False, which would run the pickled code
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+        return (
+            "its pickled weights are corrupt or name code, which is not run; use weights as "
+            "safetensors"
+        )
+    return None
 
 
 @contextmanager
@@ -94,11 +98,8 @@ def _as_value_errors(path: str) -> Iterator[None]:
     """Turn Transformers' errors about an unreadable model into ValueError."""
     label = f"MODEL={path!r}"
     try:
-        with corrupt_weights(label):
-            yield
-    except LOADING_ERRORS as error:
-        if str(error).startswith(label):
-            raise
+        yield
+    except (*LOADING_ERRORS, SafetensorError, pickle.UnpicklingError) as error:
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"{label} contains Python code, which is not run by default; read it, then "
@@ -106,7 +107,8 @@ def _as_value_errors(path: str) -> Iterator[None]:
             ) from None
         if isinstance(error, RecursionError):
             raise ValueError(f"{label}: its files are nested too deeply") from None
-        raise ValueError(f"{label}: {' '.join(str(error).split())}") from None
+        fault = _fault_of_weights(error) or " ".join(str(error).split())
+        raise ValueError(f"{label}: {fault}") from None
 
 
 def check_vocabulary(ids: Iterable[int], config: Any) -> None:

@@ -26,6 +26,10 @@ class UnwrittenError(OSError):
     """A file could not be written, such as on a full disk."""
 
 
+class MissingFolderError(UnwrittenError, FileNotFoundError):
+    """The folder of a file does not exist."""
+
+
 def reason(path: Path, error: Exception) -> str:
     """Say why `path` could not be written, and what to do."""
     return (
@@ -43,10 +47,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
     permissions.
 
     Raises:
-        UnwrittenError: its folder is missing, or the block raised OSError; `path` is unchanged.
+        MissingFolderError: there is no such folder.
+        UnwrittenError: the block raised OSError; `path` is unchanged.
     """
     if not path.parent.is_dir():
-        raise UnwrittenError(f"{path}: there is no folder {path.parent}; create it first")
+        raise MissingFolderError(f"{path}: there is no folder {path.parent}; create it first")
     draft = sibling_path(path, DRAFT)
     try:
         remove_siblings(path, DRAFT)

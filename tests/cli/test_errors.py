@@ -4,7 +4,7 @@ import pytest
 
 from sparse_attn.cli.errors import input_errors, interruption, work_errors
 from sparse_attn.evaluation.predictions import DivergedError
-from sparse_attn.system.files import UnwrittenError
+from sparse_attn.system.files import MissingFolderError, UnwrittenError
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from sparse_attn.system.files import UnwrittenError
         (work_errors, UnwrittenError("no space"), 1),
         (input_errors, DivergedError("a loss is NaN"), 1),
         (input_errors, UnwrittenError("no space"), 1),
+        (input_errors, MissingFolderError("no folder"), 2),
         (input_errors, ValueError("r=2"), 2),
         (input_errors, FileNotFoundError("no file"), 2),
         (input_errors, ModuleNotFoundError("no jinja2", name="jinja2"), 2),

@@ -3,13 +3,13 @@
 import pytest
 
 from tests.glue.conftest import glue_folder, tiny_model
-from tests.marks import soak
+from tests.marks import slow
 from tests.trust.trainings import Undisturbed, finetuning, language_model
 
 __all__ = ["glue_folder", "tiny_model"]
 
 
-@pytest.fixture(scope="session", params=["finetuning", *soak("language modelling")])
+@pytest.fixture(scope="session", params=["finetuning", *slow("language modelling")])
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Undisturbed:
