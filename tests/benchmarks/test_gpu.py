@@ -310,6 +310,7 @@ def test_tests_go_on_where_they_were_cut_off(tests):
     assert tests(TESTS, 60) == found
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_be_imported_fail(tests):
     found = tests("import missing", 60)
     assert (found["passed"], found["failed"]) == (0, "exit code 1")

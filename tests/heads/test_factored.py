@@ -83,6 +83,7 @@ def assert_same(head, dense, tolerance=1e-9):
     torch.testing.assert_close(inverse, torch.eye(len(inverse)).to(inverse), **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("bias", [False, True])
 def test_equals_dense_sgd(objective, bias):

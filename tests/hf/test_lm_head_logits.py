@@ -193,6 +193,7 @@ def test_arithmetic_with_anything_else_is_not():
     assert_near(logits.exp().sum(-1), torch.ones_like(logits[..., 0]), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", ["logits", "tuple"])
 def test_logits_without_a_call_of_the_head_raise(skip):
     model = patch_lm_head(own(Skipping), "sigsoftmax")

@@ -160,6 +160,7 @@ def test_an_adapter_of_a_patched_base_raises_on_a_plain_one(base, options, tmp_p
         assert torch.equal(again(**inputs).logits, expected)
 
 
+@pytest.mark.slow
 @excludes_nothing
 def test_an_adapter_trained_in_a_compiled_model_is_marked_too(tmp_path):
     model = get_peft_model(attention(classifier()), lora())

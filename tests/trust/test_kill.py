@@ -85,6 +85,7 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bits + content[middle + 8 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undisturbed", ["finetuning"], indirect=True)
 def test_a_checkpoint_that_lacks_anything_is_passed_over(
     undisturbed: Undisturbed, tmp_path: Path

@@ -150,6 +150,7 @@ def test_a_gpu_where_there_is_none(place: Resources) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("visible", "share", "devices"),
     [

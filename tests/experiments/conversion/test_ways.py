@@ -109,6 +109,7 @@ def test_zeros_of_every_way(runs: dict[str, SimpleNamespace]) -> None:
         assert run.results["zeros"] == pytest.approx(np.mean(run.results["layers"]), abs=0.02)
 
 
+@pytest.mark.slow
 def test_all_that_train_see_the_same_batches(
     runs: dict[str, SimpleNamespace], files: dict[str, str]
 ) -> None:
@@ -120,6 +121,7 @@ def test_all_that_train_see_the_same_batches(
     assert perform(**files, seed=1).batches != seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", UNTRAINED)
 def test_untrained_ways_leave_the_weights(
     runs: dict[str, SimpleNamespace], softmax: BertModel, way: str
@@ -130,6 +132,7 @@ def test_untrained_ways_leave_the_weights(
     assert sample["before"] == sample["after"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", TRAINED)
 def test_which_weights_are_trained(
     runs: dict[str, SimpleNamespace], softmax: BertModel, way: str
@@ -146,6 +149,7 @@ def test_which_weights_are_trained(
     assert kept == (pooler | scores if way == FROZEN else pooler)
 
 
+@pytest.mark.slow
 def test_dials_that_stay_and_dials_that_keep_the_zeros(runs: dict[str, SimpleNamespace]) -> None:
     chosen, uniform = (parameters(runs, way) for way in ("untrained", "uniform, untrained"))
     assert parameters(runs, "zeros not kept") == chosen
@@ -164,6 +168,7 @@ def test_dials_that_stay_and_dials_that_keep_the_zeros(runs: dict[str, SimpleNam
     assert drops.pop() == pytest.approx(BUDGET["target_zeros"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_pairs_decide_nothing(
     runs: dict[str, SimpleNamespace], files: dict[str, str], tmp_path: Path
 ) -> None:
