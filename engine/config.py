@@ -146,7 +146,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What to report on.
+    """Select the sweep to report on.
 
     Args:
         results_dir: output_dir of a sweep, finished or not.
@@ -159,7 +159,7 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class PackConfig:
-    """Which sweep to pack.
+    """Select the sweep to pack.
 
     Args:
         results_dir: output_dir of a sweep, finished or not.

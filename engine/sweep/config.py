@@ -10,7 +10,7 @@ FIRST_TRIAL_SEED = 1000
 
 @dataclass(frozen=True)
 class Resources:
-    """Where to run a sweep.
+    """Choose the machines and processors for a sweep.
 
     Args:
         address: address of a Ray cluster, such as auto or ray://head:10001, or local for Ray on

@@ -16,7 +16,7 @@ PLACES = ("model", "texts", "pairs")
 
 @dataclass(frozen=True, kw_only=True)
 class SetupConfig:
-    """What all ways share.
+    """Settings that all ways to convert share.
 
     Args:
         model: sentence encoder, by mean pooling: a folder, a hub id, or pkg://package/folder.

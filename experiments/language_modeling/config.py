@@ -45,7 +45,7 @@ class MeasuresConfig:
 
 @dataclass(frozen=True)
 class MeasureConfig(MeasuresConfig):
-    """What to measure of a finished run.
+    """Select a finished run and its measures.
 
     Args:
         run_dir: its output_dir.

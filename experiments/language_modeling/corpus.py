@@ -46,7 +46,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Source:
-    """Where to find a corpus.
+    """Location of a corpus: its files, or its data set on the hub.
 
     Attributes:
         files: for each split, the patterns that its files below the folder may match.

@@ -18,7 +18,7 @@ OBJECTIVES = {
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """What to train on.
+    """Corpus to train on.
 
     Args:
         name: ptb, wikitext-2, text8 (characters) or one-billion-word.
