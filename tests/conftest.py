@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the cores
 
-MANY, SHARE = 8, 4
+MANY, SHARE = 8, 5
 
 settings.register_profile("sparse_attn", deadline=None, max_examples=30, derandomize=True)
 # `make soak`: other examples in every run, each failure with the line that brings it back
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("quick", "slow"),
-        help="quick: no test marked slow, and of a test with more than eight cases one in four; "
+        help="quick: no test marked slow, and of a test with more than eight cases about one in five; "
         "slow: the others",
     )
 
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def quick_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """The cases of a test that are not marked slow; of many about one in four."""
+    """The cases of a test that are not marked slow; of many about one in five."""
     quick = [case for case in cases if not case.get_closest_marker("slow")]
     if len(quick) < len(cases) or len(cases) <= MANY:
         return quick

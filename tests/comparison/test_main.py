@@ -64,7 +64,7 @@ def test_pairs(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_guide_names_its_limits() -> None:
     guide = " ".join((ROOT / "docs/guide/compare.md").read_text(encoding="utf-8").split())
-    assert f"are cut after {LONGEST} tokens" in guide
+    assert f"longer than {LONGEST} tokens" in guide
     assert f"With fewer than {LEAST} texts" in guide
     assert f"is set on {SAMPLE} of the texts" in guide
 

@@ -15,6 +15,7 @@ from tests.trust.recording import CONTENT, RECORDS
 SIZES = {"sweep": 40, "RTE": 200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True], ids=["killed", "full disk"])
 def test_records_are_whole(full: bool, tmp_path: Path) -> None:
     folder, at = tmp_path / "sweep", 0
