@@ -55,8 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("quick", "slow"),
-        help="quick: no test marked slow, and of a test with more than eight cases about one in five; "
-        "slow: the others",
+        help="quick: no test marked slow, and about one in five cases of a test with more than "
+        "eight; slow: the others",
     )
 
 
