@@ -190,7 +190,7 @@ def test_fsdp_shards_learned_values(runs: Runs) -> None:
     assert list((runs.folder / "fsdp-26").glob("checkpoint-*/pytorch_model_fsdp.bin"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"),
     reason="Trainer of Transformers 5.17 cannot load the optimizer of several processes on a CPU",

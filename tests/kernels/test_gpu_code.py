@@ -51,7 +51,7 @@ ABSOLUTE = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("capability", ["9.0", "8.6", *soak("8.0")])
 def test_compiles(capability):
     calls = CALLS[capability]

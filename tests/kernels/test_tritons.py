@@ -50,7 +50,8 @@ ROWS = [
     if not name.startswith("scaled")
     for sink in (False, True)
     if not sink or get_spec(name).mass != "free"
-    for keys in (100, 300)
+    # of one tile and of several, so that each half of the calls has both
+    for keys in ((300, 100) if sink else (100, 300))
 ]
 OPTIONS = [call for calls in CALLS.values() for call in calls.values()]
 OPTIONS += ["""*qkv(100, 8), Mapping("r-softmax"), dropout=0.1"""]
