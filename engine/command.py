@@ -11,7 +11,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -24,6 +23,7 @@ from jsonargparse import (
 )
 
 from engine.usage import explain, own_error, spell_out
+from sparse_attn.cli.programs import command_of
 from sparse_attn.system import yaml_text
 
 ConfigT = TypeVar("ConfigT")
@@ -33,7 +33,6 @@ OURS = ["engine", "glue", "experiments"]
 set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
 set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
 
-CLONE = Path(__file__).resolve().parents[1]
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
     "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
@@ -77,13 +76,6 @@ class Command:
     def made(self, options: dict[str, Any]) -> tuple[Any, ...]:
         """Return the configs, filled from parsed options, in the order of `configs`."""
         return tuple(_from_options(config, options) for config in self.configs)
-
-
-def command_of(module: str) -> str:
-    """Return what starts a program in the working directory, which may be outside the clone."""
-    if Path.cwd() == CLONE:
-        return f"python -m {module}"
-    return f"sparse-attn {module.rpartition('.')[2].replace('_', '-')}"
 
 
 @dataclass(frozen=True)

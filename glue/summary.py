@@ -6,9 +6,9 @@ import os
 import shlex
 from typing import Any
 
-from engine.command import CLONE, command_of
 from glue.config import RunConfig
 from glue.scoring import baseline
+from sparse_attn.cli.programs import ROOT, command_of
 from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
@@ -43,7 +43,7 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
 
 def _next_command(task: Task, config: RunConfig) -> str:
     if not config.keep_model:
-        file = os.path.relpath(CLONE / "configs/glue/table2.yaml")
+        file = os.path.relpath(ROOT / "configs/glue/table2.yaml")
         return f"next: {command_of('glue')} sweep --config {shlex.quote(file)}, a fair comparison"
     model = shlex.quote(f"{config.output_dir}/model")
     pair = ' --pair "TEXT"' if len(task.text) == 2 else ""

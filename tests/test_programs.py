@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engine.command import command_of
 from sparse_attn.cli import main, programs
 from tests.commands import ROOT, refusal, run
 
@@ -29,12 +28,12 @@ def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPat
     assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
 
 
-@pytest.mark.parametrize("name", sorted({*programs.PROGRAMS} - {"demo", "benchmarks"}))
+@pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_next_commands_name_programs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command_of(programs.PROGRAMS[name]) == f"sparse-attn {name}"
+    assert programs.command_of(programs.PROGRAMS[name]) == f"sparse-attn {name}"
 
 
 def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:
@@ -50,6 +49,6 @@ def test_what_is_missing(
 ) -> None:
     monkeypatch.setattr(programs, "find_spec", lambda name: None)
     assert "jsonargparse is not installed; pip install" in refusal(main, capsys, "glue", "train")
-    monkeypatch.setattr(programs, "__file__", str(tmp_path / "a/b/programs.py"))
+    monkeypatch.setattr(programs, "ROOT", tmp_path)
     assert "glue: only in a clone" in refusal(main, capsys, "glue", "train")
     assert "did you mean glue?" in refusal(main, capsys, "gleu")

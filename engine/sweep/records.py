@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sparse_attn.cli.programs import command_of
 from sparse_attn.system.files import read_json, write_json, write_text
 
 FORMAT = 1
@@ -122,7 +123,7 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
         below = ", ".join(sorted(found.parent.name for found in sweep.glob(f"*/{SWEEP_FILE}")))
         what = f"has no {SWEEP_FILE}" if sweep.is_dir() else "no such folder"
         raise ValueError(
-            f"{sweep}: {what}; name the output_dir of a sweep, which `python -m {program} sweep` "
+            f"{sweep}: {what}; name the output_dir of a sweep, which `{command_of(program)} sweep` "
             f"writes{f'; sweeps below it: {below}' if below else ''}"
         )
     remedy = (

@@ -9,6 +9,7 @@ import numpy as np
 from sparse_attn.evaluation.tasks import Task
 
 
+# a ValueError too, as callers of `predictions_of` expect of wrong logits
 class DivergedError(FloatingPointError, ValueError):
     """A loss, a score or an output is NaN or infinite.
 
