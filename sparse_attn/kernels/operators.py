@@ -64,36 +64,47 @@ _LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registe
 
 
 def register(
-    name: str, forward: CustomOpDef, backward: CustomOpDef, results: int, saved: slice
+    name: str,
+    operators: tuple[CustomOpDef, CustomOpDef],
+    compute: Callable[..., tuple[Tensor | None, ...]],
+    differentiate: Callable[..., list[Tensor]],
+    results: int,
+    saved: slice,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
-    forward: (*inputs, ...) -> (out, ...); backward: (grad, *inputs, *outputs[saved], WANTED) ->
-    gradients of query, key, value, and of parameter, sink and bias where wanted.
+    The operators take and return flat tensors, for graphs. The functions are what they compute:
+    compute: (inputs, *more) -> (out, ...); differentiate: (grad, inputs, *outputs[saved], *wanted)
+    -> gradients of query, key, value, and of parameter, sink and bias where wanted.
 
     Returns:
-        A function that returns the first `results` outputs of `forward`. It bypasses the
+        A function (inputs, *more) that returns the first `results` outputs. It bypasses the
         dispatcher, which would take longer than a small call, when nothing observes the call.
     """
+    forward, backward = operators
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
         ctx.save_for_backward(*inputs[:_TENSORS], *output[saved])
         ctx.options = inputs[_TENSORS:_FIELDS]
 
-    def differentiate(
-        ctx: Any, grad: Tensor | None, *_: Any, run: Callable[..., list[Tensor]] = backward
+    def gradients(
+        ctx: Any, grad: Tensor | None, *_: Any, direct: bool = False
     ) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad
         if grad is None:  # an undefined gradient gives undefined gradients
             return (None,) * len(needed)
         tensors = ctx.saved_tensors  # can be read only once under checkpointing
         wanted = needed[3:_LEAVES]
-        found = run(grad, *tensors[:_TENSORS], *ctx.options, *tensors[_TENSORS:], *wanted)
+        given = *tensors[:_TENSORS], *ctx.options
+        if direct:
+            found = differentiate(grad, OperatorInputs(*given), *tensors[_TENSORS:], *wanted)
+        else:
+            found = backward(grad, *given, *tensors[_TENSORS:], *wanted)
         rest = iter(found[3:])
         by_leaf = (next(rest) if want else None for want in wanted)
         return (*found[:3], *by_leaf, *(None,) * (len(needed) - _LEAVES))
 
-    forward.register_autograd(differentiate, setup_context=save)
+    forward.register_autograd(gradients, setup_context=save)
     backward.register_autograd(no_second_derivative)
     # for torch.func.vmap, and for `is_grads_batched`, which has a separate vmap
     backward.register_vmap(no_batched_gradients)
@@ -101,14 +112,12 @@ def register(
     for pass_, formula in (("forward", _forward_flops), ("backward", _backward_flops)):
         operator = getattr(torch.ops.sparse_attn, f"{name}_{pass_}")
         register_flop_formula(operator, get_raw=True)(formula)
-    # private: torch.library has no way past the dispatcher
-    compute, compute_gradients = forward._init_fn, backward._init_fn
 
     class Direct(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-            inputs = arguments[_LEAVES]  # one argument, which is faster than many
-            output: tuple[Tensor, ...] = compute(*inputs)
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
+            inputs, *more = arguments[_LEAVES]  # one argument, which is faster than many
+            output = compute(inputs, *more)
             ctx.set_materialize_grads(False)
             save(ctx, inputs, output)
             if results > 1:
@@ -119,17 +128,17 @@ def register(
         def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
             # a second derivative must reach the operator, which raises
             observed = torch.is_grad_enabled() or is_observed((grad,))
-            return differentiate(ctx, grad, run=backward if observed else compute_gradients)
+            return gradients(ctx, grad, direct=not observed)
 
-    def call(*arguments: Any) -> tuple[Tensor, ...]:
-        tensors = arguments[:_TENSORS]
-        run: Callable[..., tuple[Tensor, ...]] = compute
+    def call(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
+        tensors = inputs[:_TENSORS]
         if is_observed(tensors):
-            run = forward
-        elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            return forward(*inputs, *more)[:results]
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
             # Function.apply only adds support for transforms, which `is_observed` excludes
-            return super(torch.autograd.Function, Direct).apply(*arguments[:_LEAVES], arguments)
-        return run(*arguments)[:results]
+            apply = super(torch.autograd.Function, Direct).apply
+            return apply(*inputs[:_LEAVES], (inputs, *more))
+        return compute(inputs, *more)[:results]
 
     return call
 

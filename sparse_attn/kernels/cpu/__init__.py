@@ -41,7 +41,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     # a compiled graph cannot hold tensors whose size depends on the scores
     keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
-    out, statistics = _call(*given, inputs.special_keys, inputs.need_statistics, keep)
+    out, statistics = _call(given, inputs.special_keys, inputs.need_statistics, keep)
     rows = statistics.detach() if inputs.need_statistics else None
     # the output of a scaled query is in float32
     return AttentionOutput(out.to(inputs.query.dtype), statistics=rows)
@@ -55,12 +55,18 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    """Compute `_compute` of flat arguments."""
+    *given, special_keys, need_statistics, keep = arguments
+    return _compute(OperatorInputs(*given), special_keys, need_statistics, keep)
+
+
+def _compute(
+    inputs: OperatorInputs, special_keys: Tensor | None, need_statistics: bool, keep: bool
+) -> tuple[Tensor, ...]:
     """Compute out (B, H, Q, Dv), dense by query, row statistics, and with `keep` the rows' support.
 
     Results that are not requested are empty.
     """
-    *given, special_keys, need_statistics, keep = arguments
-    inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     out = _empty_out(inputs, args.tensors[0])
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
@@ -108,9 +114,16 @@ def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
     f"{WANTED}) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    """Compute `_differentiate` of flat arguments."""
+    given = len(OperatorInputs._fields)
+    return _differentiate(grad, OperatorInputs(*arguments[:given]), *arguments[given:])
+
+
+def _differentiate(
+    grad: Tensor, inputs: OperatorInputs, found: Tensor, columns: Tensor, scores: Tensor,
+    want_parameter: bool, want_sink: bool, want_bias: bool,
+) -> list[Tensor]:  # fmt: skip
     """Compute gradients of query, key and value, and of parameter, sink and bias where wanted."""
-    *given, found, columns, scores, want_parameter, want_sink, want_bias = arguments
-    inputs = OperatorInputs(*given)
     args = KernelArgs(inputs)
     query, key, value = args.tensors
     leaves = [*inputs[:3], *inputs.learned((want_parameter, want_sink, want_bias))]
@@ -150,4 +163,6 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     return [*found, *(t.new_empty(t.shape) for t in inputs.learned(arguments[-3:]))]
 
 
-_call = register("cpu", _forward, _backward, results=2, saved=slice(2, None))
+_call = register(
+    "cpu", (_forward, _backward), _compute, _differentiate, results=2, saved=slice(2, None)
+)

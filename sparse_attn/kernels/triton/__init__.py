@@ -70,7 +70,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     tensors = (given.query, given.key, given.value, given.parameter, given.sink)
     grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
-    out: Tensor = launch.attend(*given, grad, moments)[0]
+    out: Tensor = launch.attend(given, grad, moments)[0]
     return AttentionOutput(out.to(inputs.query.dtype))
 
 

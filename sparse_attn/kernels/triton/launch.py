@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from sparse_attn.kernels.triton.decoding import (
 from sparse_attn.kernels.triton.forward import fwd_kernel
 from sparse_attn.kernels.triton.plan import (
     LaunchPlan,
+    Options,
     decode_shapes,
     forward_setting,
     needs_moments,
@@ -34,6 +36,8 @@ from sparse_attn.kernels.triton.plan import (
 )
 from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
 
+_GIVEN = OperatorInputs._fields.index("kernel")  # tensors come first
+
 
 @custom_op(
     "sparse_attn::triton_forward",
@@ -41,25 +45,79 @@ from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
     schema=f"({INPUTS}, bool grad, bool moments) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Compute out (B, H, Q, D), a second output, row statistics, lists and marks of live tiles."""
+    """Compute out (B, H, Q, D), a second output, row statistics, lists and marks of live tiles.
+
+    What a mapping does not need is empty.
+    """
     *given, grad, moments = arguments
-    inputs = OperatorInputs(*given).dense()
+    inputs = OperatorInputs(*given)
+    return _complete(inputs, _forward(inputs, grad, moments))
+
+
+@triton_forward.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    *given, grad, moments = arguments
+    inputs = OperatorInputs(*given)
+    return _complete(inputs, _empty_outputs(inputs, grad, moments))
+
+
+def _complete(inputs: OperatorInputs, outputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    return tuple(inputs.query.new_empty(0) if t is None else t for t in outputs)
+
+
+def _forward(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
+    """Compute the outputs of `triton_forward`; None for what a mapping does not need."""
+    given = inputs[:_GIVEN]
+    inputs = inputs.dense()
     query, key, value = inputs[:3]
     planned = plan(inputs, grad, moments)
-    shape, chosen = planned.forward
     outputs = _empty_outputs(inputs, grad, moments)
-    out, second, *_ = outputs
+    out, second, stats, tiles, marks = outputs
+    assert out is not None
     if planned.split is not None:
         _decode(inputs, planned, out)
         return outputs
-    grid = (-(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1],)
+    shape, chosen = planned.forward
+    programs = -(-query.shape[2] // shape.block_m) * query.shape[0] * query.shape[1]
+    arguments = (
+        query, key, value, out, out if second is None else second,
+        query.stride(), key.stride(), value.stride(), out.stride(),
+        out if stats is None else stats, out if tiles is None else tiles,
+        out if marks is None else marks,
+        *planned.arguments(inputs), planned.map, planned.flags, shape,
+    )  # fmt: skip
     with torch.cuda.device_of(query):
-        fwd_kernel[grid](
-            query, key, value, out, second,
-            query.stride(), key.stride(), value.stride(), out.stride(),
-            *outputs[2:], **planned.arguments(inputs), SHAPE=shape, **chosen,
-        )  # fmt: skip
+        launch(fwd_kernel, programs, arguments, chosen, planned, "forward", given)
     return outputs
+
+
+def launch(
+    kernel: Any,
+    programs: int,
+    arguments: tuple[Any, ...],
+    options: Options,
+    planned: LaunchPlan,
+    layout: Hashable,
+    given: Iterable[Tensor | None],
+) -> None:
+    """Launch a kernel; kernel[(programs,)](*arguments, **options).
+
+    Triton looks up the compiled kernel by type, divisibility and alignment of every argument, which
+    takes several times as long as the launch. Here the plan and `layout` decide all of these but
+    the alignment of tensors that others made, `given`; those that we allocate are aligned.
+    """
+    addresses = 0
+    for t in given:
+        if t is not None:
+            addresses |= t.data_ptr()
+    if addresses % 16:
+        kernel[(programs,)](*arguments, **options)
+        return
+    ready = planned.compiled.get(layout)
+    if ready is None:
+        planned.compiled[layout] = kernel[(programs,)](*arguments, **options)
+    else:
+        ready[(programs, 1, 1)](*arguments)
 
 
 def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
@@ -71,45 +129,49 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
     scores = query.new_empty(batch, heads, rows, key.shape[2], dtype=torch.float32)
     stats = scores.new_empty(batch * heads * rows, WIDE.value)
     parts = scores.new_empty(splits, batch, heads, rows, dim)
-    options = planned.arguments(inputs)
-    options["MAP"] = options["MAP"]._replace(skip=False)
-    options["FLAGS"] = planned.flags._replace(ragged=True)
+    given = inputs[:_GIVEN]
     computed, stored = decode_shapes(query, key)
     programs = batch * heads
+    by_map = planned.map._replace(skip=False), planned.flags._replace(ragged=True)
+    arguments = *planned.arguments(inputs), *by_map
+    options = {"num_warps": 4, "num_stages": 3}
     with torch.cuda.device_of(query):
-        decode_scores_kernel[(programs * splits,)](
-            query, key, query.stride(), key.stride(), scores, splits, chunk, **options,
-            SHAPE=computed, num_warps=4, num_stages=3,
+        launch(
+            decode_scores_kernel, programs * splits,
+            (query, key, query.stride(), key.stride(), scores, splits, chunk, *arguments, computed),
+            options, planned, "scores", given,
         )  # fmt: skip
-        decode_statistics_kernel[(programs,)](scores, stats, **options, SHAPE=stored, num_warps=4)
-        decode_values_kernel[(programs * splits,)](
-            scores, stats, value, value.stride(), parts, splits, chunk, **options,
-            SHAPE=computed, num_warps=4, num_stages=3,
+        launch(
+            decode_statistics_kernel, programs, (scores, stats, *arguments, stored),
+            {"num_warps": 4}, planned, "statistics", given,
+        )  # fmt: skip
+        launch(
+            decode_values_kernel, programs * splits,
+            (scores, stats, value, value.stride(), parts, splits, chunk, *arguments, computed),
+            options, planned, "values", given,
         )  # fmt: skip
     out.copy_(parts.sum(0))
 
 
-@triton_forward.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *given, grad, moments = arguments
-    return _empty_outputs(OperatorInputs(*given), grad, moments)
-
-
-def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor, ...]:
+def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
+    if not (grad or skips(inputs)):
+        return out, None, None, None, None
+    second = stats = tiles = marks = None
     has_second = inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
-    second = torch.empty_like(out) if grad and has_second and not moments else out.new_empty(0)
-    numbers = POINTWISE if inputs.family == "pointwise" else WIDE
-    stats = out.new_empty(batch * heads * rows if grad else 0, numbers.value, dtype=torch.float32)
-    if not skips(inputs):
-        return out, second, stats, out.new_empty(0), out.new_empty(0)
-    tile = forward_setting(inputs, grad)
-    blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
-    short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
-    tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
-    size = (batch * heads, columns, blocks) if grad else (0,)
-    marks = out.new_zeros(size, dtype=torch.int8)
+    if grad and has_second and not moments:
+        second = torch.empty_like(out)
+    if grad:
+        numbers = POINTWISE if inputs.family == "pointwise" else WIDE
+        stats = out.new_empty(batch * heads * rows, numbers.value, dtype=torch.float32)
+    if skips(inputs):
+        tile = forward_setting(inputs, grad)
+        blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
+        short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
+        tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
+        if grad:
+            marks = out.new_zeros(batch * heads, columns, blocks, dtype=torch.int8)
     return out, second, stats, tiles, marks
 
 
@@ -121,34 +183,54 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
 )
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     """Compute gradients of query, key and value, and of parameter and sink where wanted."""
-    *given, out, second, stats, tiles, marks, want_parameter, want_sink, _ = arguments
-    inputs = OperatorInputs(*given).dense()
+    number = len(OperatorInputs._fields)
+    return _backward(grad, OperatorInputs(*arguments[:number]), *arguments[number:])
+
+
+def _backward(
+    grad: Tensor, inputs: OperatorInputs, out: Tensor, second: Tensor | None, stats: Tensor,
+    tiles: Tensor | None, marks: Tensor | None, want_parameter: bool, want_sink: bool, _: bool,
+) -> list[Tensor]:  # fmt: skip
+    given = (grad, *inputs[:_GIVEN], out, second, stats, tiles, marks)
+    inputs = inputs.dense()
     q, k, v = inputs[:3]
     g = rows_dense(grad)
     dq, dk, dv = map(torch.empty_like, (q, k, v))
-    moments = needs_moments(inputs, want_parameter)
-    planned = plan(inputs, True, moments)
+    planned = plan(inputs, True, needs_moments(inputs, want_parameter))
     row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
     shape, chosen, whole = planned.backward
-    saved = (stats, row_gradients)
-    options = planned.arguments(inputs)
+    arguments = planned.arguments(inputs)
+    flags = planned.flags
     if whole and not shape.full:
-        options["FLAGS"] = planned.flags._replace(ragged=True)  # a single loop for one or two tiles
-    batch, heads = q.shape[:2]
+        flags = flags._replace(ragged=True)  # a single loop for one or two tiles
+    batch, heads, rows, _dim = q.shape
+    # saved tensors may come back with other strides, from hooks
+    strides = g.stride(), out.stride()
+    of_outputs = dq.stride(), dk.stride(), dv.stride()
     with torch.cuda.device_of(q):
-        bwd_dq_kernel[(-(-q.shape[2] // shape.block_m) * batch * heads,)](
-            q, k, v, out, second, g, dq, dk, dv,
-            q.stride(), k.stride(), v.stride(), out.stride(), g.stride(),
-            dq.stride(), dk.stride(), dv.stride(), *saved, tiles, **options, SHAPE=shape,
-            WHOLE=whole, **chosen,
+        launch(
+            bwd_dq_kernel, -(-rows // shape.block_m) * batch * heads,
+            (
+                q, k, v, out, out if second is None else second, g, dq, dk, dv,
+                q.stride(), k.stride(), v.stride(), strides[1], strides[0], *of_outputs,
+                stats, row_gradients, out if tiles is None else tiles, *arguments,
+                planned.map, flags, shape, whole,
+            ),
+            chosen, planned, ("queries", strides), given,
         )  # fmt: skip
         if not whole:
             tile, chosen = planned.keys
-            lists = torch.empty_like(marks, dtype=tiles.dtype)
-            bwd_dkdv_kernel[(-(-k.shape[2] // tile.block_n) * batch * k.shape[1],)](
-                q, k, v, g, dk, dv,
-                q.stride(), k.stride(), v.stride(), g.stride(), dk.stride(), dv.stride(),
-                *saved, marks, lists, **options, SHAPE=tile, **chosen,
+            lists = None
+            if tiles is not None and marks is not None:
+                lists = torch.empty_like(marks, dtype=tiles.dtype)
+            launch(
+                bwd_dkdv_kernel, -(-k.shape[2] // tile.block_n) * batch * k.shape[1],
+                (
+                    q, k, v, g, dk, dv, q.stride(), k.stride(), v.stride(), strides[0],
+                    *of_outputs[1:], stats, row_gradients, out if marks is None else marks,
+                    out if lists is None else lists, *arguments, planned.map, planned.flags, tile,
+                ),
+                chosen, planned, ("keys", strides), given,
             )  # fmt: skip
     by_row = row_gradients.view(batch, heads, -1, GRADIENTS.value)
     wanted = zip((2, 3), (want_parameter, want_sink), strict=True)
@@ -162,4 +244,11 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
     return [*found, *(t.new_empty(t.shape) for t in inputs.learned(arguments[-3:]))]
 
 
-attend = register("triton", triton_forward, triton_backward, results=1, saved=slice(None))
+attend = register(
+    "triton",
+    (triton_forward, triton_backward),
+    _forward,
+    _backward,
+    results=1,
+    saved=slice(None),
+)

@@ -33,7 +33,8 @@ Options = dict[str, int]  # options of a launch
 class LaunchPlan(NamedTuple):
     """Arguments shared by all calls of one layout."""
 
-    fixed: dict[str, Any]  # arguments of every kernel
+    fixed: tuple[Any, ...]  # sizes, scaling and dropping of every kernel
+    map: Map
     of_mask: Any  # strides
     of_bias: Any
     flags: Flags
@@ -41,22 +42,22 @@ class LaunchPlan(NamedTuple):
     backward: tuple[Shape, Options, bool]
     keys: tuple[Shape, Options]
     split: tuple[int, int] | None  # for few queries: parts of the keys, and tiles per part
+    compiled: dict[Any, Any]  # kernels by what else than the layout decides about them
 
-    def arguments(self, inputs: OperatorInputs) -> dict[str, Any]:
-        """Return the arguments of every kernel, including the tensors."""
+    def arguments(self, inputs: OperatorInputs) -> tuple[Any, ...]:
+        """Return the arguments of every kernel from theta to dropping, in the order of all."""
         query, mask, bias = inputs.query, inputs.mask, inputs.bias
         bounds = inputs.key_lengths if inputs.cu_seqlens is None else inputs.cu_seqlens
         masks = query if mask is None else mask.view(torch.uint8), *self.of_mask
         biases = query if bias is None else bias, *self.of_bias
-        return {
-            "theta": inputs.parameter,
-            "sink": inputs.sink,
-            "lengths": query if bounds is None else bounds.contiguous(),
-            "seed": inputs.parameter if inputs.seed is None else inputs.seed,
-            "pairs": Pairs(*(*masks, *biases)),
-            "FLAGS": self.flags,
-            **self.fixed,
-        }
+        return (
+            inputs.parameter,
+            inputs.sink,
+            query if bounds is None else bounds.contiguous(),
+            inputs.parameter if inputs.seed is None else inputs.seed,
+            Pairs(*masks, *biases),
+            *self.fixed,
+        )
 
 
 _PLANS: dict[tuple[Any, ...], LaunchPlan] = {}
@@ -64,16 +65,20 @@ _PLANS: dict[tuple[Any, ...], LaunchPlan] = {}
 
 def plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
     """Return the plan of this layout; cached, because making one takes as long as a launch."""
-    query, key, mask, bias = inputs.query, inputs.key, inputs.mask, inputs.bias
+    query, key, value, mask, bias = *inputs[:3], inputs.mask, inputs.bias
+    lengths, ends = inputs.key_lengths, inputs.cu_seqlens
     layout = (
         query.shape,
         key.shape,
+        query.stride(),
+        key.stride(),
+        value.stride(),
         query.dtype,
         query.device,
         None if mask is None else (mask.shape, mask.stride()),
-        None if bias is None else (bias.shape, bias.stride()),
-        inputs.key_lengths is None,
-        None if inputs.cu_seqlens is None else len(inputs.cu_seqlens),
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype),
+        None if lengths is None else lengths.dtype,
+        None if ends is None else (len(ends), ends.dtype),
         inputs.sink is None,
         product_precision(query.dtype),
         grad,
@@ -111,14 +116,10 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
     )
-    fixed = {
-        "sizes": Sizes(heads, heads // key_heads, rows, keys, 0 if packed is None else len(packed)),
-        "scaling": (inputs.scale, inputs.softcap),
-        "dropping": _dropping(inputs.dropout),
-        "MAP": Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
-    }
+    sizes = Sizes(heads, heads // key_heads, rows, keys, 0 if packed is None else len(packed))
     return LaunchPlan(
-        fixed,
+        (sizes, (inputs.scale, inputs.softcap), _dropping(inputs.dropout)),
+        Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
         of_mask,
         of_bias,
         flags,
@@ -126,6 +127,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
         backward_shape(inputs, flags),
         keys_shape(inputs),
         None if grad else split_of(inputs),
+        {},
     )
 
 
