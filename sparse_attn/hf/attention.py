@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import (
     _active_collector,  # private: no argument tells that attention weights are collected
 )
 
-from sparse_attn.kernels.dispatch import run
+from sparse_attn.kernels.dispatch import run, run_again
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
 from sparse_attn.kernels.reference import exact_weights
 from sparse_attn.mappings import Mapping
@@ -126,19 +126,27 @@ def sparse_attention(
     in_graph = torch.compiler.is_compiling()
     beside = collected and not in_graph and module.training and _is_recomputed()
     wants_weights = _wants_weights(mapping, kwargs) or (collected and not beside)
+    ends = _boundaries(module, kwargs)
+    causal = causal and query.shape[2] > 1
+    dropout = dropout if module.training else 0.0
+    special = wants_weights or beside or observer is not None
+    if not special and bias is softcap is s_aux is ends is None:
+        again = run_again(query, key, value, mapping, mask, causal, scaling, dropout)
+        if again is not None:
+            return again.transpose(1, 2).contiguous(), None
     inputs = AttentionInputs(
         query,
         key,
         value,
         mapping,
         mask=mask,
-        cu_seqlens=_boundaries(module, kwargs),
+        cu_seqlens=ends,
         bias=bias,
         sink=s_aux,
         softcap=softcap,
-        causal=causal and query.shape[2] > 1,
+        causal=causal,
         scaling=scaling,
-        dropout=dropout if module.training else 0.0,
+        dropout=dropout,
         need_weights=wants_weights or (observer is not None and observer.keeps_weights),
         need_statistics=observer is not None,
         special_keys=None if observer is None else observer.special(key.shape[0], key.shape[2]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from torch import Tensor
 
@@ -102,6 +103,13 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
     if inputs.need_statistics and result.statistics is None:
         result = result._replace(statistics=reference.row_statistics(inputs))
     return result
+
+
+def run_again(query: Tensor, *arguments: Any) -> Tensor | None:
+    """Return the output of `triton.attend_again`, None where the kernels are not in use."""
+    if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",) or not triton.INSTALLED:
+        return None
+    return triton.again.attend_again(query, *arguments)
 
 
 def choose(inputs: AttentionInputs, impl: str | None = None) -> str:

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from sparse_attn.kernels.by_head import by_head, exact_dtype, theta
 from sparse_attn.kernels.dropout import draw_seed
-from sparse_attn.kernels.operators import OperatorInputs, is_observed
+from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
@@ -114,11 +115,11 @@ class AttentionInputs:
         if not self.has_sink:
             return None
         sink = self.mapping.read(SINK.name) if self.sink is None else self.sink
-        most = torch.finfo(self._exact).max
+        most = torch.finfo(exact_dtype(self.query)).max
         # infinity counts as the largest number, as in the mappings' functions
         if isinstance(sink, Tensor):
-            return self._by_head(SINK.name, sink).clamp(-most, most)
-        return self._by_head(SINK.name, max(-most, min(sink, most)))
+            return by_head(SINK.name, sink, self.query).clamp(-most, most)
+        return by_head(SINK.name, max(-most, min(sink, most)), self.query)
 
     @property
     def kernel_reason(self) -> str | None:
@@ -146,7 +147,7 @@ class AttentionInputs:
             query,
             self.key,
             self.value,
-            self._theta(kernel),
+            theta(self.mapping, kernel, self.query),
             self.sinks,
             bias,
             self.mask,
@@ -166,7 +167,7 @@ class AttentionInputs:
 
     def _scaled(self) -> tuple[Tensor, Tensor | None]:
         """Return query and bias, in at least float32, times each row's factor of `scaled-NAME`."""
-        n = self._number().to(self._exact)
+        n = self._number().to(exact_dtype(self.query))
         values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
         factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
         if self.bias is None:
@@ -176,37 +177,12 @@ class AttentionInputs:
         bias = self.bias.masked_fill(masked, 0.0) * factor
         return self.query * factor, bias.masked_fill(masked, -torch.inf)
 
-    def _theta(self, kernel: Kernel) -> Tensor:
-        """Return the kernel's parameter for each head, (H,)."""
-        name = kernel.parameter
-        if name is not None and self.mapping.value(name) is None:
-            parameters = self.mapping.spec.parameters
-            name = next((p.name for p in parameters if p.instead_of == name), None)
-            if name is None:
-                return self._by_head("", torch.inf)
-        return self.parameter(name)
-
-    @property
-    def _exact(self) -> torch.dtype:
-        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
-
     def parameter(self, name: str | None) -> Tensor:
         """Return the parameter `name` for each head, (H,), with its graph; 0 if `name` is None.
 
         In float64 if the inputs are, else float32.
         """
-        return self._by_head(name or "", self.mapping.read(name) if name else 0.0)
-
-    def _by_head(self, name: str, value: float | Tensor) -> Tensor:
-        heads = self.query.shape[1]
-        if not isinstance(value, Tensor):
-            return _constant(value, heads, self._exact, self.query)
-        if value.numel() not in (1, heads):
-            raise ValueError(
-                f"{name}: expected one value or one for each of the {heads} heads of query, got "
-                f"{value.numel()}"
-            )
-        return value.to(self.query.device, self._exact).expand(heads).contiguous()
+        return by_head(name or "", self.mapping.read(name) if name else 0.0, self.query)
 
     def valid(self, rows: slice | None = None) -> Tensor | None:
         """Keys that these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
@@ -387,25 +363,6 @@ def _between(low: float, value: Any, high: float) -> bool:
         return bool(low < value < high)
     except TypeError:
         return False
-
-
-def _constant(value: float, heads: int, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Return a read-only (heads,) of one value; cached, because filling is a launch on a GPU."""
-    # a CUDA graph must not read a cached tensor
-    if is_observed((like,)) or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
-        # a product, because the value must stay a symbol if a schedule changes it
-        return like.new_ones(heads, dtype=dtype) * value
-    # cached by stream: filled or freed on another one, it would race with its readers
-    stream = torch.cuda.current_stream(like.device) if like.is_cuda else None
-    return _filled(value, heads, dtype, like.device, stream)
-
-
-@functools.lru_cache(maxsize=64)
-def _filled(
-    value: float, heads: int, dtype: torch.dtype, device: torch.device, stream: object
-) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.full((heads,), value, dtype=dtype, device=device)
 
 
 def select_rows(tensor: Tensor, rows: slice) -> Tensor:

@@ -63,6 +63,18 @@ WANTED = "bool want_parameter, bool want_sink, bool want_bias"
 _LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registers
 
 
+class Attend(NamedTuple):
+    """Functions of the inputs and of what else an implementation takes."""
+
+    dispatched: Callable[..., tuple[Any, ...]]
+    direct: Callable[..., tuple[Any, ...]]  # past the dispatcher, which takes longer than a layer
+
+    def __call__(self, inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
+        """Return the outputs, directly if nothing observes the call."""
+        observed = is_observed(inputs[:_TENSORS])
+        return (self.dispatched if observed else self.direct)(inputs, *more)
+
+
 def register(
     name: str,
     operators: tuple[CustomOpDef, CustomOpDef],
@@ -70,7 +82,7 @@ def register(
     differentiate: Callable[..., list[Tensor]],
     results: int,
     saved: slice,
-) -> Callable[..., tuple[Tensor, ...]]:
+) -> Attend:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
     The operators take and return flat tensors, for graphs. The functions are what they compute:
@@ -78,8 +90,7 @@ def register(
     -> gradients of query, key, value, and of parameter, sink and bias where wanted.
 
     Returns:
-        A function (inputs, *more) that returns the first `results` outputs. It bypasses the
-        dispatcher, which would take longer than a small call, when nothing observes the call.
+        Functions (inputs, *more) that return the first `results` outputs.
     """
     forward, backward = operators
 
@@ -130,17 +141,20 @@ def register(
             observed = torch.is_grad_enabled() or is_observed((grad,))
             return gradients(ctx, grad, direct=not observed)
 
+    # Function.apply only adds support for transforms, which `is_observed` excludes
+    apply = super(torch.autograd.Function, Direct).apply
+
     def call(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
-        tensors = inputs[:_TENSORS]
-        if is_observed(tensors):
-            return forward(*inputs, *more)[:results]
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            # Function.apply only adds support for transforms, which `is_observed` excludes
-            apply = super(torch.autograd.Function, Direct).apply
-            return apply(*inputs[:_LEAVES], (inputs, *more))
+        return forward(*inputs, *more)[:results]
+
+    def direct(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            for t in inputs[:_LEAVES]:
+                if t is not None and t.requires_grad:
+                    return apply(*inputs[:_LEAVES], (inputs, *more))
         return compute(inputs, *more)[:results]
 
-    return call
+    return Attend(call, direct)
 
 
 # private: what torch would do in a call has no public name, here and in `is_observed`

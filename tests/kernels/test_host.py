@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.host import stubbed
 from sparse_attn import Mapping
-from sparse_attn.kernels import attention, inputs, operators
+from sparse_attn.kernels import attention, by_head, operators
 from sparse_attn.kernels.triton import plan
 
 from .problems import LEARNED, SETTINGS
@@ -50,7 +50,7 @@ class Log(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def unobserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without kernels, and as if nothing observed the calls, which the log does."""
-    for module in (operators, inputs):
+    for module in (operators, by_head):
         monkeypatch.setattr(module, "is_observed", lambda tensors: False)
     with stubbed():
         yield

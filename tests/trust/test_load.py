@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from sparse_attn import SparsitySchedule, patch_model, patched, unpatch_model
 from sparse_attn.inspection import record_attention
-from sparse_attn.kernels import inputs
+from sparse_attn.kernels import by_head
 from sparse_attn.mappings import get_spec
 from tests.marks import soak
 
@@ -45,7 +45,7 @@ class Live(NamedTuple):
 
 
 def live(model: nn.Module) -> Live:
-    inputs._filled.cache_clear()  # bounded, but filled by the values of a schedule
+    by_head._filled.cache_clear()  # bounded, but filled by the values of a schedule
     gc.collect()
     objects = gc.get_objects()
     hooks = sum(

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
-from sparse_attn.mappings import get_spec
-from sparse_attn.mappings.base import Kernel
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
-    from sparse_attn.kernels.triton import launch, plan  # first, because it registers the operators
+    from sparse_attn.kernels.triton import again, launch, plan  # which registers the operators
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
-FIXED_ALPHA = {
-    1.0: get_spec("softmax").kernel,
-    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares for powers
-    2.0: get_spec("sparsemax").kernel,
-}
 
 
 def unsupported_reason(inputs: AttentionInputs) -> str | None:
@@ -60,7 +52,9 @@ def unsupported_reason(inputs: AttentionInputs) -> str | None:
 
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
-    kernel = _kernel(inputs)
+    mapping = inputs.mapping
+    assert mapping.spec.kernel is not None
+    kernel = again.chosen_kernel(mapping, mapping.spec.kernel)
     given = inputs.for_operator(kernel)
     if kernel.scaled:  # in float32
         dtype = _dtype(inputs)
@@ -71,6 +65,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
     out: Tensor = launch.attend(given, grad, moments)[0]
+    again.remember(inputs, kernel, given, grad, moments)
     return AttentionOutput(out.to(inputs.query.dtype))
 
 
@@ -78,18 +73,3 @@ def _dtype(inputs: AttentionInputs) -> torch.dtype:
     """Return the dtype of query, or float32 if a learned factor needs exact gradients."""
     exact = inputs.learns_factor and torch.is_grad_enabled()
     return torch.float32 if exact else inputs.query.dtype
-
-
-def _kernel(inputs: AttentionInputs) -> Kernel:
-    """Return the mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
-    kernel = inputs.mapping.spec.kernel
-    assert kernel is not None
-    # not in a graph, which would be recompiled for each value of a schedule
-    moves = torch.compiler.is_compiling() and inputs.mapping.was_set
-    if kernel.name != "entmax" or moves:
-        return kernel
-    alpha = inputs.mapping.value("alpha")
-    fixed = None if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha)
-    if fixed is None:
-        return kernel
-    return replace(fixed, scaled=True) if kernel.scaled else fixed

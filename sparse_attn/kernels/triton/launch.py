@@ -65,12 +65,15 @@ def _complete(inputs: OperatorInputs, outputs: tuple[Tensor | None, ...]) -> tup
     return tuple(inputs.query.new_empty(0) if t is None else t for t in outputs)
 
 
-def _forward(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
+def _forward(
+    inputs: OperatorInputs, grad: bool, moments: bool, planned: LaunchPlan | None = None
+) -> tuple[Tensor | None, ...]:
     """Compute the outputs of `triton_forward`; None for what a mapping does not need."""
     given = inputs[:_GIVEN]
-    inputs = inputs.dense()
+    if planned is None:
+        inputs = inputs.dense()
+        planned = plan(inputs, grad, moments)
     query, key, value = inputs[:3]
-    planned = plan(inputs, grad, moments)
     outputs = _empty_outputs(inputs, grad, moments)
     out, second, stats, tiles, marks = outputs
     assert out is not None
@@ -156,7 +159,8 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
 def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
-    if not (grad or skips(inputs)):
+    listed = skips(inputs)
+    if not (grad or listed):
         return out, None, None, None, None
     second = stats = tiles = marks = None
     has_second = inputs.family in ("threshold", "projection") or inputs.kernel == "clipped-softmax"
@@ -165,7 +169,7 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
     if grad:
         numbers = POINTWISE if inputs.family == "pointwise" else WIDE
         stats = out.new_empty(batch * heads * rows, numbers.value, dtype=torch.float32)
-    if skips(inputs):
+    if listed:
         tile = forward_setting(inputs, grad)
         blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
         short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
@@ -232,9 +236,12 @@ def _backward(
                 ),
                 chosen, planned, ("keys", strides), given,
             )  # fmt: skip
-    by_row = row_gradients.view(batch, heads, -1, GRADIENTS.value)
-    wanted = zip((2, 3), (want_parameter, want_sink), strict=True)
-    return [dq, dk, dv, *(by_row[..., i].sum((0, 2)) for i, want in wanted if want)]
+    found = [dq, dk, dv]
+    if want_parameter or want_sink:
+        by_row = row_gradients.view(batch, heads, -1, GRADIENTS.value)
+        wanted = zip((2, 3), (want_parameter, want_sink), strict=True)
+        found += [by_row[..., i].sum((0, 2)) for i, want in wanted if want]
+    return found
 
 
 @triton_backward.register_fake

@@ -1,0 +1,129 @@
+"""Calls of a layout that has run before, without the checks that it passed then.
+
+In training of BERT's size the host is slower than the GPU, and these checks take a third of its
+time for a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from sparse_attn.kernels.by_head import constant, theta
+from sparse_attn.kernels.dropout import draw_seed
+from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.operators import OperatorInputs, is_observed
+from sparse_attn.kernels.triton.launch import attend
+from sparse_attn.kernels.triton.plan import MOST_PLANS, LaunchPlan, plan, product_precision
+from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.mappings.base import Kernel
+
+FIXED_ALPHA = {
+    1.0: get_spec("softmax").kernel,
+    1.5: Kernel("entmax-1.5", "projection", "alpha", skips=True),  # squares for powers
+    2.0: get_spec("sparsemax").kernel,
+}
+
+
+class Ready(NamedTuple):
+    """What the checks and the plan of a layout have found."""
+
+    kernel: Kernel  # held, because its id stands for it in the layout
+    planned: LaunchPlan
+    moments: bool
+
+
+_READY: dict[tuple[Any, ...], Ready] = {}
+
+
+def attend_again(
+    query: Tensor, key: Tensor, value: Tensor, mapping: Mapping, mask: Tensor | None, causal: bool,
+    scaling: float | None, dropout: float,
+) -> Tensor | None:  # fmt: skip
+    """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other."""
+    kernel = mapping.spec.kernel
+    if kernel is None or _is_special(kernel, mapping):
+        return None
+    capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
+    # private: torch cannot be asked publicly whether forward mode runs
+    if capturing or is_observed((query, key, value, mask)) or forward_ad._current_level >= 0:
+        return None
+    kernel = chosen_kernel(mapping, kernel)
+    number = mapping.value(kernel.parameter) if kernel.parameter else 0.0
+    if isinstance(number, float):
+        parameter = constant(number, query)
+    else:
+        parameter = theta(mapping, kernel, query)
+        if is_observed((parameter,)):
+            return None
+    learned = parameter.requires_grad
+    grad = torch.is_grad_enabled() and (
+        learned or query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    layout = _layout(kernel, query, key, value, mask, causal, scaling, dropout, grad, learned)
+    found = _READY.get(layout)
+    if found is None:
+        return None
+    inputs = OperatorInputs(
+        query, key, value, parameter, None, None, mask, None, None,
+        draw_seed(query.device) if dropout else None,
+        kernel.name, kernel.family, kernel.skips,
+        query.shape[3] ** -0.5 if scaling is None else scaling, 0.0, dropout, causal, 0,
+    )  # fmt: skip
+    out: Tensor = attend.direct(inputs, grad, found.moments, found.planned)[0]
+    return out
+
+
+def remember(
+    inputs: AttentionInputs, kernel: Kernel, given: OperatorInputs, grad: bool, moments: bool
+) -> None:
+    """Remember the layout of a computed call, if it is of the kind that `attend_again` takes."""
+    more = inputs.bias, inputs.sink, inputs.key_lengths, inputs.cu_seqlens, inputs.softcap
+    if (
+        any(x is not None for x in (*more, inputs.window))
+        or _is_special(kernel, inputs.mapping)
+        or is_observed((*given[:4], inputs.mask))
+        or given.dense() is not given
+    ):
+        return
+    if len(_READY) >= MOST_PLANS:
+        _READY.clear()
+    layout = _layout(
+        kernel, *given[:3], inputs.mask, inputs.causal, inputs.scaling, inputs.dropout, grad,
+        given.parameter.requires_grad,
+    )  # fmt: skip
+    _READY[layout] = Ready(kernel, plan(given, grad, moments), moments)
+
+
+def chosen_kernel(mapping: Mapping, kernel: Kernel) -> Kernel:
+    """Return the mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
+    # not in a graph, which would be recompiled for each value of a schedule
+    if kernel.name != "entmax" or (torch.compiler.is_compiling() and mapping.was_set):
+        return kernel
+    alpha = mapping.value("alpha")
+    fixed = None if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha)
+    if fixed is None:
+        return kernel
+    return replace(fixed, scaled=True) if kernel.scaled else fixed
+
+
+def _is_special(kernel: Kernel, mapping: Mapping) -> bool:
+    """Whether the values of other parameters decide about the call too."""
+    return kernel.scaled or bool(kernel.constants) or mapping.has_sink
+
+
+def _layout(
+    kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *rest: Any
+) -> tuple[Any, ...]:
+    """Return what the checks and the plan of a call depend on."""
+    return (
+        id(kernel), query.shape, key.shape, value.shape,
+        query.stride(), key.stride(), value.stride(), query.dtype, key.dtype, value.dtype,
+        query.device, key.device, value.device,
+        None if mask is None else (mask.shape, mask.stride(), mask.dtype, mask.device),
+        product_precision(query.dtype), *rest,
+    )  # fmt: skip
