@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sparse_attn.kernels import cpu, flex, reference, triton
@@ -76,6 +77,11 @@ def attention(
     """
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
+        others = key_lengths, cu_seqlens, bias, sink, softcap, window, impl
+        if isinstance(mapping, Mapping) and all(other is None for other in others):
+            again = run_again(query, key, value, mapping, mask, causal, scale, dropout)
+            if again is not None:
+                return again
     inputs = AttentionInputs(
         query,
         key,
@@ -107,7 +113,9 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
 
 def run_again(query: Tensor, *arguments: Any) -> Tensor | None:
     """Return the output of `triton.attend_again`, None where the kernels are not in use."""
-    if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",) or not triton.INSTALLED:
+    if torch.compiler.is_compiling() or not triton.INSTALLED:
+        return None
+    if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",):
         return None
     return triton.again.attend_again(query, *arguments)
 

@@ -39,6 +39,11 @@ class OperatorInputs(NamedTuple):
     causal: bool
     window: int  # 0 for none
 
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The tensors, which come first."""
+        return self[:_TENSORS]  # type: ignore[return-value]
+
     def learned(self, wanted: Sequence[bool]) -> list[Tensor]:
         """Return those of parameter, sink and bias whose gradients are wanted."""
         given = zip((self.parameter, self.sink, self.bias), wanted, strict=True)
@@ -71,7 +76,7 @@ class Attend(NamedTuple):
 
     def __call__(self, inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
         """Return the outputs, directly if nothing observes the call."""
-        observed = is_observed(inputs[:_TENSORS])
+        observed = is_observed(inputs.tensors)
         return (self.dispatched if observed else self.direct)(inputs, *more)
 
 
@@ -149,7 +154,7 @@ def register(
 
     def direct(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
-            for t in inputs[:_LEAVES]:
+            for t in inputs.tensors:
                 if t is not None and t.requires_grad:
                     return apply(*inputs[:_LEAVES], (inputs, *more))
         return compute(inputs, *more)[:results]

@@ -85,6 +85,7 @@ def remember(
     more = inputs.bias, inputs.sink, inputs.key_lengths, inputs.cu_seqlens, inputs.softcap
     if (
         any(x is not None for x in (*more, inputs.window))
+        or isinstance(inputs.scaling, Tensor)
         or _is_special(kernel, inputs.mapping)
         or is_observed((*given[:4], inputs.mask))
         or given.dense() is not given

@@ -36,8 +36,6 @@ from sparse_attn.kernels.triton.plan import (
 )
 from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
 
-_GIVEN = OperatorInputs._fields.index("kernel")  # tensors come first
-
 
 @custom_op(
     "sparse_attn::triton_forward",
@@ -69,7 +67,7 @@ def _forward(
     inputs: OperatorInputs, grad: bool, moments: bool, planned: LaunchPlan | None = None
 ) -> tuple[Tensor | None, ...]:
     """Compute the outputs of `triton_forward`; None for what a mapping does not need."""
-    given = inputs[:_GIVEN]
+    given = inputs.tensors
     if planned is None:
         inputs = inputs.dense()
         planned = plan(inputs, grad, moments)
@@ -132,7 +130,7 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
     scores = query.new_empty(batch, heads, rows, key.shape[2], dtype=torch.float32)
     stats = scores.new_empty(batch * heads * rows, WIDE.value)
     parts = scores.new_empty(splits, batch, heads, rows, dim)
-    given = inputs[:_GIVEN]
+    given = inputs.tensors
     computed, stored = decode_shapes(query, key)
     programs = batch * heads
     by_map = planned.map._replace(skip=False), planned.flags._replace(ragged=True)
@@ -195,7 +193,7 @@ def _backward(
     grad: Tensor, inputs: OperatorInputs, out: Tensor, second: Tensor | None, stats: Tensor,
     tiles: Tensor | None, marks: Tensor | None, want_parameter: bool, want_sink: bool, _: bool,
 ) -> list[Tensor]:  # fmt: skip
-    given = (grad, *inputs[:_GIVEN], out, second, stats, tiles, marks)
+    given = (grad, *inputs.tensors, out, second, stats, tiles, marks)
     inputs = inputs.dense()
     q, k, v = inputs[:3]
     g = rows_dense(grad)

@@ -48,7 +48,7 @@ class LaunchPlan(NamedTuple):
         """Return the arguments of every kernel from theta to dropping, in the order of all."""
         query, mask, bias = inputs.query, inputs.mask, inputs.bias
         bounds = inputs.key_lengths if inputs.cu_seqlens is None else inputs.cu_seqlens
-        masks = query if mask is None else mask.view(torch.uint8), *self.of_mask
+        masks = query if mask is None else mask, *self.of_mask
         biases = query if bias is None else bias, *self.of_bias
         return (
             inputs.parameter,

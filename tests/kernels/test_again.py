@@ -1,0 +1,290 @@
+"""Calls of a layout that has run before: past the checks, with kernels that are compiled already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from sparse_attn import Mapping
+from sparse_attn.hf.attention import NAME, sparse_attention
+from sparse_attn.kernels import attention, dispatch, triton
+from sparse_attn.kernels.triton import again, launch, plan
+
+from .backends import CUDA, TRITON, Backend, each
+
+SOFTMAX = Mapping("softmax")
+
+
+class Layer(nn.Module):
+    is_causal = False
+    num_key_value_groups = 1
+
+
+@pytest.fixture(autouse=True)
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the Triton kernels are the first choice, and nothing has run yet."""
+    monkeypatch.setitem(dispatch.AUTOMATIC, "cpu", ("triton", "reference"))
+    monkeypatch.setattr(again, "_READY", {})
+    monkeypatch.setattr(plan, "_PLANS", {})
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The implementation of each call that passed the checks, in order."""
+    names: list[str] = []
+
+    def choose(*arguments: Any) -> str:
+        names.append(chosen(*arguments))
+        return names[-1]
+
+    chosen = dispatch.choose
+    monkeypatch.setattr(dispatch, "choose", choose)
+    return names
+
+
+def qkv(
+    backend: Backend, keys: int = 20, heads: int = 2, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(keys)
+    shapes = (2, 16, 2, 16), (2, keys, heads, 16), (2, keys, heads, 16)
+    made = (torch.randn(shape, generator=generator).to(backend.device, dtype) for shape in shapes)
+    return [t.transpose(1, 2).requires_grad_() for t in made]
+
+
+def layer(mapping: Mapping, backend: Backend) -> nn.Module:
+    module = Layer().train()
+    setattr(module, NAME, mapping.to(backend.device))
+    return module
+
+
+def mask(backend: Backend) -> Tensor:
+    kept = torch.arange(20, device=backend.device) < torch.tensor([[20], [13]]).to(backend.device)
+    return kept[:, None, None].expand(-1, -1, 16, -1)
+
+
+def results(module: nn.Module, given: list[Tensor], **options: Any) -> list[Tensor]:
+    """Output, and gradients of the inputs and of what the mapping learns."""
+    torch.manual_seed(0)
+    options = {"attention_mask": None, **options}
+    out = sparse_attention(module, *given, **options)[0]
+    leaves = [*given, *module.parameters()]
+    return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+
+CALLS: dict[str, Callable[[Backend], dict[str, Any]]] = {
+    "plain": lambda backend: {},
+    "mask": lambda backend: {"attention_mask": mask(backend)},
+    "dropout": lambda backend: {"dropout": 0.3, "scaling": 0.5},
+    "causal": lambda backend: {"is_causal": True},
+}
+
+
+@each(TRITON, CUDA)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        SOFTMAX,
+        Mapping("r-softmax", r=0.3),
+        Mapping("entmax", alpha=1.5),
+        Mapping("t-softmax", t=4.0, learn="t", num_heads=2),
+    ],
+    ids=lambda mapping: mapping.name,
+)
+def test_a_second_call_computes_the_same(
+    mapping: Mapping, call: str, checked: list[str], backend: Backend
+) -> None:
+    module, options = layer(mapping, backend), CALLS[call](backend)
+    first = results(module, qkv(backend), **options)
+    second = results(module, qkv(backend), **options)
+    assert checked == ["triton"]
+    assert all(map(torch.equal, first, second))
+
+
+@each(TRITON, CUDA)
+def test_what_another_call_has_else_is_checked(checked: list[str], backend: Backend) -> None:
+    """Each of these differs from the first call in one thing."""
+    module = layer(SOFTMAX, backend)
+    first = results(module, qkv(backend))
+    wide = torch.randn(2, 2, 16, 32, device=backend.device)[..., ::2].requires_grad_()
+    others: list[tuple[list[Tensor], dict[str, Any]]] = [
+        (qkv(backend, keys=24), {}),
+        (qkv(backend, heads=1), {}),
+        (qkv(backend, dtype=torch.float16), {}),
+        ([t.detach().contiguous().requires_grad_() for t in qkv(backend)], {}),
+        ([wide, *qkv(backend)[1:]], {}),
+        (qkv(backend), {"scaling": 0.5}),
+        (qkv(backend), {"dropout": 0.1}),
+        (qkv(backend), {"is_causal": True}),
+        (qkv(backend), {"attention_mask": mask(backend)}),
+        (qkv(backend), {"softcap": 5.0}),
+        (qkv(backend), {"s_aux": torch.zeros(2, device=backend.device)}),
+    ]
+    for given, options in others:
+        number = len(checked)
+        results(module, given, **options)
+        assert len(checked) == number + 1, options
+    with torch.no_grad():
+        out = sparse_attention(module, *qkv(backend), None)[0]
+    torch.testing.assert_close(out, first[0])
+    number = len(checked)
+    assert all(map(torch.equal, first, results(module, qkv(backend))))
+    assert len(checked) == number
+
+
+@each(TRITON, CUDA)
+def test_an_error_stays_an_error(backend: Backend) -> None:
+    module, (query, key, value) = layer(SOFTMAX, backend), qkv(backend)
+    results(module, [query, key, value])
+    for given, options, error in (
+        ((query, key, value[:, :, :9]), {}, "value"),
+        ((query, key.half(), value), {}, "key"),
+        ((query, key, value), {"dropout": 1.5}, "dropout"),
+        ((query, key, value), {"scaling": float("nan")}, "scale"),
+        ((query, key, value), {"attention_mask": mask(backend)[:, :, :3]}, "mask"),
+    ):
+        options = {"attention_mask": None, **options}
+        with pytest.raises((TypeError, ValueError), match=error):
+            sparse_attention(module, *given, **options)
+
+
+@each(TRITON, CUDA)
+def test_values_of_parameters_are_those_of_the_call(backend: Backend) -> None:
+    mapping = Mapping("entmax", alpha=1.5)
+    module = layer(mapping, backend)
+    for alpha in (1.5, 2.0, 1.3, 1.0, 1.5, 1.3):
+        mapping.set_value("alpha", alpha)
+        expected = attention(*qkv(backend), mapping, impl="reference")
+        found = results(module, qkv(backend))[0].transpose(1, 2)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@each(TRITON, CUDA)
+def test_observers_see_every_call(checked: list[str], backend: Backend) -> None:
+    module, given = layer(SOFTMAX, backend), qkv(backend)
+    results(module, given)
+
+    def call() -> Tensor:
+        return sparse_attention(module, *given, None)[0]
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    assert "sparse_attn::triton_forward" in [event.key for event in profile.key_averages()]
+    with forward_ad.dual_level():
+        call()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        call()
+    assert len(checked) == 4
+    call()
+    assert len(checked) == 4
+    handle = module.sparse_attn.register_forward_hook(lambda *_: None)
+    call()
+    handle.remove()
+    assert checked[-1] == "reference"
+
+
+def test_ever_new_lengths_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "MOST_PLANS", 2)
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    monkeypatch.setattr(launch, "launch", lambda *arguments: None)
+    for keys in (16, 20, 24, 16):
+        sparse_attention(layer(SOFTMAX, TRITON), *qkv(TRITON, keys), None)
+        assert 0 < len(again._READY) <= 2
+
+
+class Kernel:
+    """A kernel that notes its launches, and those of what it compiles to."""
+
+    def __init__(self) -> None:
+        self.searched = list[tuple[int, ...]]()
+        self.direct = list[tuple[int, ...]]()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Kernel]:
+        def launched(*arguments: Any, **options: Any) -> Kernel:
+            assert options
+            self.searched.append(grid)
+            return compiled
+
+        compiled = Compiled(self)
+        return launched
+
+
+class Compiled(Kernel):
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        # without a stream: Triton asks for the current one, also of a capture
+        return lambda *arguments: self.kernel.direct.append(grid)
+
+
+def at(offset: int) -> Tensor:
+    """Queries whose address is `offset` elements after a multiple of 16 bytes."""
+    return torch.randn(2 * 16 * 2 * 16 + 16)[offset:][: 2 * 16 * 2 * 16].view(2, 2, 16, 16)
+
+
+def test_a_compiled_kernel_is_launched_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Triton specialises a kernel for has to be the same: alignment, strides, types."""
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    kernel = Kernel()
+    monkeypatch.setattr(launch, "fwd_kernel", kernel)
+
+    def searches(*given: Tensor, **options: Any) -> int:
+        before = len(kernel.searched), len(kernel.direct)
+        attention(*given, SOFTMAX, impl="triton", **options)
+        searched = len(kernel.searched) - before[0]
+        assert searched + len(kernel.direct) - before[1] == 1
+        return searched
+
+    key, value = at(0), at(0)
+    lengths = torch.tensor([16, 9])
+    first: list[tuple[tuple[Tensor, ...], dict[str, Any]]] = [
+        ((at(0), key, value), {}),
+        ((at(0).transpose(1, 2).contiguous().transpose(1, 2), key, value), {}),
+        ((at(0).half(), key.half(), value.half()), {}),
+        ((at(0), key, value), {"mask": torch.ones(2, 1, 1, 16, dtype=torch.bool)}),
+        ((at(0), key, value), {"mask": torch.ones(2, 1, 16, 16, dtype=torch.bool)}),
+        ((at(0), key, value), {"bias": torch.zeros(16, 16)}),
+        ((at(0), key, value), {"bias": torch.zeros(16, 16, dtype=torch.bfloat16)}),
+        ((at(0), key, value), {"key_lengths": lengths}),
+        ((at(0), key, value), {"key_lengths": lengths.int()}),
+    ]
+    assert [searches(*given, **options) for given, options in first] == [1] * len(first)
+    assert [searches(*given, **options) for given, options in first] == [0] * len(first)
+    # unaligned inputs each time, and they leave what is aligned alone
+    assert [searches(at(1), key, value), searches(at(1), key, value)] == [1, 1]
+    assert searches(at(4), key, value) == 0
+    assert searches(at(0), key, value) == 0
+
+
+def test_kernels_belong_to_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    kernel = Kernel()
+    monkeypatch.setattr(launch, "fwd_kernel", kernel)
+    monkeypatch.setattr("sparse_attn.kernels.operators.is_observed", lambda tensors: False)
+    for device in ("cpu", "meta", "cpu", "meta"):
+        given = [at(0).to(device) for _ in range(3)]
+        attention(*given, SOFTMAX, impl="triton")
+    assert (len(kernel.searched), len(kernel.direct)) == (2, 2)
+
+
+def test_backward_kernels_belong_to_the_strides_of_the_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    kernels = [Kernel() for _ in range(3)]
+    for name, kernel in zip(("fwd", "bwd_dq", "bwd_dkdv"), kernels, strict=True):
+        monkeypatch.setattr(launch, f"{name}_kernel", kernel)
+    for grad in (at(0), at(0), at(0).transpose(2, 3).contiguous().transpose(2, 3)):
+        given = [at(0).requires_grad_() for _ in range(3)]
+        grad = grad if grad.stride(-1) == 1 else grad.transpose(1, 2).contiguous().transpose(1, 2)
+        attention(*given, SOFTMAX, impl="triton").backward(grad)
+    assert [(len(k.searched), len(k.direct)) for k in kernels] == [(1, 2), (2, 1), (0, 0)]
