@@ -113,7 +113,7 @@ def register(
         wanted = needed[3:_LEAVES]
         given = *tensors[:_TENSORS], *ctx.options
         if direct:
-            found = differentiate(grad, OperatorInputs(*given), *tensors[_TENSORS:], *wanted)
+            found = differentiate(grad, OperatorInputs._make(given), *tensors[_TENSORS:], *wanted)
         else:
             found = backward(grad, *given, *tensors[_TENSORS:], *wanted)
         rest = iter(found[3:])

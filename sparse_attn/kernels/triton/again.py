@@ -68,12 +68,13 @@ def attend_again(
     found = _READY.get(layout)
     if found is None:
         return None
-    inputs = OperatorInputs(
-        query, key, value, parameter, None, None, mask, None, None,
-        draw_seed(query.device) if dropout else None,
-        kernel.name, kernel.family, kernel.skips,
-        query.shape[3] ** -0.5 if scaling is None else scaling, 0.0, dropout, causal, 0,
-    )  # fmt: skip
+    seed = draw_seed(query.device) if dropout else None
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    # faster than by name, in a function that is all about time
+    inputs = OperatorInputs._make((
+        query, key, value, parameter, None, None, mask, None, None, seed,
+        kernel.name, kernel.family, kernel.skips, scale, 0.0, dropout, causal, 0,
+    ))  # fmt: skip
     out: Tensor = attend.direct(inputs, grad, found.moments, found.planned)[0]
     return out
 

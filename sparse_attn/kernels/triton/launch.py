@@ -202,9 +202,6 @@ def _backward(
     row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
     shape, chosen, whole = planned.backward
     arguments = planned.arguments(inputs)
-    flags = planned.flags
-    if whole and not shape.full:
-        flags = flags._replace(ragged=True)  # a single loop for one or two tiles
     batch, heads, rows, _dim = q.shape
     # saved tensors may come back with other strides, from hooks
     strides = g.stride(), out.stride()
@@ -216,7 +213,7 @@ def _backward(
                 q, k, v, out, out if second is None else second, g, dq, dk, dv,
                 q.stride(), k.stride(), v.stride(), strides[1], strides[0], *of_outputs,
                 stats, row_gradients, out if tiles is None else tiles, *arguments,
-                planned.map, flags, shape, whole,
+                planned.map, planned.backward_flags, shape, whole,
             ),
             chosen, planned, ("queries", strides), given,
         )  # fmt: skip

@@ -40,6 +40,7 @@ class LaunchPlan(NamedTuple):
     flags: Flags
     forward: tuple[Shape, Options]
     backward: tuple[Shape, Options, bool]
+    backward_flags: Flags
     keys: tuple[Shape, Options]
     split: tuple[int, int] | None  # for few queries: parts of the keys, and tiles per part
     compiled: dict[Any, Any]  # kernels by what else than the layout decides about them
@@ -55,7 +56,7 @@ class LaunchPlan(NamedTuple):
             inputs.sink,
             query if bounds is None else bounds.contiguous(),
             inputs.parameter if inputs.seed is None else inputs.seed,
-            Pairs(*masks, *biases),
+            Pairs._make((*masks, *biases)),
             *self.fixed,
         )
 
@@ -116,6 +117,9 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
         dropout=inputs.dropout > 0,
         sink=inputs.sink is not None,
     )
+    backward = shape, _, whole = backward_shape(inputs, flags)
+    # a single loop for the one or two tiles of a whole head
+    backward_flags = flags._replace(ragged=True) if whole and not shape.full else flags
     sizes = Sizes(heads, heads // key_heads, rows, keys, 0 if packed is None else len(packed))
     return LaunchPlan(
         (sizes, (inputs.scale, inputs.softcap), _dropping(inputs.dropout)),
@@ -124,7 +128,8 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
         of_bias,
         flags,
         forward_shape(inputs, flags, grad),
-        backward_shape(inputs, flags),
+        backward,
+        backward_flags,
         keys_shape(inputs),
         None if grad else split_of(inputs),
         {},
