@@ -1,4 +1,4 @@
-"""Host time of a layer of attention, measured with kernels that do nothing."""
+"""Host time of a layer of attention, measured with launches that do nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from benchmarks import suite
 from benchmarks.decoding import INTEGRATION, Layer
+from benchmarks.machine.compiled import NoGpu
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Pace, Suite
 from benchmarks.tables import measured, reasons, spread, table
@@ -55,12 +57,12 @@ class Host(Suite[HostCase, Contestant]):
     name = "host"
     title = "What a layer costs the host"
     meaning = f"""\
-Microseconds a layer, medians with quartiles over runs of {LAYERS} layers. Functions that do nothing
-stand in for Triton's kernels, so that neither these nor their launches count. A layer is a call of
-the function that patch_model installs; its output is the query of the next. `{DISPATCHED}`
-goes through PyTorch's dispatcher, as calls do that a profiler observes. `{INTEGRATION}` does
-compute, 16 tokens of 2 heads in bfloat16. Processor time of one thread; without a GPU, the tensors
-are on the CPU."""
+Microseconds a layer, medians with quartiles over runs of {LAYERS} layers. Without a GPU Triton does
+all but the launch, for tensors on the CPU and a GPU of capability 9.0, so that neither kernels nor
+launches count. A layer is a call of the function that patch_model installs; its output is the query
+of the next. `{DISPATCHED}` goes through PyTorch's dispatcher, as calls do that a profiler
+observes. `{INTEGRATION}` does compute, 16 tokens of 2 heads in bfloat16. Processor time
+of one thread, or wall time on a GPU."""
     base = INTEGRATION
     paces: ClassVar = {"cpu": Pace(20, 5, 120), "cuda": Pace(20, 5, 120), "quick": Pace(1, 3, 60)}
 
@@ -77,7 +79,7 @@ are on the CPU."""
     def measure(self, case: HostCase, race: Race[Contestant]) -> dict[str, Any]:
         rows = list[Row]()
         clock = processor_clock if race.device.type == "cpu" else wall_clock
-        with stubbed(), threads(1):
+        with without_launches(race.device), threads(1):
             for which in PASSES:
                 task = functools.partial(task_of, case, which, race.device)
                 rows += race.rows(task, which, clock=clock, memory=False)
@@ -146,11 +148,32 @@ def model(case: HostCase, contestant: Contestant, device: torch.device) -> Calla
 
 
 @contextmanager
+def without_launches(device: torch.device) -> Iterator[None]:
+    """Let Triton do all but the launch of its kernels, where there is no GPU."""
+    if device.type == "cuda":
+        yield
+    elif triton.INTERPRETED:  # as in the tests
+        with stubbed():
+            yield
+    else:
+        driver.set_active(NoGpu(90))
+        with chosen():
+            yield
+        driver.reset_active()
+
+
+@contextmanager
 def stubbed() -> Iterator[None]:
     """Replace the kernels of the Triton implementation by ones that do nothing, also on a CPU."""
     kernels = [n for n, made in vars(launch).items() if isinstance(made, KernelInterface)]
+    with mock.patch.dict(vars(launch), dict.fromkeys(kernels, Nothing())), chosen():
+        yield
+
+
+@contextmanager
+def chosen() -> Iterator[None]:
+    """Make the Triton kernels the first choice on the CPU."""
     with (
-        mock.patch.dict(vars(launch), dict.fromkeys(kernels, Nothing())),
         mock.patch.object(triton, "INTERPRETED", True),
         mock.patch.dict(dispatch.AUTOMATIC, cpu=("triton", "reference")),
     ):
