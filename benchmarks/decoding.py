@@ -29,9 +29,9 @@ MAPPINGS = parse_mappings("softmax,sparsemax,entmax:alpha=1.5", "MAPPINGS")
 
 @dataclass(frozen=True)
 class DecodingCase(cases.AttentionCase):
-    """A case with the last `queries` of the length; each layer has its own keys and values."""
+    """A case of which each layer has its own keys and values."""
 
-    queries: int = 1
+    queries: int | None = 1
     layers: int = 1
 
     @property
@@ -41,8 +41,7 @@ class DecodingCase(cases.AttentionCase):
 
     def problems(self) -> list[Problem]:
         data = cases.problem(self, torch.device("cpu"))
-        query, grad = (t[:, :, -self.queries :].contiguous() for t in (data.query, data.grad))
-        data = replace(data, query=SPREAD * query, grad=grad)
+        data = replace(data, query=SPREAD * data.query)
         return [
             replace(data, key=data.key.clone(), value=data.value.clone())
             for _ in range(self.layers)

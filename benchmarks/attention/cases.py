@@ -27,13 +27,16 @@ MRPC_103 = (
     36, 48, 71, 74, 58, 53, 42, 52, 103, 49, 55, 52, 61, 48, 36, 48,
 )
 # fmt: on
+DOCUMENTS = 8192, 5000  # tokens
+PROTEINS = 2048, 1100, 730, 470, 350, 260, 190, 120  # residues
 
 
 @dataclass(frozen=True)
 class AttentionCase(suite.Case):
     """An attention case.
 
-    `lengths` are the valid tokens of each row, all if None; `dropout` applies to the weights.
+    `lengths` are the valid tokens of each row, all if None; `queries` are the last ones, all if
+    None; a query meets the keys nearer than `window`; `dropout` applies to the weights.
     """
 
     batch: int
@@ -42,6 +45,8 @@ class AttentionCase(suite.Case):
     head_dim: int = 64
     lengths: tuple[int, ...] | None = None
     causal: bool = False
+    window: int | None = None
+    queries: int | None = None
     dropout: float = 0.0
     few: bool = False  # only the most important mappings and peers
     caches: tuple[str, ...] = ("",)
@@ -58,6 +63,10 @@ class AttentionCase(suite.Case):
             parts.append(f"{sum(self.lengths) / len(self.lengths):.0f} valid tokens on average")
         if self.causal:
             parts.append("causal")
+        if self.window:
+            parts.append(f"window {self.window}")
+        if self.queries:
+            parts.append(f"{self.queries} queries")
         if self.dropout:
             parts.append(f"dropout {self.dropout}")
         return ", ".join([self.model] * bool(self.model) + parts)
@@ -112,11 +121,22 @@ def _cuda() -> list[AttentionCase]:
             "step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base", dropout=0.1
         ),
         AttentionCase(
+            "step", "compiled BERT-base", 32, 128, model="BERT-base", dropout=0.1, few=True
+        ),
+        AttentionCase(
             "attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both
         ),
         AttentionCase("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
         *reversed(_curve(32768, 65536, caches=warm)),
         *causal,
+        # of the size of ModernBERT's, with the padding of two documents in a batch
+        AttentionCase("long", "documents", 2, 8192, lengths=DOCUMENTS, few=True, caches=warm),
+        AttentionCase(
+            "long", "documents, local", 2, 8192, lengths=DOCUMENTS, window=65, few=True, caches=warm
+        ),
+        AttentionCase("long", "proteins", 8, 2048, 20, lengths=PROTEINS, few=True, caches=warm),
+        AttentionCase("decoding", "16,384 keys", 8, 16384, queries=1, few=True, caches=warm),
+        AttentionCase("decoding", "65,536 keys", 2, 65536, queries=1, few=True, caches=warm),
     ]
 
 
@@ -156,12 +176,22 @@ class Problem:
     """The tensors of an attention case, shared by all contestants."""
 
     case: AttentionCase
-    query: Tensor  # [B, H, N, D], contiguous as some peers need it
+    query: Tensor  # [B, H, Q, D], contiguous as some peers need it
     key: Tensor
     value: Tensor
     grad: Tensor
     key_lengths: Tensor | None  # [B]
-    mask: Tensor | None  # [B, 1, N, N] boolean, as Transformers passes it to the plug-in
+    mask: Tensor | None  # [B, 1, Q, N] boolean, as Transformers passes it to the plug-in
+
+    @property
+    def seen(self) -> Tensor | None:
+        """The mask with the window, for those who know no window."""
+        window, keys = self.case.window, self.key.shape[2]
+        if window is None:
+            return self.mask
+        i = torch.arange(keys, device=self.key.device)
+        near = ((i[:, None] - i).abs() < window)[-self.query.shape[2] :]
+        return near if self.mask is None else self.mask & near
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,10 +226,12 @@ def problem(case: AttentionCase, device: torch.device) -> Problem:
     query, key, value, grad = (
         torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4)
     )
+    if case.queries is not None:
+        query, grad = (t[:, :, -case.queries :].contiguous() for t in (query, grad))
     lengths = mask = None
     if case.lengths is not None:
         lengths = torch.tensor(case.lengths, device=device)
         valid = torch.arange(case.length, device=device) < lengths[:, None]
-        mask = valid[:, None, None].expand(-1, 1, case.length, -1)
-        grad = grad * valid[:, None, :, None]  # losses ignore padding
+        mask = valid[:, None, None].expand(-1, 1, query.shape[2], -1)
+        grad = grad * valid[:, None, -query.shape[2] :, None]  # losses ignore padding
     return Problem(case, query, key, value, grad, lengths, mask)

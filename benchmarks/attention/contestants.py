@@ -116,6 +116,7 @@ class Ours(Contestant):
             "mask": problem.mask if self.by == "mask" else None,
             "key_lengths": problem.key_lengths if self.by == "key_lengths" else None,
             "causal": problem.case.causal,
+            "window": problem.case.window,
             "dropout": problem.case.dropout,
         }
 
@@ -157,7 +158,7 @@ def contestants(case: AttentionCase, device: torch.device) -> list[Peer | Ours]:
         if not case.few:
             found.append(_peer("entmax entmax_bisect", "entmax", peers.entmax("entmax_bisect")))
     # it compiles for every length, about a minute each
-    if gpu and (case.group != "length" or case.length >= LONGEST_SORTED):
+    if gpu and (case.group != "length" or case.length >= LONGEST_SORTED) and not case.queries:
         v1 = functools.partial(peers.adasplash, "adasplash_v1", is_causal=case.causal)
         found.append(_peer("AdaSplash v1", "entmax", v1(alpha=1.5)))
         if case.causal:

@@ -27,7 +27,7 @@ EAGER_COPIES = 16
 
 def sdpa(problem: Problem, backend: SDPBackend | None, masked: bool = False) -> Forward:
     """Return PyTorch's attention; `masked` adds a mask without effect, which excludes backends."""
-    case, mask = problem.case, problem.mask
+    case, mask = problem.case, problem.seen
     if masked:
         full = (case.batch, 1, case.length, case.length)
         mask = torch.ones(full, dtype=torch.bool, device=problem.query.device)
@@ -50,16 +50,19 @@ def flex(problem: Problem) -> Forward:
     if problem.query.device.type == "cpu" and torch.is_grad_enabled():
         raise NotImplementedError("FlexAttention has no backward pass on the CPU")
     lengths, block_mask = problem.key_lengths, None
+    queries = problem.query.shape[2]
+    past = case.length - queries
 
     def in_mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return i >= j if lengths is None else j < lengths[b]
+        seen = j >= 0 if lengths is None else j < lengths[b]
+        if case.causal:
+            seen = seen & (i + past >= j)
+        return seen if case.window is None else seen & ((i + past - j).abs() < case.window)
 
-    if case.causal or lengths is not None:
+    if case.causal or case.window or lengths is not None:
         batch = case.batch if lengths is not None else None
         device = problem.query.device.type
-        block_mask = create_block_mask(
-            in_mask, batch, None, case.length, case.length, device=device
-        )
+        block_mask = create_block_mask(in_mask, batch, None, queries, case.length, device=device)
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
 
@@ -72,7 +75,7 @@ def eager(problem: Problem) -> Forward:
 def _attention_by_weights(problem: Problem, weigh: Callable[[Tensor], Tensor]) -> Forward:
     """Return attention with a function from scores to weights, in float32 like ours."""
     room(problem)
-    case, mask = problem.case, problem.mask
+    case, mask = problem.case, problem.seen
     if case.causal:
         ones = torch.ones(case.length, case.length, dtype=torch.bool, device=problem.query.device)
         mask = ones.tril()
@@ -118,8 +121,8 @@ def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
 def _varlen(problem: Problem) -> Tensor | None:
     _needs_cuda(problem, "AdaSplash")
     case = problem.case
-    if case.dropout:
-        raise NotImplementedError("AdaSplash has no dropout")
+    if case.dropout or case.window or case.queries:
+        raise NotImplementedError("AdaSplash has neither dropout, windows nor fewer queries")
     if problem.key_lengths is not None:
         return problem.key_lengths.int()
     if case.length.bit_count() == 1:

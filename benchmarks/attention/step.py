@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import (
@@ -34,6 +35,7 @@ RANDOM = {
         "intermediate_size": 512,
     },
 }
+COMPILED = "compiled"  # first word of the cases whose model is compiled with CUDA graphs
 PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")
 
 
@@ -47,6 +49,7 @@ class Trainer:
         torch.manual_seed(0)
         self.device = device
         self.model = build(case).to(device).train()
+        self.run: Callable[..., Any] = self.model
         # fused, with a learning rate too small to change the scores
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-8, fused=True)
         shape = (case.batch, case.length)
@@ -67,6 +70,10 @@ class Trainer:
         else:
             self.model.set_attn_implementation(attention)
 
+    def compile(self) -> None:
+        """Compile the model as it is, forward and backward in CUDA graphs on a GPU."""
+        self.run = torch.compile(self.model, mode="reduce-overhead", fullgraph=True)
+
     def nonzeros(self, attention: str) -> float:
         """Return the share of attention weights that are not 0."""
         self.use(attention)
@@ -78,7 +85,7 @@ class Trainer:
         """Do one training step."""
         half = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            loss = self.model(**self.batch).loss
+            loss = self.run(**self.batch).loss
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -98,7 +105,9 @@ def build(case: AttentionCase) -> PreTrainedModel:
 
 def contestants(case: AttentionCase) -> list[Contestant]:
     """Return PyTorch's softmax in two forms, and patched models."""
-    names = PATCHED[1:4] if case.few else PATCHED
+    names: tuple[str, ...] = PATCHED[1:4] if case.few else PATCHED
+    if case.name.startswith(COMPILED):
+        names = PATCHED[:2]  # each takes a minute to compile
     return [
         Contestant(BASE, "softmax", False),
         Contestant("eager softmax", "softmax", False),
@@ -108,12 +117,22 @@ def contestants(case: AttentionCase) -> list[Contestant]:
 
 def maker(case: AttentionCase, device: torch.device) -> Callable[[Contestant], Task]:
     """Return a function that makes a contestant's task: a training step with its attention."""
-    trainer = functools.cache(functools.partial(Trainer, case, device))
+    compiled = case.name.startswith(COMPILED)
     names = {BASE: "sdpa", "eager softmax": "eager"}
+
+    @functools.cache
+    def trainer(attention: str) -> Trainer:
+        return Trainer(case, device)
 
     def make(contestant: Contestant) -> Task:
         attention = names.get(contestant.name, contestant.mapping)
-        facts = {"nonzeros": trainer().nonzeros(attention)} if contestant.ours else {}
-        return Task(trainer().step, functools.partial(trainer().use, attention), facts)
+        # compiled, each needs a model of its own
+        own = trainer(attention if compiled else "")
+        facts = {"nonzeros": own.nonzeros(attention)} if contestant.ours else {}
+        if not compiled:
+            return Task(own.step, functools.partial(own.use, attention), facts)
+        own.use(attention)
+        own.compile()
+        return Task(own.step, facts=facts)
 
     return make

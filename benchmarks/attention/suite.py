@@ -149,6 +149,6 @@ def _expected(name: str, sample: Problem) -> list[Tensor]:
 
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         causal = sample.case.causal
-        return attention(q, k, v, mapping, mask=sample.mask, causal=causal, impl="reference")
+        return attention(q, k, v, mapping, mask=sample.seen, causal=causal, impl="reference")
 
     return [t.detach() for t in sample.call(forward)()]

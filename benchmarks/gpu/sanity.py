@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 
 from benchmarks.attention import step
 from benchmarks.attention.cases import AttentionCase
@@ -65,10 +66,10 @@ def _with(
 
 def cases(setup: Setup) -> list[str]:
     """Return the problems with each type as suffix, and training steps of patched models."""
-    models = suites.steps(setup)
     names = step.PATCHED[:2] if setup.rehearse else step.PATCHED
-    steps = [f"{name}{SEPARATOR}{STEP} of {model}" for model in models for name in names]
-    return [*problems(setup), *steps]
+    steps = [(model, name) for model in suites.steps(setup) for name in names]
+    steps += [(model, step.PATCHED[0]) for model in suites.compiled(setup)]
+    return [*problems(setup), *(f"{name}{SEPARATOR}{STEP} of {model}" for model, name in steps)]
 
 
 def run(setup: Setup, case: str, seconds: float) -> Result:
@@ -98,10 +99,20 @@ def check(problem: Problem, dtype: torch.dtype, device: str) -> None:
 
 
 def check_step(case: AttentionCase, mapping: str, device: torch.device) -> None:
-    """Raise AssertionError unless the weights are finite after a step of two sentences."""
+    """Raise AssertionError unless the weights are finite after a step of two sentences.
+
+    A compiled step must also be one graph that Inductor replays as a CUDA graph.
+    """
     lengths = case.lengths and case.lengths[:2]
     trainer = step.Trainer(replace(case, batch=2, lengths=lengths), device)
     trainer.use(mapping)
+    if case.name.startswith(step.COMPILED):
+        trainer.compile()
+        counters["inductor"].clear()
+        trainer.step()
+        trainer.step()
+        skips = counters["inductor"]["cudagraph_skips"]
+        assert not skips, f"Inductor skipped CUDA graphs {skips} times"
     trainer.step()
     wrong = [name for name, p in trainer.model.named_parameters() if not p.isfinite().all()]
     assert not wrong, f"not finite after a step: {', '.join(wrong[:5])}"

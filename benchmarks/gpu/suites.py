@@ -24,6 +24,7 @@ SUITE = Attention()
 FLASH = f"{BASE} flash"
 BESIDE = " beside "
 MAIN = ("N=128", "N=512", "MRPC", "causal N=8192")
+LONG_TARGET = "causal N=16384"
 # each peer at one length, in a separate process, because it may crash or tune for minutes
 PEERS = (
     *(("N=512", name) for name in ("eager softmax", "entmax entmax15", "Liger sparsemax")),
@@ -59,7 +60,13 @@ def attention(setup: Setup) -> list[str]:
 
 def steps(setup: Setup) -> list[str]:
     """Return the cases of training steps."""
-    return [name for name, case in every(setup).items() if case.model]
+    found = [name for name, case in every(setup).items() if case.model]
+    return [name for name in found if not name.startswith(step.COMPILED)]
+
+
+def compiled(setup: Setup) -> list[str]:
+    """Return the cases of compiled training steps, which take minutes to compile."""
+    return [name for name in every(setup) if name.startswith(step.COMPILED)]
 
 
 def peers(setup: Setup) -> list[str]:
@@ -68,9 +75,10 @@ def peers(setup: Setup) -> list[str]:
 
 
 def more(setup: Setup) -> list[str]:
-    """Return all other cases, the shortest first."""
+    """Return all other cases, the shortest first after the one that has a target."""
     left = [c for c in every(setup).values() if c.name not in attention(setup) and not c.model]
-    return [case.name for case in sorted(left, key=lambda case: case.length)]
+    left.sort(key=lambda case: (case.name != LONG_TARGET, case.length))
+    return [case.name for case in left]
 
 
 def chosen(case: AttentionCase, peer: str, found: list[Any]) -> list[Contestant]:

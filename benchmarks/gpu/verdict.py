@@ -8,23 +8,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.attention.cases import PASSES
-from benchmarks.attention.contestants import BASE, MAPPINGS
+from benchmarks.attention.contestants import BASE
+from benchmarks.attention.step import COMPILED
 from benchmarks.gpu.page import correct, headed, settings
 from benchmarks.gpu.runner import StageProgress
 from benchmarks.gpu.sanity import UNITS
 from benchmarks.gpu.stage import Setup, Stage
-from benchmarks.gpu.suites import BESIDE
+from benchmarks.gpu.suites import BESIDE, FLASH, LONG_TARGET
 from benchmarks.record import device_name, slug
 from benchmarks.tables import short
-from sparse_attn.mappings import get_spec
 
-# limits of time relative to SDPA without a mask, forward and backward; STEP: of training steps
-AT_MOST = {"r-softmax": 1.4, "sparsemax": 1.25, "entmax": 1.25}
-AT_MOST |= dict.fromkeys((n for n in MAPPINGS if " " not in n and get_spec(n).log_g), 1.05)
-JUDGED = ("N=128", "N=512")
-STEP = 1.03
+# most time relative to a peer, forward and backward, by case and peer; STEP: of training steps
+TARGETS: dict[tuple[str, str], dict[str, float]] = {
+    ("N=128", BASE): {"softmax": 1.0, "entmax": 1.0, "sparsemax": 1.1, "r-softmax": 1.3},
+    ("MRPC", BASE): {"sparsemax": 0.65, "entmax": 0.65, "r-softmax": 1.1},
+    ("N=512", BASE): {"softmax": 1.2, "entmax": 1.9, "sparsemax": 1.9, "r-softmax": 2.5},
+    (LONG_TARGET, FLASH): {"softmax": 0.85, "entmax": 1.3},
+    (f"causal N=8192{BESIDE}AdaSplash v2", "AdaSplash v2"): {"entmax": 0.9},
+}
+STEP, COMPILED_STEP = 1.08, 1.1
 MOST = 10  # failures of a stage that are shown
-ADASPLASH = "AdaSplash v2"  # entmax must not be slower than this on causal rows
 
 Row = dict[str, Any]
 
@@ -42,43 +45,41 @@ class Tables:
             for row in case["rows"]:
                 rows.setdefault(row["name"], {})[row["pass"]] = row
 
-    def attention(self) -> list[str]:
-        """Return the table of all contestants relative to SDPA, forward and with backward."""
+    def attention(self, base: str = BASE) -> list[str]:
+        """Return the table of all contestants relative to a peer, forward and with backward."""
         cases = self._named(lambda case: case["group"] != "step" and BESIDE not in case["name"])
+        if base != BASE:
+            cases = [case for case in cases if (case, base) in TARGETS]
         names = dict.fromkeys(name for case in cases for name in self.rows[case])
-        lines = []
-        for name in [name for name in names if name != BASE]:
-            limit = AT_MOST.get(name.removeprefix("ours "))
-            cells = [name, short(limit)]
-            for case in cases:
-                ahead, both = (self._ratio(case, name, which) for which in PASSES)
-                judged = self._judged(both, limit if case in JUDGED else None)
-                cells.append(f"{short(ahead) or '-'} / {judged}")
-            lines.append(cells)
-        head = f"Time over that of {BASE}, forward / forward and backward:"
-        return headed(head, ["", "at most", *cases], lines)
+        lines = [
+            [name, *(self._cell(case, name, base) for case in cases)]
+            for name in names
+            if name != base
+        ]
+        head = f"Time over that of {base}, forward / forward and backward:"
+        return headed(head, ["", *cases], lines)
 
     def steps(self) -> list[str]:
         """Return the table of training steps relative to SDPA."""
         cases = self._named(lambda case: case["group"] == "step")
         names = dict.fromkeys(n for case in cases for n in self.rows[case] if n.startswith("ours"))
-        lines = [
-            [name, *(self._judged(self._ratio(case, name, "step"), STEP) for case in cases)]
-            for name in names
-        ]
-        return headed(
-            f"Training step, time over that of {BASE}, at most {STEP}:", ["", *cases], lines
-        )
+        lines = []
+        for name in names:
+            cells = [name]
+            for case in cases:
+                limit = COMPILED_STEP if case.startswith(COMPILED) else STEP
+                cells.append(self._judged(self._ratio(case, name, "step"), limit))
+            lines.append(cells)
+        return headed(f"Training step, time over that of {BASE}:", ["", *cases], lines)
 
     def peers(self) -> list[str]:
         """Return the table of our times relative to a peer with the same mapping."""
-        lines = []
-        for case in self._named(lambda case: BESIDE in case["name"]):
-            peer = case.partition(BESIDE)[2]
-            limit = 1.0 if peer == ADASPLASH else None
-            for name in [name for name in self.rows[case] if name.startswith("ours")]:
-                ahead, both = (self._ratio(case, name, which, peer) for which in PASSES)
-                lines.append([case, name, f"{short(ahead) or '-'} / {self._judged(both, limit)}"])
+        lines = [
+            [case, name, self._cell(case, name, case.partition(BESIDE)[2])]
+            for case in self._named(lambda case: BESIDE in case["name"])
+            for name in self.rows[case]
+            if name.startswith("ours")
+        ]
         head = "Time of ours over that of a peer, forward / forward and backward:"
         return headed(head, ["", "ours", "over the peer"], lines)
 
@@ -100,6 +101,13 @@ class Tables:
         found = self.rows[case].get(name, {}).get(which, {}).get("to", {}).get(base)
         return found["median"] if found else None
 
+    def _cell(self, case: str, name: str, base: str) -> str:
+        ahead, both = (self._ratio(case, name, which, base) for which in PASSES)
+        # given by key_lengths, padding has the target of a mask
+        mapping = name.removeprefix("ours ").removesuffix(" (key_lengths)")
+        limit = TARGETS.get((case, base), {}).get(mapping) if name.startswith("ours ") else None
+        return f"{short(ahead) or '-'} / {self._judged(both, limit)}"
+
     def _judged(self, ratio: float | None, limit: float | None) -> str:
         """Return a cell: the ratio, and whether it is within the limit."""
         if ratio is None:
@@ -108,7 +116,7 @@ class Tables:
             return short(ratio)
         said = "met" if ratio <= limit else "missed"
         self.counts[said] += 1
-        return f"{short(ratio)} {said}"
+        return f"{short(ratio)}, {said} {short(limit)}"
 
 
 def page(setup: Setup, progress: StageProgress, stages: Sequence[Stage]) -> str:
@@ -116,7 +124,8 @@ def page(setup: Setup, progress: StageProgress, stages: Sequence[Stage]) -> str:
     device = device_name(setup.device)
     file = setup.out / f"attention-{slug(device)}.json"
     tables = Tables(json.loads(file.read_text())["cases"] if file.exists() else [])
-    shown = [tables.attention(), tables.steps(), tables.peers(), tables.reasons()]
+    over_sdpa, over_flash = tables.attention(), tables.attention(FLASH)
+    shown = [over_sdpa, over_flash, tables.steps(), tables.peers(), tables.reasons()]
     where = progress.record["environment"]
     versions = ", ".join(f"{name} {v}" for name, v in where["versions"].items() if v)
     left = [stage.name for stage in stages if progress.left(stage, setup)]

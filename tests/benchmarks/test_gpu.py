@@ -155,7 +155,10 @@ def test_the_main_answer_comes_first():
     assert checked >= set(MAPPINGS)
     assert suites.attention(REAL) == ["N=128", "N=512", "MRPC", "causal N=8192"]
     assert suites.steps(REAL) == ["BERT-base", "BERT-base MRPC"]
-    measured = {*suites.attention(REAL), *suites.steps(REAL), *suites.more(REAL)}
+    assert suites.compiled(REAL) == ["compiled BERT-base"]
+    assert suites.more(REAL)[0] == suites.LONG_TARGET
+    steps = {*suites.steps(REAL), *suites.compiled(REAL)}
+    measured = {*suites.attention(REAL), *steps, *suites.more(REAL)}
     assert measured == set(suites.every(REAL))
 
 
@@ -353,7 +356,9 @@ def test_verdict(setup):
             row("ours r-softmax", 1.41),
         ]),
         ("causal", "causal N=8192", [row("ours entmax", 2.7)]),
+        ("causal", "causal N=16384", [row("ours entmax", 1.2, base="SDPA flash")]),
         ("step", "BERT-base", [row("ours r-softmax", 1.02, "step")]),
+        ("step", "compiled BERT-base", [row("ours r-softmax", 1.09, "step")]),
         ("causal", "causal N=8192 beside AdaSplash v2", [
             row("ours entmax", 1.2, base="AdaSplash v2"),
         ]),
@@ -369,13 +374,15 @@ def test_verdict(setup):
     }
     text = verdict.page(setup, progress, [STAGES["sanity"], STAGES["step"]])
     lines = text.splitlines()
-    assert lines[0] == "# CPU: 1 of 2 checks passed; targets 2 met, 2 missed"
+    assert lines[0] == "# CPU: 1 of 2 checks passed; targets 3 met, 3 missed"
     shown = [
-        "|  | at most | N=128 | causal N=8192 |",
-        "| ours entmax | 1.25 | 1.57 / 1.25 met | - / 2.7 |",
-        "| ours r-softmax | 1.4 | - / 1.41 missed | - / - |",
-        "| ours r-softmax | 1.02 met |",
-        "| causal N=8192 beside AdaSplash v2 | ours entmax | - / 1.2 missed |",
+        "|  | N=128 | causal N=8192 | causal N=16384 |",
+        "| ours entmax | 1.57 / 1.25, missed 1 | - / 2.7 | - / - |",
+        "| ours r-softmax | - / 1.41, missed 1.3 | - / - | - / - |",
+        "|  | causal N=16384 |",
+        "| ours entmax | - / 1.2, met 1.3 |",
+        "| ours r-softmax | 1.02, met 1.08 | 1.09, met 1.1 |",
+        "| causal N=8192 beside AdaSplash v2 | ours entmax | - / 1.2, missed 0.9 |",
         "- N=128, ours relu: wrong: differs by 3",
         "| softmax medium keys | 64x64 w4 s2 | 0.75 |",
         "- sanity: 1 ok, 1 failed; 0 s",

@@ -15,8 +15,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import output_capturing
 
-from sparse_attn.kernels import cpu
-
 ROOT = Path(__file__).parents[2]
 ROOMS = ("sparse_attn", "glue", "engine", "experiments", "benchmarks")
 HOOKS = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks"

@@ -1,4 +1,4 @@
-"""Calls of a layout that has run before: past the checks, with kernels that are compiled already."""
+"""Calls of a layout that has run before, past the checks, with kernels compiled before."""
 
 from __future__ import annotations
 
