@@ -36,6 +36,8 @@ SUITES = {
             "length": "attention over lengths, the same number of tokens at each as far as it "
             "can be",
             "causal": "attention of long causal rows (GPU)",
+            "long": "attention of long rows with padding and windows (GPU)",
+            "decoding": "attention of one query (GPU)",
         },
     ),
     "sparsity": Entry(

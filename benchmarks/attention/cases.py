@@ -66,7 +66,7 @@ class AttentionCase(suite.Case):
         if self.window:
             parts.append(f"window {self.window}")
         if self.queries:
-            parts.append(f"{self.queries} queries")
+            parts.append(f"{self.queries} of the queries")
         if self.dropout:
             parts.append(f"dropout {self.dropout}")
         return ", ".join([self.model] * bool(self.model) + parts)

@@ -1,5 +1,6 @@
 """Who takes part in attention and training steps, and that all compute what they say."""
 
+import functools
 import importlib
 from argparse import Namespace
 from dataclasses import replace
@@ -97,7 +98,7 @@ def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
     varlen = options.pop("varlen")
     assert (None if varlen is None else varlen.tolist()) == lengths
     assert options == {"alpha": 1.5, "is_causal": False}
-    with pytest.raises(NotImplementedError, match="no dropout"):
+    with pytest.raises(NotImplementedError, match="neither dropout"):
         make(problem(replace(case, dropout=0.1), CPU))
 
 
@@ -109,6 +110,27 @@ def test_sdpa_with_a_mask_computes_the_same():
     cases = (case, TINY, replace(case, causal=True))
     races = [[c.name for c in contestants.contestants(c, torch.device("cuda"))] for c in cases]
     assert [contestants.MASKED in names for names in races] == [True, False, False]
+
+
+@pytest.mark.parametrize("change", [{"window": 3}, {"queries": 2, "lengths": None}])
+def test_windows_and_few_queries_are_the_same_for_all(change):
+    case = replace(TINY, **change)
+    data = problem(case, CPU)
+    makers = (
+        functools.partial(peers.sdpa, backend=None),
+        peers.eager,
+        *(contestants.ours("softmax", impl, by).make
+          for impl, by in ((None, "mask"), (None, "key_lengths"), ("reference", "mask"))),
+    )  # fmt: skip
+    found = [make(data)(*data.inputs) for make in makers]
+    plain = peers.eager(problem(TINY, CPU))(*problem(TINY, CPU).inputs)
+    assert found[0].shape == (2, 2, change.get("queries", 9), 4)
+    for row, valid in enumerate(case.lengths or (9, 9)):
+        outs = [out[row, :, :valid] for out in found]
+        for other in outs[1:]:
+            torch.testing.assert_close(other, outs[0])
+        if case.window:
+            assert not torch.allclose(outs[0], plain[row, :, :valid])
 
 
 def test_too_little_memory_is_a_reason(monkeypatch):
@@ -145,8 +167,10 @@ def test_lengths_are_those_of_mrpc():
 
 
 def test_titles_name_the_shape():
-    title = replace(TINY, causal=True, dropout=0.1).title
-    assert title == "B=2, H=2, d=4, N=9, 7 valid tokens on average, causal, dropout 0.1"
+    title = replace(TINY, causal=True, window=3, queries=1, dropout=0.1).title
+    assert title == (
+        "B=2, H=2, d=4, N=9, 7 valid tokens on average, causal, window 3, 1 of the queries, dropout 0.1"
+    )
     assert replace(TINY, model="MiniLM").title == "MiniLM, B=2, N=9, 7 valid tokens on average"
 
 
