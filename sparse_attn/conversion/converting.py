@@ -14,8 +14,9 @@ import torch
 
 try:
     from accelerate import PartialState
-except ImportError as error:
-    raise ImportError("convert needs accelerate: pip install accelerate") from error
+except ModuleNotFoundError as error:
+    told = "convert needs accelerate: pip install accelerate"
+    raise ModuleNotFoundError(told, name="accelerate") from error
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.choosing import make_plan
