@@ -12,12 +12,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from engine.usage import explain, own_error, spell_out
 from sparse_attn.cli.programs import command_of
+from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
 
 if TYPE_CHECKING:
@@ -127,7 +129,12 @@ class Program:
         parser = self.parser()
         try:
             parsed = parser.parse_args(given)
-        except ArgumentError as error:
+        except UnicodeDecodeError:
+            for file in map(Path, " ".join(given).replace("=", " ").split()):
+                if file.is_file():
+                    read_text(file)  # the error that names it
+            raise
+        except (ArgumentError, yaml.YAMLError) as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
         return command, command.made(_instantiate(parser, parsed)[command.name].as_dict())

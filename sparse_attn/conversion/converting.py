@@ -27,7 +27,7 @@ from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.mappings import Mapping
-from sparse_attn.system.files import UnwrittenError, atomic_write, reason
+from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, reason
 
 __all__ = ["Plan", "convert"]
 
@@ -243,7 +243,7 @@ def _read_plan(folder: Path, arguments: dict[str, Any]) -> Plan | None:
     path = folder / PLAN
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path, f"output_dir={str(folder)!r}", "delete it")
     for name in {**content["asked"], **arguments}:
         before, now = content["asked"].get(name), arguments.get(name)
         if before != now:
