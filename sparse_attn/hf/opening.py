@@ -43,6 +43,8 @@ def resolve_model(model: str, option: str = "model") -> str:
             raise ValueError(f"{option}={model!r}: there is no such folder")
         return model
     package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    if not package:
+        raise ValueError(f"{option}={model!r}: names no package; expected pkg://PACKAGE/FOLDER")
     if not package.isidentifier() or importlib.util.find_spec(package) is None:
         raise ValueError(
             f"{option}={model!r}: the package {package!r} is not installed; the demo's is in "
