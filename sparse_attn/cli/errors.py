@@ -63,9 +63,7 @@ def refuse(reason: str, code: int = 2) -> NoReturn:
 
 
 @contextmanager
-def interruption(
-    then: str = "run the same command to continue (train: with --resume)",
-) -> Iterator[None]:
+def interruption(then: str = "run the same command to continue") -> Iterator[None]:
     """Turn Ctrl+C into one line and exit code 130, without a traceback."""
     try:
         yield
