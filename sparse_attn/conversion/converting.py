@@ -21,6 +21,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Recipe, heal
+from sparse_attn.conversion.options import LEAST
 from sparse_attn.conversion.plan import Plan
 from sparse_attn.hf.descriptions import mappings_of
 from sparse_attn.hf.layers import attention_layers, root_of
@@ -32,7 +33,6 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, re
 __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts to measure layers and count zeros on
-LEAST = 64  # texts
 PLAN = "plan.json"
 
 
@@ -83,9 +83,9 @@ def convert(
         The plan: measurements and choices by layer.
 
     Raises:
-        ValueError: a model that is already patched, is an encoder-decoder, or has no weights of at
-            least 32 bits to train; too few texts, or one without a token; a target that the mapping
-            cannot reach on these texts; arguments that differ from the conversion in the folder; a
+        ValueError: softmax as the mapping; a model that is already patched, is an encoder-decoder,
+            or has no weights of at least 32 bits to train; too few texts, or one without a token; a
+            target that the mapping cannot reach on these texts; arguments that differ from the conversion in the folder; a
             number out of range; and as `patch_model`.
         TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
         DivergedError: the training has diverged; it is a FloatingPointError.
@@ -154,7 +154,7 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
     if getattr(root.config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} has an encoder and a decoder, which learn from pairs of texts; convert its "
-            "encoder, model.get_encoder()"
+            "encoder: model.get_encoder(), or a folder that it was saved to"
         )
     trained = {key: weight for key, weight in root.named_parameters() if weight.requires_grad}
     if steps and not trained:
@@ -170,6 +170,8 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
 def _check_target(
     mapping: Mapping, target: float | None, choose_layers: bool, parameters: dict[str, Any]
 ) -> None:
+    if mapping.name == "softmax" and not mapping.parameter_values():
+        raise ValueError("mapping=softmax: is what the model computes already; name another")
     if target is not None and not 0 < target < 1:
         raise ValueError(f"target_zeros={target}: expected a share in (0, 1), such as 0.9")
     if choose_layers and target is None:
