@@ -61,7 +61,7 @@ def named_as_options(kind: type[Given]) -> Iterator[None]:
         yield
     except (ValueError, TypeError, FloatingPointError) as error:
         # not in a path
-        names = rf"(?<![\w/.-])({'|'.join(options)})(=|\b)(?!/)"
+        names = rf"(?<![\w/.-])({'|'.join(options)})(?:(=)|\b(?!/))"
         error.args = (re.sub(names, option, str(error)),)
         raise
 

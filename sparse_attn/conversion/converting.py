@@ -85,8 +85,8 @@ def convert(
     Raises:
         ValueError: softmax as the mapping; a model that is already patched, is an encoder-decoder,
             or has no weights of at least 32 bits to train; too few texts, or one without a token; a
-            target that the mapping cannot reach on these texts; arguments that differ from the conversion in the folder; a
-            number out of range; and as `patch_model`.
+            target that the mapping cannot reach on these texts; arguments that differ from the
+            conversion in the folder; a number out of range; and as `patch_model`.
         TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
         DivergedError: the training has diverged; it is a FloatingPointError.
         RuntimeError: as `record_attention`.
