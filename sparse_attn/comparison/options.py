@@ -50,16 +50,16 @@ def option_of(name: str) -> str:
 def named_as_options(kind: type[Given]) -> Iterator[None]:
     """Name the options of a command in errors of the library, which names arguments."""
     options = {field.name: option_of(field.name) for field in fields(kind)}
-    options["output_dir"] = "--out"
+    options |= {"output_dir": "--out", "model": "MODEL"}
 
     def option(found: re.Match[str]) -> str:
-        # a name without `_` may be a word
-        is_name = found[2] or "_" in found[1]
+        # a name without `_` may be a word of a sentence
+        is_name = found[2] or "_" in found[1] or found.start() == 0
         return options[found[1]] + " " * bool(found[2]) if is_name else found[0]
 
     try:
         yield
-    except (ValueError, TypeError, FloatingPointError) as error:
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
         # not in a path
         names = rf"(?<![\w/.-])({'|'.join(options)})(?:(=)|\b(?!/))"
         error.args = (re.sub(names, option, str(error)),)
