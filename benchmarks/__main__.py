@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.command import Parser
+from sparse_attn.cli.errors import input_errors
 
 if TYPE_CHECKING:
     from benchmarks.suite import Case
@@ -31,8 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch finds no GPU; omit it to use the CPU")
+    with input_errors():
+        # the pictures are drawn last, after minutes of measuring
+        import matplotlib  # noqa: F401
+
+        suites = [*map(get_suite, dict.fromkeys(options.suites or ["attention"]))]
     chosen = {}
-    for suite in map(get_suite, dict.fromkeys(options.suites or ["attention"])):
+    for suite in suites:
         if device.type not in suite.paces:
             parser.error(f"{suite.name}: it measures the CPU kernels; add --device cpu")
         cases = suite.cases(device.type, options)

@@ -1,6 +1,7 @@
 """Command lines whose options are dataclasses, and their handling of wrong input.
 
-This module imports nothing heavy, so that --help is instant.
+This module imports nothing heavy, so that --help is instant, and no package of an extra, so that a
+missing one is an error in one line.
 """
 
 from __future__ import annotations
@@ -10,33 +11,38 @@ from argparse import ArgumentError
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any, TypeVar
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
-from jsonargparse import (
-    ActionYesNo,
-    ArgumentParser,
-    get_loader,
-    set_loader,
-    set_parsing_settings,
-)
 
 from engine.usage import explain, own_error, spell_out
 from sparse_attn.cli.programs import command_of
+from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 ConfigT = TypeVar("ConfigT")
 # a class_path in a config could import, and so run, any module; jsonargparse only needs the paths
 # of our dataclasses
 OURS = ["engine", "glue", "experiments"]
-set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
-set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
 
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
     "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
 }
+
+
+@cache
+def _parser_class() -> type[ArgumentParser]:
+    from jsonargparse import ArgumentParser, get_loader, set_loader, set_parsing_settings
+
+    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
+    set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
+    return ArgumentParser
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,9 @@ class Command:
 
     def parser(self) -> ArgumentParser:
         """Return the parser of the options."""
-        parser = ArgumentParser(description=self.about, allow_abbrev=False)
+        from jsonargparse import ActionYesNo
+
+        parser = _parser_class()(description=self.about, allow_abbrev=False)
         if not self.positional:
             parser.add_argument(
                 "--config", action="config", help="YAML file; later files and options override it"
@@ -99,7 +107,7 @@ class Program:
     def parser(self) -> ArgumentParser:
         """Return the parser of all commands; it raises argparse.ArgumentError for wrong input."""
         # an abbreviation breaks as soon as a new option has the same beginning
-        parser = ArgumentParser(
+        parser = _parser_class()(
             prog=self.prog,
             description=self.description,
             allow_abbrev=False,
@@ -121,7 +129,12 @@ class Program:
         parser = self.parser()
         try:
             parsed = parser.parse_args(given)
-        except ArgumentError as error:
+        except UnicodeDecodeError:
+            for file in map(Path, " ".join(given).replace("=", " ").split()):
+                if file.is_file():
+                    read_text(file)  # the error that names it
+            raise
+        except (ArgumentError, yaml.YAMLError) as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
         return command, command.made(_instantiate(parser, parsed)[command.name].as_dict())
@@ -145,7 +158,7 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
     Raises:
         ValueError, TypeError: invalid content.
     """
-    parser = ArgumentParser(exit_on_error=False)
+    parser = _parser_class()(exit_on_error=False)
     parser.add_class_arguments(config)
     try:
         # parse_object changes its argument

@@ -307,7 +307,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     def _train(self, config: RunT) -> None:
         with input_errors():
             parts = self.prepare(config)
-        with work_errors(" (with --resume)"):
+        again = "run the same command with --resume to continue"
+        with interruption(again), work_errors(" (with --resume)"):
             results = self.train(config, parts)
         if results is not None:
             print("\n".join(self.summary(results, config)))

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
 
 # options without a config field
@@ -147,10 +148,12 @@ def _config_files(options: Sequence[str]) -> Iterator[str]:
 
 def _fault_of_file(file: str, configs: tuple[type, ...]) -> str | None:
     try:
-        content = yaml_text.load(Path(file).read_text(encoding="utf-8"))
+        content = yaml_text.load(read_text(Path(file)))
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         return f"not YAML ({line}{error.problem})"
+    except yaml.YAMLError as error:  # a control character
+        return f"not YAML ({' '.join(str(error).split())})"
     except FileNotFoundError:
         return "no such file"
     except (OSError, ValueError):  # the parser's message explains these

@@ -8,10 +8,11 @@ from typing import Any
 
 from glue.config import RunConfig
 from glue.scoring import baseline
-from sparse_attn.cli.programs import ROOT, command_of
+from sparse_attn.cli.programs import command_of
 from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
+from sparse_attn.system.paths import ROOT
 
 
 def summary(results: dict[str, Any], config: RunConfig) -> list[str]:

@@ -1,6 +1,7 @@
 """The programs of a clone, by `sparse-attn NAME`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from sparse_attn.cli import main, programs
+from sparse_attn.cli.errors import input_errors
+from sparse_attn.system import paths
 from tests.commands import ROOT, refusal, run
 
 
@@ -44,11 +47,38 @@ def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:
     assert done.stderr == "error: trian: unknown; did you mean train?\n"
 
 
+WITHOUT_EXTRAS = """
+import runpy, sys
+
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in ("jsonargparse", "matplotlib"):
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Missing)
+for name in sys.argv[1:]:
+    sys.argv = [name]
+    try:
+        runpy.run_module(name, run_name="__main__")
+    except SystemExit as stopped:
+        assert stopped.code == 2, stopped.code
+"""
+
+
+def test_extras_that_are_missing() -> None:
+    modules = [*programs.PROGRAMS.values(), "experiments.multilabel.data.topics", "website.records"]
+    told = run("-c", WITHOUT_EXTRAS, *modules).stderr
+    line = r"error: (jsonargparse|matplotlib) is not installed; pip install -e '\.\[demo\]'\n"
+    assert re.fullmatch(f"({line}){{{len(modules)}}}", told), told
+
+
 def test_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(programs, "find_spec", lambda name: None)
-    assert "jsonargparse is not installed; pip install" in refusal(main, capsys, "glue", "train")
-    monkeypatch.setattr(programs, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert "glue: only in a clone" in refusal(main, capsys, "glue", "train")
     assert "did you mean glue?" in refusal(main, capsys, "gleu")
+    with pytest.raises(SystemExit), input_errors():
+        raise ModuleNotFoundError(name="jinja2")
+    assert "jinja2 is not installed; pip install 'sparse-attn[report]'" in capsys.readouterr().err

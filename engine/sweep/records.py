@@ -98,12 +98,12 @@ def read_records(sweep: Path) -> Records:
     records = Records()
     packed = sweep / PACKED_FILE
     if packed.exists():
-        for number, line in enumerate(packed.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(packed.read_bytes().splitlines(), start=1):
             _add(records, f"{packed.name} line {number}", line)
     for path in sorted((sweep / FOLDER).glob("*.json")):
         try:
-            _add(records, path.name, path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            _add(records, path.name, path.read_bytes())
+        except OSError as error:
             records.faults.append(f"{path.name}: {error}")
     return records
 
@@ -183,7 +183,7 @@ def pack(sweep: Path) -> Path:
     return packed
 
 
-def _add(records: Records, name: str, text: str) -> None:
+def _add(records: Records, name: str, text: bytes) -> None:
     try:
         record = _parse(text)
     except ValueError as error:
@@ -192,7 +192,7 @@ def _add(records: Records, name: str, text: str) -> None:
         records.by_hash[record.hash] = record
 
 
-def _parse(text: str) -> Record:
+def _parse(text: bytes) -> Record:
     try:
         content = json.loads(text)
     except ValueError as error:

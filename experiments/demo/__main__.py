@@ -38,6 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
     if rest:
         parser.exit(2, f"error: {rest[0]}: unknown; the demo takes no options\n")
     with interruption("the same command starts over"), input_errors():
+        # a missing extra is an error before an earlier demo is deleted
+        import experiments.demo.page  # noqa: F401
+
         os.chdir(ROOT)
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
@@ -46,11 +49,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def act() -> None:
     """Run everything in the empty FOLDER."""
-    print("1 of 2: what can pretrained attention forget?", flush=True)
     from experiments.demo.page import make_page, retrieval_table, training_table
     from experiments.demo.retrieval import retrieve
     from sparse_attn.system.files import write_json
 
+    print("1 of 2: what can pretrained attention forget?", flush=True)
     record = retrieve()
     write_json(FOLDER / "retrieval.json", record)
     print(f"\n{retrieval_table(record)}", flush=True)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from experiments.language_modeling.sections import CorpusConfig
+from sparse_attn.evaluation.rows import read_lines, read_text
 from sparse_attn.system.hub import load_from_hub
 
 EOS, UNK = "<eos>", "<unk>"
@@ -139,7 +140,9 @@ def _texts(config: CorpusConfig, split: str) -> Iterable[str]:
     if config.name != "text8":
         return chain.from_iterable(map(_lines, _find(config, split)))
     (path,) = _find(config, "train")
-    text, held_out = path.read_text(encoding="ascii"), TEXT8_HELD_OUT
+    text, held_out = read_text(path), TEXT8_HELD_OUT
+    if not text.isascii():
+        raise ValueError(f"{path}: not ASCII; expected text8, which is letters a to z and spaces")
     if len(text) <= 2 * held_out:
         raise ValueError(
             f"{path}: {len(text)} characters, expected more than {2 * held_out}, the number held "
@@ -150,8 +153,7 @@ def _texts(config: CorpusConfig, split: str) -> Iterable[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", newline="\n") as file:
-        yield from file
+    return (line for _, line in read_lines(path))
 
 
 def _find(config: CorpusConfig, split: str) -> list[Path]:

@@ -11,6 +11,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparse_attn.evaluation.rows import read_lines
+
 _COLUMNS = ("word1", "word2", "SimLex999")
 
 
@@ -65,12 +67,12 @@ def simlex(embeddings: Tensor, vocabulary: Sequence[str], path: str | Path) -> S
 
 def read_pairs(path: Path) -> list[tuple[str, str, float]]:
     """Read words and human score of each pair; raise the errors of `simlex` for the file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(
-                f"{path}: has no column {', '.join(missing)}; expected SimLex-999.txt with its "
-                "header, tab separated"
-            )
-        return [(row["word1"], row["word2"], float(row["SimLex999"])) for row in reader]
+    lines = (line for _, line in read_lines(path))
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise ValueError(
+            f"{path}: has no column {', '.join(missing)}; expected SimLex-999.txt with its "
+            "header, tab separated"
+        )
+    return [(row["word1"], row["word2"], float(row["SimLex999"])) for row in reader]

@@ -106,9 +106,9 @@ def add_model(parser: LineParser) -> None:
     )
 
 
-def add_texts(to: Any, **options: Any) -> None:
+def add_texts(to: Any, more: str = "", **options: Any) -> None:
     """Add --texts."""
-    to.add_argument("--texts", type=Path, metavar="FILE", help=f"texts: {TEXTS}", **options)
+    to.add_argument("--texts", type=Path, metavar="FILE", help=f"texts: {TEXTS}{more}", **options)
 
 
 def add_labels(group: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, options_of
 from sparse_attn.cli.errors import input_errors, interruption
-from sparse_attn.conversion.options import Options
+from sparse_attn.conversion.options import LEAST, Options
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 DESCRIPTION = """Replace softmax in the attention of a pretrained model by a sparse mapping, at
@@ -66,7 +66,8 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="let layers whose zeros cost most keep softmax",
     )
-    add_texts(made, required=True)
+    more = f"; at least {LEAST} to learn from, besides those that quality is measured on"
+    add_texts(made, more, required=True)
     add_labels(made.add_mutually_exclusive_group())
     add_data_dir(made)
     made.add_argument(

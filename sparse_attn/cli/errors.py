@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from sparse_attn.system.paths import in_clone
+
 # modules and the extra of this project that installs them
 EXTRAS = {
     **dict.fromkeys(("statsmodels", "jinja2", "matplotlib", "scipy", "sklearn"), "report"),
@@ -46,8 +48,10 @@ def input_errors(*further: type[Exception]) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        extra = EXTRAS[error.name]
-        refuse(f"{error.name} is not installed; pip install 'sparse-attn[{extra}]'")
+        extra = f"'sparse-attn[{EXTRAS[error.name]}]'"
+        if in_clone():  # whose programs need all of the demo
+            extra = f"-e {extra}".replace("sparse-attn", ".").replace("report", "demo")
+        refuse(f"{error.name} is not installed; pip install {extra}")
     except expected as error:
         refuse(str(error))
 
@@ -59,9 +63,7 @@ def refuse(reason: str, code: int = 2) -> NoReturn:
 
 
 @contextmanager
-def interruption(
-    then: str = "run the same command to continue (train: with --resume)",
-) -> Iterator[None]:
+def interruption(then: str = "run the same command to continue") -> Iterator[None]:
     """Turn Ctrl+C into one line and exit code 130, without a traceback."""
     try:
         yield

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 from sparse_attn.cli.errors import refuse
+from sparse_attn.system.paths import ROOT, in_clone
 
 PROGRAMS = {
     "glue": "glue",
@@ -21,8 +21,6 @@ PROGRAMS = {
     "benchmarks": "benchmarks",
 }
 
-ROOT = Path(__file__).resolve().parents[2]  # of the clone
-
 
 def command_of(module: str) -> str:
     """Return what starts a program in the working directory, which may be outside the clone."""
@@ -34,15 +32,11 @@ def command_of(module: str) -> str:
 def run_program(name: str, *arguments: str) -> NoReturn:
     """Replace this process by `python -m` of the program's module.
 
-    Exits with 2 and one line outside a clone, or if the program's packages are missing.
+    Exits with 2 and one line outside a clone.
     """
     module = PROGRAMS[name]
-    # site-packages may hold other packages of the same names
-    ours = (ROOT / "pyproject.toml").exists() and (ROOT / "engine").is_dir()
-    if not ours:
+    if not in_clone():
         refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
-    if find_spec("jsonargparse") is None:
-        refuse(f"{name}: jsonargparse is not installed; pip install -e '.[demo]'")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.execve(
         sys.executable,

@@ -22,7 +22,7 @@ from sparse_attn.comparison.measure import (
     measure,
     sample,
 )
-from sparse_attn.comparison.options import Given, Options
+from sparse_attn.comparison.options import Given, Options, named_as_options, option_of
 from sparse_attn.comparison.reader import Reader, open_reader
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.syntax import parse_mappings
@@ -36,6 +36,7 @@ LEAST = 6  # rows; with fewer, all differences have one sign by chance in more t
 NEAR = 0.1  # relative difference allowed between the zeros of a control and of its mapping
 
 
+@named_as_options(Options)
 def compare(options: Options) -> dict[str, Any]:
     """Check the options, measure, and return the record.
 
@@ -84,9 +85,8 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
         default = None if field.default is MISSING else field.default
         if field.name in ("model", *left_out) or value in (default, False):
             continue
-        # data_dir is spelled as the options of glue
-        name = field.name if field.name == "data_dir" else field.name.replace("_", "-")
-        words += [f"--{name}"] if value is True else [f"--{name}", _shareable_path(str(value))]
+        words += [option_of(field.name)]
+        words += [] if value is True else [_shareable_path(str(value))]
     return shlex.join(words)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sparse_attn.system.hub import is_hub_id
@@ -36,6 +39,31 @@ class Given:
     def uses_hub(self) -> bool:
         """Whether model or data may come from the hub."""
         return is_hub_id(self.model) or (self.task is not None and self.data_dir is None)
+
+
+def option_of(name: str) -> str:
+    """Return the option of a field; data_dir is spelled as the options of glue."""
+    return f"--{name if name == 'data_dir' else name.replace('_', '-')}"
+
+
+@contextmanager
+def named_as_options(kind: type[Given]) -> Iterator[None]:
+    """Name the options of a command in errors of the library, which names arguments."""
+    options = {field.name: option_of(field.name) for field in fields(kind)}
+    options |= {"output_dir": "--out", "model": "MODEL"}
+
+    def option(found: re.Match[str]) -> str:
+        # a name without `_` may be a word of a sentence
+        is_name = found[2] or "_" in found[1] or found.start() == 0
+        return options[found[1]] + " " * bool(found[2]) if is_name else found[0]
+
+    try:
+        yield
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        # not in a path
+        names = rf"(?<![\w/.-])({'|'.join(options)})(?:(=)|\b(?!/))"
+        error.args = (re.sub(names, option, str(error)),)
+        raise
 
 
 @dataclass(frozen=True)

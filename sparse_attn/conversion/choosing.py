@@ -162,8 +162,8 @@ def _check_reach(plan: Plan, target: float) -> None:
     if most < target:
         raise ValueError(
             f"target_zeros={target:g}: {plan.mapping} reaches {most:.3f} on these texts, with its "
-            "parameter at the end of its range; lower it, or choose a mapping that reaches more, "
-            "such as sparsegen or top-k-softmax (a row of n keys has at most 1 - 1/n)"
+            "parameter at the end of its range; lower the target, or choose a mapping that reaches "
+            "more, such as sparsegen or top-k-softmax (a row of n keys has at most 1 - 1/n)"
         )
 
 

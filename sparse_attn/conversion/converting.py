@@ -14,24 +14,25 @@ import torch
 
 try:
     from accelerate import PartialState
-except ImportError as error:
-    raise ImportError("convert needs accelerate: pip install accelerate") from error
+except ModuleNotFoundError as error:
+    told = "convert needs accelerate: pip install accelerate"
+    raise ModuleNotFoundError(told, name="accelerate") from error
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Recipe, heal
+from sparse_attn.conversion.options import LEAST
 from sparse_attn.conversion.plan import Plan
 from sparse_attn.hf.descriptions import mappings_of
 from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.mappings import Mapping
-from sparse_attn.system.files import UnwrittenError, atomic_write, reason
+from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, reason
 
 __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts to measure layers and count zeros on
-LEAST = 64  # texts
 PLAN = "plan.json"
 
 
@@ -82,10 +83,10 @@ def convert(
         The plan: measurements and choices by layer.
 
     Raises:
-        ValueError: a model that is already patched, is an encoder-decoder, or has no weights of at
-            least 32 bits to train; too few texts, or one without a token; a target that the mapping
-            cannot reach on these texts; arguments that differ from the conversion in the folder; a
-            number out of range; and as `patch_model`.
+        ValueError: softmax as the mapping; a model that is already patched, is an encoder-decoder,
+            or has no weights of at least 32 bits to train; too few texts, or one without a token; a
+            target that the mapping cannot reach on these texts; arguments that differ from the
+            conversion in the folder; a number out of range; and as `patch_model`.
         TypeError: an unknown parameter, one text in place of many, or texts and pairs mixed.
         DivergedError: the training has diverged; it is a FloatingPointError.
         RuntimeError: as `record_attention`.
@@ -153,7 +154,7 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
     if getattr(root.config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} has an encoder and a decoder, which learn from pairs of texts; convert its "
-            "encoder, model.get_encoder()"
+            "encoder: model.get_encoder(), or a folder that it was saved to"
         )
     trained = {key: weight for key, weight in root.named_parameters() if weight.requires_grad}
     if steps and not trained:
@@ -169,6 +170,8 @@ def _check_model(root: PreTrainedModel, steps: int) -> None:
 def _check_target(
     mapping: Mapping, target: float | None, choose_layers: bool, parameters: dict[str, Any]
 ) -> None:
+    if mapping.name == "softmax" and not mapping.parameter_values():
+        raise ValueError("mapping=softmax: is what the model computes already; name another")
     if target is not None and not 0 < target < 1:
         raise ValueError(f"target_zeros={target}: expected a share in (0, 1), such as 0.9")
     if choose_layers and target is None:
@@ -242,7 +245,7 @@ def _read_plan(folder: Path, arguments: dict[str, Any]) -> Plan | None:
     path = folder / PLAN
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path, f"output_dir={str(folder)!r}", "delete it")
     for name in {**content["asked"], **arguments}:
         before, now = content["asked"].get(name), arguments.get(name)
         if before != now:

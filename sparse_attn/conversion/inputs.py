@@ -10,8 +10,9 @@ import numpy as np
 
 from sparse_attn.comparison.data import Data, read_data, read_texts
 from sparse_attn.comparison.reader import Reader, open_reader
-from sparse_attn.conversion.converting import LEAST, unpatch_plain_softmax
-from sparse_attn.conversion.options import Options
+from sparse_attn.conversion.converting import unpatch_plain_softmax
+from sparse_attn.conversion.options import LEAST, Options
+from sparse_attn.hf.patching import is_patched
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share and largest number of texts
 
@@ -75,4 +76,8 @@ def read_model(options: Options, data: Data, folder: Path | None = None) -> Read
         trust_remote_code=options.trust_remote_code,
     )
     unpatch_plain_softmax(reader.model)
+    if folder is None and is_patched(reader.model):
+        raise ValueError(
+            f"MODEL={options.model!r}: is patched already; name the model that it was made of"
+        )
     return reader

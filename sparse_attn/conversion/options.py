@@ -8,6 +8,8 @@ from typing import Any
 
 from sparse_attn.comparison.options import Given
 
+LEAST = 64  # texts to learn from
+
 
 @dataclass(frozen=True)
 class Options(Given):

@@ -10,6 +10,7 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
+from sparse_attn.comparison.options import named_as_options
 from sparse_attn.comparison.reader import Reader
 from sparse_attn.conversion.converting import PLAN, convert
 from sparse_attn.conversion.inputs import Inputs, read_inputs, read_model
@@ -25,6 +26,7 @@ from sparse_attn.system.run_folders import CONFIG_FILE, check_run_folder, claim_
 RECORD_FILE = "record.json"
 
 
+@named_as_options(Options)
 def perform(options: Options) -> dict[str, Any] | None:
     """Run the stages that are not done yet; return the record in the main process.
 
@@ -56,6 +58,7 @@ def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
     folder, plan, is_main = options.out, options.out / PLAN, PartialState().is_main_process
     reader = read_model(options, inputs.data)
     reader.lengths([*inputs.texts, *inputs.data.inputs])  # raises for another tokenizer
+    is_new = not folder.exists()
     if is_main:
         claim_run_folder(folder, content, (folder / CONFIG_FILE).exists())
         remove_drafts(folder)
@@ -66,6 +69,8 @@ def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
     except (ValueError, TypeError):
         if is_main and not plan.exists():  # leave the folder free for other options
             (folder / CONFIG_FILE).unlink()
+            if is_new:
+                folder.rmdir()
         raise
     if is_main:
         chosen = started if planned else plan.stat().st_mtime

@@ -148,7 +148,7 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
         is_list = file.read(64).decode("utf-8-sig", errors="ignore").lstrip().startswith("[")
     if is_list:
         try:
-            records = json.loads("".join(line for _, line in read_lines(path)))
+            records = json.loads(read_text(path))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
         for number, record in enumerate(records, start=1):
@@ -165,8 +165,17 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
                 ) from error
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; raises as `read_lines`."""
+    return "".join(line for _, line in read_lines(path))
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines. Only a newline ends one: a text may hold U+2028 or U+0085."""
+    """Yield numbered lines. Only a newline ends one: a text may hold U+2028 or U+0085.
+
+    Raises:
+        ValueError: the file is not UTF-8; names its line.
+    """
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
 
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
@@ -214,10 +215,10 @@ def _key(name: str) -> str:
 def _read_task(path: Path) -> Task:
     if not path.is_file():
         raise FileNotFoundError(f"task: there is no file {path}")
+    text = read_text(path)
     try:
-        entry = yaml_text.load(path.read_text(encoding="utf-8"))
-        return _parse_task(entry, path)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        return _parse_task(yaml_text.load(text), path)
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

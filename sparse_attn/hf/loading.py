@@ -38,6 +38,7 @@ from sparse_attn.hf.patching import install, is_patched, make_mapping, unpatch_m
 from sparse_attn.hf.plain_loading import FILE_ARGUMENTS, PLACE_ARGUMENTS, expected
 from sparse_attn.hf.refusals import refuse
 from sparse_attn.hf.wrapper_classes import update_holders
+from sparse_attn.system.hub import is_hub_id
 
 HUB_ARGUMENTS = (*FILE_ARGUMENTS, "trust_remote_code", "code_revision")
 # private: revert_weight_conversion reads it there
@@ -64,13 +65,15 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         completed object.
 
     Raises:
-        ValueError: the model was not patched when saved, it was saved after it had computed
-            softmax, its entries in the config are malformed, or the model given for `cls` is
-            already patched.
-        TypeError: `cls` is not a model class, or `config` is a path instead of a config object.
+        ValueError: there is no such folder, the model was not patched when saved, it was saved
+            after it had computed softmax, its entries in the config are malformed, or the model
+            given for `cls` is already patched.
+        TypeError: `cls` is not a model class, `path` is not a path, or `config` is a path instead
+            of a config object.
         RuntimeError: the checkpoint does not match its config, or lacks a learned parameter.
     """
     if isinstance(cls, nn.Module):
+        check_path(path)
         _complete(root_of(cls), path, kwargs)
         update_holders(cls)
         return cls
@@ -78,6 +81,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
         raise TypeError(
             f"cls={cls!r}: expected a model class, such as AutoModel, or a model, before the path"
         )
+    check_path(path)
     hub = {name: value for name, value in kwargs.items() if name in HUB_ARGUMENTS}
     implementation = kwargs.pop("attn_implementation", None)
     weights = kwargs.pop("output_attentions", False)
@@ -87,7 +91,7 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     if config is None:
         # "auto" is resolved from the checkpoint, not from the config
         dtype = {name: kwargs.pop(name) for name in ("dtype", "torch_dtype") if name in kwargs}
-        config, kwargs = _read_config(path, return_unused_kwargs=True, **kwargs)
+        config, kwargs = read_config(path, return_unused_kwargs=True, **kwargs)
         kwargs.update(hub, **dtype)
     saved = _pop_entries(config, path)
     # private: configs have no public name for their attention implementation
@@ -104,11 +108,28 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
     return loaded
 
 
-def _read_config(path: str | Path, **kwargs: Any) -> Any:
+def check_path(path: str | Path, option: str = "path") -> None:
+    """Raise TypeError for what is no path, and ValueError for a folder that does not exist."""
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"{option}={path!r}: expected a folder or a hub id")
+    if not is_hub_id(str(path)) and not Path(path).is_dir():
+        raise ValueError(f"{option}={str(path)!r}: there is no such folder")
+
+
+def read_config(path: str | Path, **kwargs: Any) -> Any:
+    """Return the config in a folder or on the hub.
+
+    Raises:
+        ValueError: it is nested too deeply.
+        OSError: there is none.
+    """
     try:
         return AutoConfig.from_pretrained(path, **kwargs)
     except RecursionError:
         raise ValueError(f"{path}: its config.json is nested too deeply; {AS_WRITTEN}") from None
+    except OSError as error:
+        where = "" if Path(path).exists() else "; there is no folder of that name either"
+        raise OSError(f"{error}{where}") from error
 
 
 def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> None:
@@ -120,7 +141,7 @@ def _complete(root: PreTrainedModel, path: str | Path, hub: dict[str, Any]) -> N
         )
     if is_patched(root):
         raise ValueError(f"{type(root).__name__} is already patched; call unpatch_model first")
-    file = _read_config(path, **hub)
+    file = read_config(path, **hub)
     if any(vars(file).get(key) != vars(root.config).get(key) for key in KEYS):
         raise ValueError(
             f"path={str(path)!r}: its config describes other patches than the model's; "

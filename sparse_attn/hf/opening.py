@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoTokenizer,
     PreTrainedModel,
@@ -23,7 +22,7 @@ from transformers.utils import logging
 
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.hf.loading import load_pretrained
+from sparse_attn.hf.loading import check_path, load_pretrained, read_config
 
 PACKAGE_SCHEME = "pkg://"
 LOADING_ERRORS = (ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError)
@@ -39,10 +38,11 @@ def resolve_model(model: str, option: str = "model") -> str:
         ValueError: there is no such folder, or the package is not installed.
     """
     if not model.startswith(PACKAGE_SCHEME):
-        if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
-            raise ValueError(f"{option}={model!r}: there is no such folder")
+        check_path(model, option)
         return model
     package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    if not package:
+        raise ValueError(f"{option}={model!r}: names no package; expected pkg://PACKAGE/FOLDER")
     if not package.isidentifier() or importlib.util.find_spec(package) is None:
         raise ValueError(
             f"{option}={model!r}: the package {package!r} is not installed; the demo's is in "
@@ -58,11 +58,7 @@ def resolve_model(model: str, option: str = "model") -> str:
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Load the config and the tokenizer of a model; raises as `load_model`."""
     with _as_value_errors(path):
-        try:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        except OSError as error:
-            where = "" if Path(path).exists() else "; there is no folder of that name either"
-            raise OSError(f"{error}{where}") from None
+        config = read_config(path, trust_remote_code=trust_remote_code)
         return config, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 

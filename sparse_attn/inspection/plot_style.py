@@ -13,8 +13,9 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-except ImportError as error:
-    raise ImportError("pictures need matplotlib: pip install 'sparse-attn[plots]'") from error
+except ModuleNotFoundError as error:
+    told = "pictures need matplotlib: pip install 'sparse-attn[plots]'"
+    raise ModuleNotFoundError(told, name="matplotlib") from error
 
 WIDTH = 6.4  # inches; its 11 pt stay readable on a screen of 390 px
 _NAME_LENGTH = 22

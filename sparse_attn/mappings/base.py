@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -71,16 +71,23 @@ class ParameterSpec:
         return (values >= self.low) & (values <= self.high)
 
     @property
+    def _expected(self) -> str:
+        return f"expected a {'whole ' * self.whole}number in {self.range}"
+
+    @property
     def shown_default(self) -> str:
         """Return the default for display: a number, or None."""
         return "None" if self.default is None else f"{self.default:g}"
 
-    def check(self, value: float) -> None:
-        """Raise ValueError if `value` is NaN or outside the range."""
-        if not self.contains(value):
+    def check(self, value: Any) -> None:
+        """Raise ValueError if `value` is NaN or outside the range, TypeError if not a number."""
+        try:
+            inside = self.contains(value)
+        except TypeError:
+            raise TypeError(f"{self.name}={value!r}: {self._expected}") from None
+        if not inside:
             raise ValueError(
-                f"{self.name}={value} is out of range: expected a {'whole ' * self.whole}number in "
-                f"{self.range}; "
+                f"{self.name}={value} is out of range: {self._expected}; "
                 f"the default is {self.shown_default}"
             )
 
@@ -310,12 +317,7 @@ def _prepare(
     checks: tuple[ParameterSpec, ...],
 ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
     """Return rows last, in at least float32, the boolean mask, and parameters (..., 1) or None."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"scores: expected a floating-point tensor, got {type(scores).__name__}")
-    if not scores.is_floating_point():
-        raise TypeError(
-            f"scores: expected a floating-point tensor, got {scores.dtype}; use .float()"
-        )
+    check_floating("scores", scores)
     rows = widened(scores.movedim(dim, -1))
     valid = rows != -INF
     if mask is not None:
@@ -323,10 +325,19 @@ def _prepare(
     # 0 under the mask keeps masked NaN and infinities out of values and gradients
     rows = rows.masked_fill(~valid, 0.0)
     values = [
-        None if v is None else per_row(v, check, rows)
+        None if v is None and check.default is None else per_row(v, check, rows)
         for v, check in zip(parameters, checks, strict=True)
     ]
     return rows, valid, values
+
+
+def check_floating(name: str, tensor: object) -> None:
+    """Raise TypeError unless `tensor` is one of floating-point numbers."""
+    expected = f"{name}: expected a floating-point tensor"
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{expected}, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{expected}, got {tensor.dtype}; use .float()")
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -358,16 +369,19 @@ def check_boolean(mask: Tensor, additive: str) -> None:
         )
 
 
-def per_row(value: Value, check: ParameterSpec, rows: Tensor) -> Tensor:
+def per_row(value: Value | None, check: ParameterSpec, rows: Tensor) -> Tensor:
     """Return a parameter as a tensor that broadcasts along the rows, (1,) or (..., 1)."""
     # 1e300 is finite in float64, but infinite in float32, which some ranges exclude
     most = torch.finfo(rows.dtype).max
     ends = (-most if check.low_open else -INF, most if check.high_open else INF)
     if not isinstance(value, Tensor):
-        check.check(value)
+        try:
+            check.check(value)
+        except TypeError as error:
+            raise TypeError(f"{error}, or a tensor") from None
         # a product keeps a compiled float an input; new_full would make its value a constant of the
         # graph
-        return (rows.new_ones(1) * value).clamp(*ends)
+        return (rows.new_ones(1) * cast(float, value)).clamp(*ends)
     value = value.to(rows)
     # a ValueError would need the values, and so wait for the device
     value = value.masked_fill(~check.contains_all(value), math.nan).clamp(*ends)

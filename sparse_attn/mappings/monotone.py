@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import ParameterSpec, library_spec, on_rows, softplus_inverse
+from sparse_attn.mappings.base import (
+    ParameterSpec,
+    check_floating,
+    library_spec,
+    on_rows,
+    softplus_inverse,
+)
 from sparse_attn.mappings.pointwise import normalize
 
 BOUND = ParameterSpec(
@@ -173,6 +179,7 @@ def plif(
 
     Other arguments, returns and errors as `softmax`; ValueError also for bound out of range.
     """
+    check_floating("raw_slopes", raw_slopes)
     BOUND.check(bound)
 
     def log_g(z: Tensor) -> Tensor:
@@ -201,6 +208,8 @@ def monotone(
 
     Other arguments, returns and errors as `softmax`.
     """
+    for name, value in (("raw_gain", raw_gain), ("raw_slope", raw_slope), ("offset", offset)):
+        check_floating(name, value)
 
     def log_g(z: Tensor) -> Tensor:
         return _monotone_function(z, raw_gain, raw_slope, offset)

@@ -8,10 +8,11 @@ import resource
 import sys
 import tomllib
 from importlib import metadata
-from pathlib import Path
 from typing import Literal
 
 import torch
+
+from sparse_attn.system.paths import ROOT
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -56,7 +57,7 @@ def _own_version() -> str:
     try:
         return metadata.version("sparse-attn")
     except metadata.PackageNotFoundError:
-        file = Path(__file__).parents[2] / "pyproject.toml"
+        file = ROOT / "pyproject.toml"
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return str(project["version"])
 

@@ -1,8 +1,16 @@
-"""Safe paths from names in files."""
+"""The clone of this package, and safe paths from names in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]  # of the clone, if this is one
+
+
+def in_clone() -> bool:
+    """Whether this package runs from a clone, whose other packages are not in the wheel."""
+    # site-packages may hold other packages of the same names
+    return (ROOT / "pyproject.toml").exists() and (ROOT / "engine").is_dir()
 
 
 def safe_join(folder: Path, name: str, where: str) -> Path:

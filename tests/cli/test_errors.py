@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.bottleneck.__main__ import EXPERIMENT
 from sparse_attn.cli.errors import input_errors, interruption, work_errors
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.system.files import MissingFolderError, UnwrittenError
@@ -26,6 +27,21 @@ def test_code_and_one_line(handler, error, code, capsys):
         raise error
     assert raised.value.code == code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "says"),
+    [("prepare", "the same command to"), ("train", "the same command with --resume to")],
+)
+def test_resume_is_named_once_a_run_holds_its_folder(interrupted, says, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EXPERIMENT, "prepare", lambda config: None)
+    monkeypatch.setattr(EXPERIMENT, interrupted, stop)
+    with pytest.raises(SystemExit, match="130"):
+        EXPERIMENT.main(["train", "--output_dir", "o", "--head", "softmax"])
+    assert capsys.readouterr().err == f"stopped; run {says} continue\n"
 
 
 @pytest.mark.parametrize(

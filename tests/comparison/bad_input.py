@@ -90,6 +90,13 @@ def one_label(folder: Path) -> Any:
     return read_data(parse(["model", "--task", "SST-2", "--data_dir", str(folder)]))
 
 
+def nowhere(error: type[Exception], says: str, *words: str) -> Wrong:
+    def call(folder: Path) -> Any:
+        return compare(parse(["model", "--mappings", "sparsemax", *words]))
+
+    return Wrong(f"compare: {words}", call, error, says)
+
+
 TASK = ("--task", "MRPC", "--data_dir", "{}")
 CLASSIFIER = BertForSequenceClassification
 FILES: list[tuple[str, Call, str]] = [
@@ -142,4 +149,12 @@ MODELS: list[tuple[str, Call, str]] = [
         r"MODEL=.*: names its labels \['yes', 'no'\], but MRPC has \['0', '1'\]; name a model",
     ),
 ]
-ROWS = [Wrong(f"compare: {name}", call, ValueError, says) for name, call, says in [*FILES, *MODELS]]
+ROWS = [
+    *(Wrong(f"compare: {name}", call, ValueError, says) for name, call, says in [*FILES, *MODELS]),
+    nowhere(FileNotFoundError, "^--task: there is no file no.yaml", "--task", "no.yaml"),
+    nowhere(
+        FileNotFoundError,
+        "^--data_dir /nowhere: no such folder; expected data_dir/MRPC",
+        *("--task", "MRPC", "--data_dir", "/nowhere"),
+    ),
+]

@@ -130,6 +130,8 @@ def test_a_section_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("train", "train: {seed: abc}", "train.seed=abc: expected int"),
         ("train", "task: [RTE\n", "not YAML (line 2: expected ',' or ']'"),
         ("train", "task: RTE\ntask: CoLA\n", "not YAML (line 2: the key 'task' stands there twice"),
+        ("train", "task: é", "line 1: not UTF-8 ("),
+        ("train", "task: \x01", "not YAML (unacceptable character #x0001"),
         ("train", "[1, 2]", "expected keys and values, got a list"),
         (
             "sweep",
@@ -149,12 +151,19 @@ def test_of_a_yaml_file(
     command: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     found = refusal(glue, capsys, command, "--config", file, "--output_dir", "o")
     found = found.removeprefix("error: ")
-    assert found.removeprefix(f"{file}: ").startswith(words)
+    assert found.removeprefix(f"{file}").lstrip(":, ").startswith(words)
     if "unknown" in words:
         assert found.startswith(f"{file}: ")
+
+
+def test_of_a_section_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_bytes(b"name: \xff")
+    found = refusal(glue, capsys, "train", f"--mapping={file}", "--output_dir", "o")
+    assert found.startswith(f"error: {file}, line 1: not UTF-8 ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from unittest.mock import patch
 
 import torch
 from torch.nn import DataParallel
@@ -115,6 +116,11 @@ def malformed(says, change):
     return Wrong(f"load_pretrained: {says}", load, ValueError, says)
 
 
+def hub_id_without_hub(_):
+    with patch("huggingface_hub.constants.HF_HUB_OFFLINE", True):
+        load_pretrained(AutoModel, "nobody/nothing")
+
+
 ROWS = [
     malformed(
         r"config\.sparse_attn: expected a table with version, got 'x'; restore config\.json",
@@ -212,6 +218,26 @@ ROWS = [
         lambda path: load_pretrained(str(path), AutoModel),
         TypeError,
         "cls='.*': expected a model class, such as AutoModel, or a model, before the path",
+    ),
+    *(
+        Wrong(
+            f"load_pretrained: {path} for {type(cls).__name__}",
+            lambda _, cls=cls, path=path: load_pretrained(cls, path),
+            error,
+            says,
+        )
+        for cls in (AutoModel, BERT.build())
+        for path, error, says in (
+            ("/nowhere", ValueError, "^path='/nowhere': there is no such folder$"),
+            ("./nowhere", ValueError, r"^path='\./nowhere': there is no such folder$"),
+            (None, TypeError, "^path=None: expected a folder or a hub id$"),
+        )
+    ),
+    Wrong(
+        "load_pretrained: neither a folder nor a hub id",
+        hub_id_without_hub,
+        OSError,
+        "; there is no folder of that name either$",
     ),
     Wrong(
         "load_pretrained: path of a config",

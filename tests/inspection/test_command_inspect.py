@@ -233,6 +233,7 @@ REFUSED = {
         ["pkg://nothing/model", TEXT],
         "MODEL='pkg://nothing/model': the package 'nothing'",
     ),
+    "package without a name": (["pkg://", TEXT], "MODEL='pkg://': names no package; expected"),
     "empty text": (["BERT", " \n"], "TEXT is empty"),
     "empty pair": (["BERT", TEXT, "--pair", ""], "--pair is empty"),
     "bytes": (["BERT", "caf\udce9"], "TEXT contains bytes that are not UTF-8"),

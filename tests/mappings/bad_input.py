@@ -25,6 +25,17 @@ def out_of_range(parameter, value, log):
     )
 
 
+def of_another_type(parameter, value, log):
+    """The error names the parameter, its value, and that a tensor would do."""
+    return Wrong(
+        f"{'log ' * log}{parameter} of {value!r}",
+        lambda _: parameter(SCORES, value, log=log),
+        TypeError,
+        rf"^{parameter.name}={re.escape(repr(value))}: expected a (whole )?number in "
+        rf"{re.escape(parameter.range)}, or a tensor$",
+    )
+
+
 def of_another_shape(parameter, shape):
     return Wrong(
         f"{parameter} of shape {shape}",
@@ -123,6 +134,13 @@ NEAREST = {
 ROWS = [
     *(out_of_range(p, x, log) for p in PARAMETERS for x in p.outside for log in (False, True)),
     out_of_range(PARAMETERS[2], 1.0, log=False),  # the open end
+    *(of_another_type(p, x, log) for p in PARAMETERS if p.name not in ("gamma", "bias")
+      for x in ("a", None, [0.5]) for log in (False, True)),
+    of_another_type(next(p for p in PARAMETERS if p.name == "gamma"), "a", log=False),
+    *(Wrong(f"{name} of slopes in a list", lambda _, call=call: call(SCORES),
+            TypeError, f"^{name}: expected a floating-point tensor, got list$")
+      for name, call in (("raw_slopes", lambda z: functional.plif(z, [0.5])),
+                         ("raw_gain", lambda z: functional.monotone(z, [0.5], [0.5], [0.5])))),
     *(of_another_shape(p, shape) for p in PARAMETERS for shape in [(9,), (3, 1, 1), (2, 3, 1)]),
     *(row for case in ONE_EACH for log in (False, True) for row in of_a_mapping(case, log)),
     *(of_weights(shape) for shape in [(4,), (3, 5), (2, 2, 5)]),
@@ -167,6 +185,7 @@ ROWS = [
     module(R, ValueError, "r=1.5", learn="r", r=1.5),
     module("t-softmax", ValueError, "t=-1.0", learn="t", t=-1.0),
     module("plif", ValueError, r"\bknots\b.*0", knots=0),
+    module("plif", TypeError, r"^knots='a': expected a whole number in \[1, inf\)$", knots="a"),
     module("plif", ValueError, r"\bknots\b.*2\.5", knots=2.5),
     module("plif", ValueError, r"\bbound\b.*0\.0", bound=0.0),
     module("monotone", ValueError, r"\bunits\b.*0", units=0),

@@ -25,6 +25,7 @@ from experiments.multilabel.data.tables import (
     listed,
     read_splits,
 )
+from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system.paths import safe_join
 
 Part = tuple[Sequence[Any], Tensor]  # files or decoded images, labels [N, n]
@@ -247,4 +248,4 @@ def _existing(files: list[Path]) -> list[Path]:
 def _text(file: Path, expected: str) -> str:
     if not file.is_file():
         raise FileNotFoundError(f"no such file: {file}; expected {expected}")
-    return file.read_text(encoding="utf-8")
+    return read_text(file)

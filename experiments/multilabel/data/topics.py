@@ -16,7 +16,7 @@ import random
 from itertools import islice
 from pathlib import Path
 
-from jsonargparse import auto_cli
+from sparse_attn.cli.errors import input_errors
 
 Row = tuple[str, frozenset[str]]  # a text and its topics
 
@@ -114,4 +114,7 @@ def write(
 
 
 if __name__ == "__main__":
-    auto_cli(write)
+    with input_errors():
+        from jsonargparse import auto_cli
+
+        auto_cli(write)

@@ -40,7 +40,7 @@ def given(
         try:
             return perform(parse([str(folder / "model"), "--mapping", mapping, *words]))
         finally:
-            assert not list(folder.glob("out/*"))
+            assert not (folder / "out").exists()
 
     return call
 
@@ -63,15 +63,17 @@ CASES: list[tuple[str, Call, str]] = [
     (
         "no dial",
         given("--target-zeros", "0.5", mapping="sparsemax"),
-        "target_zeros: sparsemax has no parameter that sets its zeros; .*choose a mapping with one",
+        "^--target-zeros: sparsemax has no parameter that sets its zeros; .*choose a mapping",
     ),
     (
         "target and value",
         given("--target-zeros", "0.5", mapping="entmax:alpha=1.5"),
-        "alpha=1.5: target_zeros chooses it; leave one",
+        "alpha=1.5: --target-zeros chooses it; leave one",
     ),
-    ("target", given("--target-zeros", "0.99"), "target_zeros=0.99: entmax reaches .*lower it"),
-    ("patched", given(make=patched), "BertModel is patched already"),
+    ("target", given("--target-zeros", "0.99"), "^--target-zeros 0.99: entmax .*lower the target"),
+    ("softmax", given(mapping="softmax"), "^--mapping softmax: is what the model computes"),
+    ("patched", given(make=patched), "MODEL='.*model': is patched already; name the model that"),
+    ("tokens", given("--max-length", "1"), "^--max-length 1: expected at least"),
     ("encoder and decoder", given(make=encoder_decoder), "an encoder and a decoder"),
     ("does not dispatch", given(make=deberta), "DebertaModel does not dispatch"),
     ("tokenizer of another model", given(make=bert(vocab_size=9)), "MODEL knows 9 tokens"),

@@ -106,7 +106,7 @@ def test_a_training_that_diverges_is_one_line(
     assert stopped.value.code == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == (
-        "error: the loss is NaN: training has diverged; lower learning_rate, and name another "
+        "error: the loss is NaN: training has diverged; lower --learning-rate, and name another "
         "folder"
     )
 

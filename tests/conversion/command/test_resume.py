@@ -100,7 +100,7 @@ def test_a_finished_conversion_is_shown_again(
     ("changed", "says"),
     [
         (["--seed", "1"], r"\(seed: requested 1, found 0\)"),
-        (["--target-zeros", "0.5"], r"\(target_zeros: requested 0.5, found 0.6\)"),
+        (["--target-zeros", "0.5"], r"--out .*\(--target-zeros: requested 0.5, found 0.6\)"),
         (["--task", "MRPC"], r"\(task: requested 'MRPC', found None\)"),
     ],
 )

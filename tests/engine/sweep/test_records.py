@@ -58,6 +58,7 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
     for name, text, says in (
         ("short", whole[: len(whole) // 2], "truncated or corrupt"),
         ("empty", "", "truncated or corrupt"),
+        ("bytes", "\xff", "truncated or corrupt .*utf-8"),
         ("list", "[]", "has format None, but this version reads format 1"),
         ("old", json.dumps({**json.loads(whole), "format": 0}), "has format 0"),
         ("key", json.dumps({**json.loads(whole), "more": 0}), "not a record of a run .*more"),
@@ -71,7 +72,7 @@ def test_file_cut_short_and_other_versions(folder: Path) -> None:
         ),
     ):
         broken = path.with_name(f"{name}.json")
-        broken.write_text(text)
+        broken.write_bytes(text.encode("latin-1"))
         records = read_records(folder)
         assert list(records.by_hash) == [RECORD.hash]
         assert len(records.faults) == 1

@@ -126,7 +126,7 @@ CASES: list[tuple[str, Call, str]] = [
     (
         "target out of reach",
         performed(target_zeros=0.97),
-        "target_zeros=0.97: entmax reaches .*lower it",
+        "target_zeros=0.97: entmax reaches .*lower the target",
     ),
     *(
         (

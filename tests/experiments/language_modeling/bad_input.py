@@ -77,7 +77,9 @@ def report(**files: str) -> Callable[[Path], None]:
 def corpus(name: str, **files: str) -> Callable[[Path], object]:
     def call(folder: Path) -> object:
         for file, content in files.items():
-            (folder / (file if name == "text8" else f"ptb.{file}.txt")).write_text(content)
+            (folder / (file if name == "text8" else f"ptb.{file}.txt")).write_bytes(
+                content.encode("latin-1")
+            )
         return load_corpus(CorpusConfig(name, str(folder)))  # type: ignore[arg-type]
 
     return call
@@ -87,7 +89,7 @@ def pairs(rows: int, header: str | None) -> Callable[[Path], object]:
     def call(folder: Path) -> object:
         path = folder / "SimLex-999.txt"
         if header is not None:
-            path.write_text(f"{header}\neast\twest\t1\n")
+            path.write_text(f"{header}\neast\twest\t1\n", encoding="latin-1")
         return simlex(torch.randn(rows, 2), ("east", "west"), path)
 
     return call
@@ -181,6 +183,9 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         ),
         (made(DynamicConfig, lr=1.0, choose=True), "choose=True: expected neither lr nor lamb"),
         (corpus("ptb", **UNKNOWN), "'q' is not in the training split, which has no <unk>"),
+        (corpus("ptb", **{**UNKNOWN, "test": "a\né\n"}), "ptb.test.txt, line 2: not UTF-8"),
+        (corpus("text8", text8="é"), "text8, line 1: not UTF-8"),
+        (corpus("text8", text8="Ã©"), "text8: not ASCII; expected"),
         (corpus("text8", text8="abc"), "3 characters, expected more than 10000000"),
         (of(batchify, TEXT, 4), "batch=4: expected at most 3, half the 7 tokens"),
         (of(mean_nll, MODEL, TEXT, 0, 5), "batch=0, segment=5"),
@@ -196,6 +201,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
         ),
         (of(exact_rank, EXACT * math.nan), "expected finite numbers"),
         (pairs(3, HEADER), r"one row for each of 2 words, got shape \(3, 2\)"),
+        (pairs(2, "wörd1"), "SimLex-999.txt, line 1: not UTF-8"),
         (pairs(2, "a,b"), "no column word1, word2, SimLex999"),
         (of(dynamic_evaluation, MODEL, stream(19), stream(99), FEW), "batch=10"),
         (of(gradient_statistics, Recurrent().requires_grad_(False), stream(99), FEW), "no param"),
