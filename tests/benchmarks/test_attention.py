@@ -168,9 +168,8 @@ def test_lengths_are_those_of_mrpc():
 
 def test_titles_name_the_shape():
     title = replace(TINY, causal=True, window=3, queries=1, dropout=0.1).title
-    assert title == (
-        "B=2, H=2, d=4, N=9, 7 valid tokens on average, causal, window 3, 1 of the queries, dropout 0.1"
-    )
+    more = "causal, window 3, 1 of the queries, dropout 0.1"
+    assert title == f"B=2, H=2, d=4, N=9, 7 valid tokens on average, {more}"
     assert replace(TINY, model="MiniLM").title == "MiniLM, B=2, N=9, 7 valid tokens on average"
 
 
