@@ -94,6 +94,14 @@ static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   return {std::min(keys.from, keys.to), keys.to};
 }
 
+// the rows of a tile that may attend to one of these keys, counted from its first row
+static Range rows_meeting(const KernelArgs &a, int64_t b, int64_t start, int64_t rows, Range keys) {
+  Range own = {0, rows};
+  while (own.from < rows && row_range(a, b, start + own.from).to <= keys.from) own.from++;
+  while (own.to > own.from && row_range(a, b, start + own.to - 1).from >= keys.to) own.to--;
+  return own;
+}
+
 // the keys that some query of the tile attends to; padding costs only this read of the mask
 static Range tile_range(const KernelArgs &a, int64_t b, int64_t h, int64_t start, int64_t rows) {
   Range keys = {row_range(a, b, start).from, row_range(a, b, start + rows - 1).to};

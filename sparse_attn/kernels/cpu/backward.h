@@ -31,10 +31,15 @@ void Task<T>::tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, S
   Range all = tile_range(a, b, h, start, rows);
   for (int64_t first = all.from / PANEL<T> * PANEL<T>; first < all.to; first += block) {
     Range here = {std::max(all.from, first), std::min(all.to, first + block)};
-    Columns keys = score(b, h, start, rows, here, here.to == all.to);
+    bool last = here.to == all.to;
+    Range own = {0, rows};
+    // every row has the sink, which comes last
+    if (parts && !(a.sink && last)) own = rows_meeting(a, b, start, rows, here);
+    Columns keys = score(b, h, start + own.from, queries + own.from * dim, own.to - own.from, here,
+                         last);
     if (!(known && known->size == ALL) && select(b, h, start, rows, keys) && !spoiled)
       return few_backward(b, h, start, rows, found.data(), few_columns, few_x, by);
-    block_backward(b, h, start, rows, keys, parts, by);
+    block_backward(b, h, start, own, keys, parts, by);
   }
   if (parts && map.pull) finish_parts(b, h, start, rows, all.to, by);
   copy_back<T>(sum_queries, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
@@ -42,9 +47,12 @@ void Task<T>::tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, S
 }
 
 template <class T>
-void Task<T>::block_backward(int64_t b, int64_t h, int64_t start, int64_t rows,
-                             const Columns &keys, bool parts, Slopes &by) {
-  int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
+void Task<T>::block_backward(int64_t b, int64_t h, int64_t start, Range own, const Columns &keys,
+                             bool parts, Slopes &by) {
+  int64_t rows = own.to - own.from, n = keys.to - keys.from, offset = keys.from - keys.first;
+  Sums *sums = parts ? this->sums.data() + own.from : nullptr;
+  start += own.from;
+  const T *outs = this->outs + own.from * value_dim, *queries = this->queries + own.from * dim;
   pack_values(b, h);
   multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
               PANEL<T> * a.value_dim, rows, a.value_dim, padded<T>(keys.to - keys.first), grads,
@@ -53,8 +61,8 @@ void Task<T>::block_backward(int64_t b, int64_t h, int64_t start, int64_t rows,
     T *x = scores + i * stride, *g = grads + i * stride;
     int64_t sink = keys.to - keys.first;
     if (keys.width > sink) std::fill(g + sink, g + keys.width, T(0));  // its value is 0
-    T theta = map_row(b, h, start + i, x, g, keys, parts ? &sums[i] : nullptr);
-    (parts && map.pull ? sums[i].theta : by.theta) += theta;
+    T theta = map_row(b, h, start + i, x, g, keys, sums ? sums + i : nullptr);
+    (sums && map.pull ? sums[i].theta : by.theta) += theta;
     if (keys.sink) by.sink += g[sink];
     if (a.grad_bias.data) {
       T *bias = at<T>(a.grad_bias, b, h, start + i, first_of(a, b));
@@ -69,7 +77,7 @@ void Task<T>::block_backward(int64_t b, int64_t h, int64_t start, int64_t rows,
   multiply<T>({grads + offset, 1, stride}, queries, dim, PANEL<T>, n, rows, dim,
               sum_keys + keys.from * dim, dim, true);
   multiply<T>({grads + offset, stride, 1}, key_rows + keys.from * dim, dim, PANEL<T>, rows, n, dim,
-              sum_queries, dim, true);
+              sum_queries + own.from * dim, dim, true);
 }
 
 // sum p g of a row is the product of its output and the gradient of that

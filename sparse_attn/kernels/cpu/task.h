@@ -20,7 +20,7 @@ template <class T> constexpr int64_t GAP = 2 * LANES<T>;
 template <class T> constexpr int64_t GAP = 0;
 #endif
 
-constexpr int64_t BLOCK_QUERIES = 96, BLOCK_KEYS = 256;  // of backward; they stay in L2
+constexpr int64_t BLOCK_QUERIES = 192, BLOCK_KEYS = 128;  // of backward; they stay in L2
 
 // One task: its buffers and its loops.
 template <class T> struct Task {
@@ -53,7 +53,7 @@ template <class T> struct Task {
   Task(const KernelArgs &a, const Map<T> &map, bool backward, Lists<T> *lists)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
         value_dim(padded<T>(a.value_dim)), wide((a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>),
-        stride(wide + LANES<T>), found(a.tile_rows), lists(lists), sums(BLOCK_QUERIES) {
+        stride(wide + LANES<T>), found(a.tile_rows), lists(lists), sums(std::max(a.tile_rows, BLOCK_QUERIES)) {
     // strides are not powers of 2, because columns would share cache lines
     int64_t most_rows = std::max(a.tile_rows, BLOCK_QUERIES);
     int64_t blocks = backward ? BLOCK_QUERIES * (std::min(BLOCK_KEYS, wide) + LANES<T>) : 0;
@@ -154,7 +154,8 @@ template <class T> struct Task {
   }
 
   // queries times keys [first, first + n)
-  void multiply_keys(int64_t b, int64_t h, int64_t rows, int64_t first, int64_t n) {
+  void multiply_keys(int64_t b, int64_t h, const T *queries, int64_t rows, int64_t first,
+                     int64_t n) {
     if (!once) {
       pack_keys(b, h);
       multiply<T>({queries, dim, 1}, keys_t + first * a.dim, PANEL<T>, PANEL<T> * a.dim, rows,
@@ -171,14 +172,15 @@ template <class T> struct Task {
                    queries);
   }
 
-  // the scores of a tile for these keys, -inf where masked, and the columns they are in
-  Columns score(int64_t b, int64_t h, int64_t start, int64_t rows, Range keys, bool last) {
+  // the scores of rows and keys of a tile, -inf where masked, and the columns they are in
+  Columns score(int64_t b, int64_t h, int64_t start, const T *queries, int64_t rows, Range keys,
+                bool last) {
     int64_t first = keys.from / PANEL<T> * PANEL<T>;
     int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
     // a sink is one more score, after the scores with a value
     bool sink = width && a.sink && last;
     int64_t mapped = sink ? padded<T>(keys.to - first + 1) : width;
-    multiply_keys(b, h, rows, first, width ? keys.to - first : 0);
+    multiply_keys(b, h, queries, rows, first, width ? keys.to - first : 0);
     for (int64_t i = 0; i < rows; i++) {
       T *x = scores + i * stride;
       if (a.softcap > 0) cap(x, slopes + i * stride, width);
@@ -242,7 +244,8 @@ template <class T> struct Task {
             Sums *sums = nullptr) {
     Row<T> row = make_row(h, x, g, keys.width);
     Found *found = a.found ? a.found + row_index(a, b, h, i) : nullptr;
-    bool spoiled = sums ? recall(row, *found, *sums, (x - scores) / stride, keys.first) : survey(row);
+    bool spoiled = sums ? recall(row, *found, *sums, (x - scores) / stride, keys.first)
+                        : survey(row);
     if (found && !g) found->valid = row.valid, found->top = spoiled ? NAN : row.top;
     if (!row.valid || spoiled) {
       T bad = std::numeric_limits<T>::quiet_NaN();
@@ -309,7 +312,7 @@ template <class T> struct Task {
   bool in_parts(const Found *known) const { return map.parts && known && known->size == ALL; }
   int64_t alike(int64_t b, int64_t h, int64_t start, int64_t to) const;
   void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by);
-  void block_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys,
+  void block_backward(int64_t b, int64_t h, int64_t start, Range own, const Columns &keys,
                       bool parts, Slopes &by);
   void begin_parts(int64_t b, int64_t h, int64_t start, int64_t rows);
   bool recall(Row<T> &row, const Found &found, Sums &sums, int64_t i, int64_t first);
@@ -317,7 +320,7 @@ template <class T> struct Task {
 
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
     load_queries(b, h, start, rows);
-    Columns keys = score(b, h, start, rows, tile_range(a, b, h, start, rows), true);
+    Columns keys = score(b, h, start, queries, rows, tile_range(a, b, h, start, rows), true);
     bool sparse = select(b, h, start, rows, keys);
     if (a.found) keep_found(b, h, start, rows, sparse);
     if (sparse) {
