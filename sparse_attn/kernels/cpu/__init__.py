@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from sparse_attn.kernels.cpu import build
-from sparse_attn.kernels.cpu.kernel_args import FOUND, KernelArgs, exact
+from sparse_attn.kernels.cpu.kernel_args import FOUND, LONG, KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import (
     INPUTS,
@@ -58,8 +58,8 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Compute out (B, H, Q, Dv), dense by query, row statistics, and with `keep` what backward needs.
 
-    This is `Found` of each row, columns and scores of the supports with `lists`, and a copy of
-    `out`, which the caller may change. Results that are not requested are empty.
+    This is `Found` of each row, columns and scores of the supports with `lists`, and for long rows a
+    copy of `out`, which the caller may change. Results that are not requested are empty.
     """
     *given, special_keys, need_statistics, keep, lists = arguments
     inputs = OperatorInputs(*given)
@@ -72,8 +72,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     elif out.numel():
         args.point("out", out)
         if keep:
-            result = torch.empty_like(out)
-            args.point("result", result)
+            result = _empty_result(inputs, out)
+            if result.numel():
+                args.point("result", result)
             kept = *args.find(lists), result
         else:
             args.run(backward=False)
@@ -96,8 +97,13 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
         entries = torch.library.get_ctx().new_dynamic_size() if lists else 0
         found = query.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
         columns = query.new_empty(entries, dtype=torch.int32)
-        kept = found, columns, query.new_empty(entries), _empty_out(inputs, query)
+        kept = found, columns, query.new_empty(entries), _empty_result(inputs, query)
     return _empty_out(inputs, inputs.query), query.new_empty(rows), *kept
+
+
+def _empty_result(inputs: OperatorInputs, like: Tensor) -> Tensor:
+    """Allocate the copy of `out` that backward needs of long rows."""
+    return _empty_out(inputs, like) if inputs.key.shape[2] > LONG else like.new_empty(0)
 
 
 def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
@@ -128,8 +134,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         if want_bias:
             args.add_up(*by_bias)
         if found.numel():
-            args.remember(found, columns, scores)
-            args.point("result", result)
+            args.remember(found, columns, scores, result)
         by_query = torch.empty_like(query)
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)

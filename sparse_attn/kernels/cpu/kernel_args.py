@@ -18,6 +18,7 @@ TILE_BYTES = 96 * 1024  # scores of a tile, which fit in an L2 cache with gradie
 MOST_ROWS = 96
 SERIAL_WORK = 2**21  # multiply-adds up to which one thread is faster than many
 ROW_STEP = 6  # rows of a block of a matrix product in registers
+LONG = 256  # keys beyond which rows are long: backward takes parts of them
 FOUND = 7  # numbers of 8 bytes kept of a row, see `Found` in args.h
 
 
@@ -168,10 +169,12 @@ class KernelArgs(ctypes.Structure):
             self._call("collect")
         return found, columns, scores
 
-    def remember(self, found: Tensor, columns: Tensor, scores: Tensor) -> None:
-        """Set the support that the forward pass found."""
+    def remember(self, found: Tensor, columns: Tensor, scores: Tensor, result: Tensor) -> None:
+        """Set the support that the forward pass found, and its output."""
         self.found, self.columns = self._pointer(found), self._pointer(columns)
         self.scores = self._pointer(scores)
+        if self.keys > LONG:  # shorter packed sequences do not need it
+            self.point("result", result)
 
     def _call(self, name: str, *arguments: ctypes.c_int64) -> None:
         library = build.library()

@@ -309,7 +309,9 @@ template <class T> struct Task {
 
   // in backward.h
   // whether backward needs no row of this tile as a whole
-  bool in_parts(const Found *known) const { return map.parts && known && known->size == ALL; }
+  bool in_parts(const Found *known) const {
+    return map.parts && a.result.data && known && known->size == ALL;
+  }
   int64_t alike(int64_t b, int64_t h, int64_t start, int64_t to) const;
   void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by);
   void block_backward(int64_t b, int64_t h, int64_t start, Range own, const Columns &keys,
