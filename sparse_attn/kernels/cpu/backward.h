@@ -27,8 +27,8 @@ void Task<T>::tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, S
   if (known && known->size >= 0)
     return few_backward(b, h, start, rows, known, a.columns, (const T *)a.scores, by);
   if (parts) begin_parts(b, h, start, rows);
-  std::fill(sum_queries, sum_queries + rows * dim, T(0));
   Range all = tile_range(a, b, h, start, rows);
+  if (parts || all.from == all.to) std::fill(sum_queries, sum_queries + rows * dim, T(0));
   for (int64_t first = all.from / PANEL<T> * PANEL<T>; first < all.to; first += block) {
     Range here = {std::max(all.from, first), std::min(all.to, first + block)};
     bool last = here.to == all.to;
@@ -77,7 +77,7 @@ void Task<T>::block_backward(int64_t b, int64_t h, int64_t start, Range own, con
   multiply<T>({grads + offset, 1, stride}, queries, dim, PANEL<T>, n, rows, dim,
               sum_keys + keys.from * dim, dim, true);
   multiply<T>({grads + offset, stride, 1}, key_rows + keys.from * dim, dim, PANEL<T>, rows, n, dim,
-              sum_queries + own.from * dim, dim, true);
+              sum_queries + own.from * dim, dim, parts);
 }
 
 // sum p g of a row is the product of its output and the gradient of that

@@ -279,14 +279,19 @@ template <class T, template <class> class Map> void share_forward(Row<T> &row) {
   }
 }
 
-// inverse and delta of a whole row
+// inverse and delta of a whole row; leaves the parts in x, u and v
 template <class T, class Map> void add_up(Row<T> &row, const Map &map) {
   Vec<T> total = Vec<T>{}, inner = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j), g = load(row.g + j);
-    Vec<T> w = x > -INF<T> ? map.parts(x).w : Vec<T>{};
+    auto valid = x > -INF<T>;
+    Parts<T> parts = map.parts(x);
+    Vec<T> w = valid ? parts.w : Vec<T>{};
     total += w;
     inner += w * (row.keep ? g * load(row.keep + j) : g);
+    store<T>(row.x + j, w);
+    store<T>(row.u + j, valid ? parts.u : Vec<T>{});
+    if (Map::by_theta) store<T>(row.v + j, valid ? parts.v : Vec<T>{});
   }
   row.inverse = 1 / sum<T>(total), row.delta = sum<T>(inner) * row.inverse;
 }
@@ -294,27 +299,33 @@ template <class T, class Map> void add_up(Row<T> &row, const Map &map) {
 // ds = u (g - delta), delta = sum p g; dtheta from sum v (g - delta)
 template <class T, template <class> class Map> T share_backward(Row<T> &row) {
   Map<T> map(row);
-  int64_t owners[2] = {-1, -1};
-  if (!row.part) {
-    add_up(row, map);
-    for (int i = 0; i < 2 && Map<T>::by_entries; i++)
-      owners[i] = first_equal(row, map.pull(row, 0).value[i]);
-  }
   Vec<T> theta = Vec<T>{};
-  EACH_VECTOR(row, j) {
-    Vec<T> x = load(row.x + j), g = load(row.g + j);
-    auto valid = x > -INF<T>;
-    Parts<T> parts = map.parts(x);
-    Vec<T> p = valid ? parts.w * row.inverse : Vec<T>{};
+  auto differentiate = [&](int64_t j, Parts<T> parts) {
+    Vec<T> g = load(row.g + j), p = parts.w * row.inverse;
     if (row.keep) g *= load(row.keep + j), p *= load(row.keep + j);
     Vec<T> away = (g - row.delta) * row.inverse;
-    if (Map<T>::by_theta) theta += valid ? parts.v * away : Vec<T>{};
-    store<T>(row.g + j, valid ? parts.u * away : Vec<T>{});
+    if (Map<T>::by_theta) theta += parts.v * away;
+    store<T>(row.g + j, parts.u * away);
     store<T>(row.x + j, p);
+  };
+  if (row.part) {
+    EACH_VECTOR(row, j) {
+      Vec<T> x = load(row.x + j), none = Vec<T>{};
+      auto valid = x > -INF<T>;
+      Parts<T> parts = map.parts(x);
+      differentiate(j, {valid ? parts.w : none, valid ? parts.u : none, valid ? parts.v : none});
+    }
+    return Map<T>::by_theta ? sum<T>(theta) : 0;
   }
-  T by_theta = Map<T>::by_theta ? sum<T>(theta) : 0;
-  if (row.part) return by_theta;
-  Pull<T> pull = map.pull(row, by_theta);
+  int64_t owners[2] = {-1, -1};
+  for (int i = 0; i < 2 && Map<T>::by_entries; i++)
+    owners[i] = first_equal(row, map.pull(row, 0).value[i]);
+  add_up(row, map);
+  EACH_VECTOR(row, j) {
+    Vec<T> v = Map<T>::by_theta ? load(row.v + j) : Vec<T>{};
+    differentiate(j, {load(row.x + j), load(row.u + j), v});
+  }
+  Pull<T> pull = map.pull(row, Map<T>::by_theta ? sum<T>(theta) : 0);
   for (int i = 0; i < 2; i++)
     if (owners[i] >= 0) row.g[owners[i]] += pull.slope[i];
   return pull.theta;
