@@ -56,10 +56,11 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Compute out (B, H, Q, Dv), dense by query, row statistics, and with `keep` what backward needs.
+    """Compute out (B, H, Q, Dv), dense by query, row statistics, and what backward needs.
 
-    This is `Found` of each row, columns and scores of the supports with `lists`, and for long rows a
-    copy of `out`, which the caller may change. Results that are not requested are empty.
+    With `keep` this is `Found` of each row, columns and scores of the supports with `lists`, and
+    for long rows a copy of `out`, which the caller may change. Results that are not requested are
+    empty.
     """
     *given, special_keys, need_statistics, keep, lists = arguments
     inputs = OperatorInputs(*given)
