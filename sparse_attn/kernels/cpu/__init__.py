@@ -67,10 +67,12 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     args = KernelArgs(inputs)
     out = _empty_out(inputs, args.tensors[0])
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
-    kept = _nothing_kept(out)
-    if not args.keys:
+    kept: tuple[Tensor, ...] = _nothing_kept(out)
+    if not (args.keys and out.numel()):
         out.zero_()
-    elif out.numel():
+        if keep:
+            kept = _empty_kept(inputs, out, 0)
+    else:
         args.point("out", out)
         if keep:
             result = _empty_result(inputs, out)
@@ -87,18 +89,22 @@ def _nothing_kept(like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return found, columns, like.new_empty(0), like.new_empty(0)
 
 
+def _empty_kept(inputs: OperatorInputs, like: Tensor, entries: Any) -> tuple[Tensor, ...]:
+    found = like.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
+    columns = like.new_empty(entries, dtype=torch.int32)
+    return found, columns, like.new_empty(entries), _empty_result(inputs, like)
+
+
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     *given, _, need_statistics, keep, lists = arguments
     inputs = OperatorInputs(*given)
     query = exact(inputs.query)
     rows = (*inputs.query.shape[:3], len(COLUMNS)) if need_statistics else (0,)
-    kept = _nothing_kept(query)
+    kept: tuple[Tensor, ...] = _nothing_kept(query)
     if keep:
         entries = torch.library.get_ctx().new_dynamic_size() if lists else 0
-        found = query.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
-        columns = query.new_empty(entries, dtype=torch.int32)
-        kept = found, columns, query.new_empty(entries), _empty_result(inputs, query)
+        kept = _empty_kept(inputs, query, entries)
     return _empty_out(inputs, inputs.query), query.new_empty(rows), *kept
 
 
