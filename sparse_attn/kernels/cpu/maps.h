@@ -14,14 +14,15 @@ template <class T> struct Map {
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
   Few<T> few;  // null if other scores have a slope
-  bool parts = false;              // whether `backward` takes parts of a row
-  Pull<T> (*pull)(Row<T> &, T) = nullptr;  // gradients that only the whole row gives, or null
+  bool parts;   // whether `backward` takes parts of a row
+  Pull<T> (*pull)(Row<T> &, T);  // gradients that only the whole row gives, or null
 };
 
 #define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>, {}, true, nullptr}
 #define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>, {}, true, nullptr}
 #define SPARSE(name, how) \
-  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}, false, nullptr}
+  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}, false, \
+   nullptr}
 // with its floor, and the mapping on the scores above the floor
 #define SHARE_FEW(name, Type, floor, Then)                      \
   {name,                                                        \

@@ -53,12 +53,14 @@ template <class T> struct Task {
   Task(const KernelArgs &a, const Map<T> &map, bool backward, Lists<T> *lists)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
         value_dim(padded<T>(a.value_dim)), wide((a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>),
-        stride(wide + LANES<T>), found(a.tile_rows), lists(lists), sums(std::max(a.tile_rows, BLOCK_QUERIES)) {
+        stride(wide + LANES<T>), found(a.tile_rows), lists(lists),
+        sums(std::max(a.tile_rows, BLOCK_QUERIES)) {
     // strides are not powers of 2, because columns would share cache lines
     int64_t most_rows = std::max(a.tile_rows, BLOCK_QUERIES);
     int64_t blocks = backward ? BLOCK_QUERIES * (std::min(BLOCK_KEYS, wide) + LANES<T>) : 0;
     int64_t tile = std::max(a.tile_rows * stride, blocks);
-    int64_t most = map.few.floor ? (int64_t)(ROOM * a.tile_rows * stride) + stride : 0;  // and one row
+    // and one row
+    int64_t most = map.few.floor ? (int64_t)(ROOM * a.tile_rows * stride) + stride : 0;
     int64_t row = map.few.floor ? stride : 0;
     T *few_ints, *row_ints;  // an int32_t fits into a T
     struct Need {
